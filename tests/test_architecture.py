@@ -33,7 +33,7 @@ ROOMS = (
     ("analyses",),
     ("analyses.rules", "digest"),
     ("verdict", "job", "scaling", "trajectory", "diff", "compare"),
-    ("report", "merge"),
+    ("report", "merge", "pytest_plugin"),
     ("cli", "__main__"),
 )
 """From the ground up: a module imports from its own room, from those beside it and from those below."""

@@ -16,6 +16,7 @@ from tracekit.diff.explain import explained
 from tracekit.diff.layers import Nodes, match_layers
 from tracekit.diff.matching import Comparable, cells_of, rows_of
 from tracekit.diff.model import LAYERS, Change, Diff
+from tracekit.diff.noise import counted_steps
 from tracekit.diff.notes import notes_of
 from tracekit.diff.pool import Pool, pool
 from tracekit.diff.words import Teller
@@ -38,7 +39,8 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     ((), 0.0)
     """
     windows = not all(digest.has_steps for digest in (*base, *new))
-    sides = pool(base, _kept(base), windows=windows), pool(new, _kept(new), windows=windows)
+    kept = _kept(base, new, windows=windows)
+    sides = pool(base, kept[0], windows=windows), pool(new, kept[1], windows=windows)
     nodes = match_layers(*((side.layers, side.leaves) for side in sides))
     layers = _in_common(nodes, *sides)
     if not layers:
@@ -72,9 +74,14 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     )
 
 
-def _kept(digests: Sequence[Digest]) -> list[npt.NDArray[np.bool_]]:
-    """Which steps of each process count."""
-    return [np.ones(digest.steps.height, dtype=bool) for digest in digests]
+def _kept(
+    base: Sequence[Digest], new: Sequence[Digest], *, windows: bool
+) -> list[list[npt.NDArray[np.bool_]]]:
+    """Which steps of each process count: of windows all, else those that count in the comparison of the step times."""
+    if windows:
+        return [[np.ones(digest.steps.height, dtype=bool) for digest in side] for side in (base, new)]
+    times = ([digest.steps["time_ns"].to_numpy() for digest in side] for side in (base, new))
+    return counted_steps(*times)[0]
 
 
 def _in_common(nodes: Nodes, base: Pool, new: Pool) -> bool:

@@ -1,7 +1,7 @@
-"""The summaries of many traces, each made where its trace is read: in this process, in others, or on other machines.
+"""What is made of many traces, each where it is read: in this process, in others, or on other machines.
 
-Any `concurrent.futures.Executor` will do. A worker gets a path or an address and plain options, and gives back a bounded
-summary. A trace that cannot be read is a row with its error; if a worker dies, its traces are tried again.
+Any `concurrent.futures.Executor` will do. A worker gets a path or an address and plain options, and gives back bytes, such as those
+of a bounded summary. A trace that cannot be read is a row with its error; if a worker dies, its traces are tried again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from typing import Final
 
 from tracekit.analyses.attribution.layer_ranges import choose_ranges
 from tracekit.analyses.ranks import Summary, summary_of
-from tracekit.analyses.scope import Window, select
+from tracekit.analyses.scope import Scope, Window, select
 from tracekit.api import read_all
 from tracekit.classify import recategorise
 from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
@@ -30,7 +30,18 @@ from tracekit.limits import Limits
 from tracekit.range_filter import RangeFilter
 from tracekit.readers.common.store import roomy_place
 
-__all__ = ["Options", "Outcome", "cores", "interrupts_later", "summarise"]
+__all__ = [
+    "Answer",
+    "Maker",
+    "Options",
+    "Outcome",
+    "Progress",
+    "cores",
+    "interrupts_later",
+    "make",
+    "scopes_of",
+    "summarise",
+]
 
 _TRIES: Final = 3
 _GRACE_S: Final = 5
@@ -66,6 +77,20 @@ class Outcome:
     """Whether the error is that the options do not fit the trace."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was made of one file, a packed thing for each of its processes, or the one line of its error."""
+
+    path: str
+    packed: tuple[bytes, ...] = ()
+    error: str | None = None
+    remedy: str = ""
+    misused: bool = False
+
+
+Maker = Callable[[str, Options], Iterable[bytes]]
+"""Makes the packed things of a file; a function of a module, because workers find it by its name."""
+
 Progress = Callable[[int, int], None]
 """Called with the numbers of answers so far, and of files."""
 
@@ -78,76 +103,98 @@ def summarise(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> list[Outcome]:
-    """The outcome of each file, in their order; a path may be an address (https://, s3://, gs://).
-
-    The workers of `executor` make them (of Dask: `client.get_executor()`); they need tracekit and the same paths. Without it
-    `jobs` processes do, by default one for each core, or this one for a few files. What a file or a worker does raises
-    nothing. Raises UsageError if the executor itself ends.
+    """The outcome of each file, in their order; the arguments and errors are those of `make`.
 
     >>> from pathlib import Path
     >>> files = sorted(str(path) for path in Path("sample_traces/bert_cpu_ddp").glob("*.gz"))
     >>> [one.summaries[0].facts.rank for one in summarise(files)]
     [0, 1]
     """
+    answers = make(paths, _summaries, options, executor=executor, jobs=jobs, progress=progress)
+    return [
+        Outcome(one.path, tuple(map(Summary.unpacked, one.packed)), one.error, one.misused) for one in answers
+    ]
+
+
+def make(
+    paths: Sequence[str],
+    maker: Maker,
+    options: Options | None = None,
+    *,
+    executor: Executor | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> list[Answer]:
+    """What the maker makes of each file, in their order; a path may be an address (https://, s3://, gs://).
+
+    The workers of `executor` make them (of Dask: `client.get_executor()`); they need tracekit and the same paths. Without it
+    `jobs` processes do, by default one for each core, or this one for a few files. What a file or a worker does raises
+    nothing. Raises UsageError if the executor itself ends.
+    """
     wanted = list(dict.fromkeys(paths))
-    ask = _Asking(options or Options(), len(wanted), progress or (lambda _done, _all: None))
+    ask = _Asking(maker, options or Options(), len(wanted), progress or (lambda _done, _all: None))
     count = min(jobs or cores(), len(wanted))
     if executor is None and (count <= 1 or (jobs is None and len(wanted) < _FEW)):
         ask.here(wanted)
     else:
         ask.workers(wanted, executor, count)
-    return [ask.outcome(path) for path in wanted]
+    return [ask.answer(path) for path in wanted]
 
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """Why a file has no summary."""
+    """Why nothing was made of a file."""
 
     line: str
+    remedy: str = ""
     misused: bool = False
 
 
-_Answer = list[bytes] | _Fault
-"""The packed summaries of a file, or why there are none."""
+_Made = list[bytes] | _Fault
 
 
-def _work(path: str, options: Options) -> _Answer:
+def _work(path: str, maker: Maker, options: Options) -> _Made:
     """Runs in a worker."""
     try:
-        return list(_packed(path, options))
+        return list(maker(path, options))
     except UnreadableTraceError as error:
-        return _Fault(error.fault)
+        return _Fault(error.fault, error.remedy)
     except TracekitError as error:
-        return _Fault(str(error), isinstance(error, UsageError))
+        return _Fault(str(error), misused=isinstance(error, UsageError))
     except Exception as error:  # noqa: BLE001 - one rank must not take the others down; its row says what happened
         return _Fault(f"a fault in tracekit ({type(error).__name__}: {error})")
 
 
-def _packed(path: str, options: Options) -> Iterator[bytes]:
+def _summaries(path: str, options: Options) -> Iterator[bytes]:
+    return (summary_of(scope).packed() for scope in scopes_of(path, options))
+
+
+def scopes_of(path: str, options: Options) -> Iterator[Scope]:
+    """The part that the options choose of each process in a file. Raises what `tracekit.read_all` and `scope.select` raise."""
     for trace in read_all(path, limits=options.limits, cache=options.cache):
         chosen = choose_ranges(recategorise(trace, options.comm_patterns), options.ranges)
-        yield summary_of(select(chosen, window=options.window, step=options.step)).packed()
+        yield select(chosen, window=options.window, step=options.step)
 
 
 class _Asking:
     """The answers so far. Of what workers leave without one the fault stands beside."""
 
-    def __init__(self, options: Options, size: int, progress: Progress) -> None:
-        self._options, self._size, self._progress = options, size, progress
-        self._answers: dict[str, _Answer] = {}
+    def __init__(self, maker: Maker, options: Options, size: int, progress: Progress) -> None:
+        self._maker, self._options, self._size, self._progress = maker, options, size, progress
+        self._answers: dict[str, _Made] = {}
         self._lost: dict[str, _Fault] = {}
 
-    def outcome(self, path: str) -> Outcome:
-        """The outcome of a file."""
-        answer = self._answers.get(path) or self._lost.get(path) or _Fault(_DIED)
-        if isinstance(answer, _Fault):
-            return Outcome(path, error=" ".join(answer.line.split()), misused=answer.misused)
-        return Outcome(path, tuple(map(Summary.unpacked, answer)))
+    def answer(self, path: str) -> Answer:
+        """The answer for a file."""
+        made = self._answers.get(path) or self._lost.get(path) or _Fault(_DIED)
+        if isinstance(made, _Fault):
+            return Answer(path, (), " ".join(made.line.split()), made.remedy, made.misused)
+        return Answer(path, tuple(made))
 
     def here(self, paths: Sequence[str]) -> None:
         """Read the files in this process."""
         for path in paths:
-            self._came(path, _work(path, self._options))
+            self._came(path, _work(path, self._maker, self._options))
 
     def workers(self, paths: Sequence[str], executor: Executor | None, count: int) -> None:
         """Let workers read them. What a dead one had is asked again, at last alone, so that a file that kills takes no other with it."""
@@ -161,18 +208,18 @@ class _Asking:
                 with _processes(min(count, len(batch))) as pool:
                     self._collect(pool, batch)
 
-    def _came(self, path: str, answer: _Answer) -> None:
+    def _came(self, path: str, answer: _Made) -> None:
         self._answers[path] = answer
         self._progress(len(self._answers), self._size)
 
     def _collect(self, executor: Executor, paths: Sequence[str]) -> None:
         """Ask for these files and take the answers as they come; of a broken pool those that still come."""
-        came: SimpleQueue[Future[_Answer]] = SimpleQueue()
-        left: dict[Future[_Answer], str] = {}
+        came: SimpleQueue[Future[_Made]] = SimpleQueue()
+        left: dict[Future[_Made], str] = {}
         # A pool that breaks meanwhile takes no more; what it did not take is asked again.
         with suppress(BrokenExecutor, OSError), interrupts_later():
             for path in paths:
-                future = executor.submit(_work, path, self._options)
+                future = executor.submit(_work, path, self._maker, self._options)
                 left[future] = path
                 future.add_done_callback(came.put)
         broken = False
@@ -196,7 +243,7 @@ class _Asking:
                     future.cancel()
 
 
-def _next(came: SimpleQueue[Future[_Answer]], most_s: float | None) -> Future[_Answer] | None:
+def _next(came: SimpleQueue[Future[_Made]], most_s: float | None) -> Future[_Made] | None:
     """The next future that came; None if none does for so long.
 
     The wait is one of short ones, because Ctrl-C may reach another thread and wake none.
@@ -226,7 +273,8 @@ class _Pool(ProcessPoolExecutor):
 def _processes(count: int) -> Iterator[Executor]:
     """A pool of processes that end with the block, and their temporary files with them."""
     others = set(multiprocessing.active_children())
-    with scratch_folder(roomy_place()) as scratch, _environment(POLARS_MAX_THREADS="1", TMPDIR=scratch):
+    threads = str(max(1, cores() // count))
+    with scratch_folder(roomy_place()) as scratch, _environment(POLARS_MAX_THREADS=threads, TMPDIR=scratch):
         pool = _Pool(count, multiprocessing.get_context("spawn"), _watch_parent)
         try:
             yield pool

@@ -10,6 +10,7 @@ from tracekit.analyses.registry import BUILT_IN, Analysis, analyses, no_analysis
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import run
 from tracekit.analyses.scope import Scope, Window, select
+from tracekit.digest import digest_of
 from tracekit.errors import TracekitError, UsageError
 from tracekit.names import clean
 from tracekit.report.model import HealthItem, Report, Section
@@ -38,11 +39,13 @@ def build_report(
     only: Sequence[str] | None = None,
     top: int | None = None,
     scope: Scope | None = None,
+    digest: bool = False,
 ) -> Report:
     """The report of a trace.
 
     `window` and `step` choose the scope as in `tracekit.analyses.scope.select`, unless `scope` is given; `only` names the sections to keep,
-    in any order; `top` limits every table to its first rows (None: all rows). The verdict is the same whatever
+    in any order; `top` limits every table to its first rows (None: all rows); with `digest` its JSON can be compared later as the trace
+    can. The verdict is the same whatever
     `only` says. An analysis of another package that fails becomes a section that says so; a failure of a built-in
     one is raised.
 
@@ -74,6 +77,7 @@ def build_report(
         verdict=present_verdict(decide(scope, results), trace),
         sections=sections(shown, scope, top),
         health=(*health_items(trace), *broken, *_broken_laws(scope), *impossible(own)),
+        digest=digest_of(scope) if digest else None,
     )
 
 

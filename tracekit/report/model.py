@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from tracekit.analyses.result import UNITS, Column, Unit
+from tracekit.digest import Digest
 from tracekit.findings import BOUNDS, Bound, Finding
 from tracekit.trace import DeviceInfo, Excerpt
 from tracekit.verdict.model import Advice, Cost, Verdict
@@ -209,7 +210,7 @@ class HealthItem:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """Everything that a report shows, in order."""
+    """Everything that a report shows, in order. The JSON report has a `digest` as well, if there is one."""
 
     trace: TraceInfo
     window: Window
@@ -217,6 +218,7 @@ class Report:
     sections: tuple[Section, ...]
     health: tuple[HealthItem, ...] = ()
     schema_version: str = SCHEMA_VERSION
+    digest: Digest | None = None
 
     def section(self, name: str) -> Section | None:
         """The section of this name, None when there is none."""

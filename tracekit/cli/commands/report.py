@@ -116,7 +116,10 @@ def report(
     scopes, overview = _shown(scopes, joint, selection, chosen, pair, every=every)
     from tracekit.report.build import build_report
 
-    reports = [(build_report(one.trace, only=only, top=top, scope=one), one.trace) for one in scopes]
+    whole = Can.DATA in chosen.can and not only
+    reports = [
+        (build_report(one.trace, only=only, top=top, scope=one, digest=whole), one.trace) for one in scopes
+    ]
     if figures is not None:
         _draw(reports, figures, figure_format)
     if output is not None and Can.FILES in chosen.can:

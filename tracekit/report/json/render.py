@@ -80,6 +80,7 @@ def report_dict(report: Report, *, top: int | None = None) -> dict[str, Any]:
         "health": [dataclasses.asdict(item) for item in report.health],
         "verdict": _verdict(report),
         "analyses": {section.name: section_dict(section, top=top) for section in report.sections},
+        **({} if report.digest is None else {"digest": report.digest.plain()}),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Union
 
 from tracekit.analyses.registry import BUILT_IN, Analysis
 from tracekit.analyses.result import unit_of
+from tracekit.digest.model import Plain
 from tracekit.findings import Finding
 from tracekit.report.model import SCHEMA_VERSION, HealthItem, TraceInfo, Unit, Verdict, Window
 
@@ -46,7 +47,7 @@ def report_schema() -> dict[str, Any]:
     finding["properties"]["seconds_at_stake"] = {"type": ["number", "null"]}
     verdict = _dataclass(Verdict)
     verdict["properties"]["advice"]["items"]["properties"]["seconds_at_stake"] = {"type": ["number", "null"]}
-    return {
+    schema: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "tracekit report",
         "description": "Times are ns, sizes bytes, ratios 0 to 1; null stands for what was not captured.",
@@ -66,6 +67,12 @@ def report_schema() -> dict[str, Any]:
         ),
         "$defs": {"finding": finding, "row": _row(), "analysis": _section({})},
     }
+    schema["properties"]["digest"] = {
+        "type": "object",
+        "description": "the steps, and where their time went, for a comparison; of whole reports only",
+        "required": list(Plain.__struct_fields__),
+    }
+    return schema
 
 
 def _analysis(analysis: Analysis) -> dict[str, Any]:

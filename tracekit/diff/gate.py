@@ -1,0 +1,279 @@
+"""Gates: how much a step, or a part of it, may grow, and whether two sides keep to it.
+
+A gate fails if a figure of the new steps is larger by more than its threshold, and a test proves at 1 % that they are slower. The
+figure is the median or the mean: a change that only some steps show moves the mean alone. A gate passes if neither figure grew
+by more than the threshold, and the 95 % interval of one of them ends below it. Anything else is inconclusive.
+
+Of a part, the threshold is its own growth; but a part may always grow by 0.1 % of the step, below which it does not matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracekit.diff.noise import FEWEST_STEPS, Change, Estimate, Runs, Side, compare_times
+from tracekit.digest import Digest
+from tracekit.errors import UsageError, nearest
+from tracekit.facts.units import count_of, format_ns, format_share
+
+__all__ = [
+    "EXIT_CODES",
+    "PARTS",
+    "Gate",
+    "Judgement",
+    "judge",
+    "judge_runs",
+    "parse_gate",
+    "step_times",
+    "worst",
+]
+
+EXIT_CODES: Final = {"passed": 0, "inconclusive": 4, "failed": 1}
+"""Of the outcomes, the worst last."""
+_PROOF: Final = 0.01
+"""A p value below it proves that new is slower."""
+_MATTERS: Final = 0.001
+"""By this share of the step a part may always grow."""
+
+_WORK: Final = ("compute", "communication", "memory")
+_KINDS: Final = (*_WORK, "idle")
+PARTS: Final = {
+    "compute": "category", "communication": "name", "memory": "name", "idle": "category", "layer": "layer", "type": "type",
+    "phase": "phase", "operator": "operator", "category": "category", "kernel": "name",
+}  # fmt: skip
+"""What a gate can be on beside the step, and the column of a digest's leaves with its names. The first four, which are kinds of leaf,
+need no name; kernels and their categories are those of work; of the others idle time is a part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A part of the step, empty for the whole, the name of what is meant in it, and by which share it may grow."""
+
+    part: str
+    name: str
+    threshold: float
+
+    def __str__(self) -> str:
+        return ":".join(word for word in (self.part, self.name, f"{100 * self.threshold:g}%") if word)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What became of a gate."""
+
+    gate: Gate
+    outcome: str
+    """`passed`, `failed` or `inconclusive`."""
+    reason: str
+    """One sentence: estimate, interval, test, numbers of steps, threshold."""
+    change: Change
+
+
+def parse_gate(text: str) -> Gate:
+    """The gate that `3%`, `idle:5%`, `layer:encoder:10%` … stand for. A name may hold colons, and * and ? for any text.
+
+    >>> parse_gate("3%"), parse_gate("kernel:at::native::*:5%")
+    (Gate(part='', name='', threshold=0.03), Gate(part='kernel', name='at::native::*', threshold=0.05))
+
+    Raises UsageError for anything else.
+    """
+    what, _, limit = text.strip().rpartition(":")
+    part, _, name = what.partition(":")
+    number = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+) ?%", limit.strip())
+    if number is None:
+        raise UsageError(f"the gate {text!r} has no threshold", remedy="end it with one such as 3%")
+    if part and part not in PARTS:
+        raise UsageError(
+            f"the gate {text!r}: a step has no {part!r}",
+            remedy=nearest(part, PARTS, f"choose one of {', '.join(PARTS)}"),
+        )
+    if part and part not in _KINDS and not name:
+        raise UsageError(f"the gate {text!r} names no {part}", remedy=f"such as {part}:NAME:{limit}")
+    return Gate(part, name, float(number[1]) / 100)
+
+
+def worst(judgements: Sequence[Judgement]) -> str:
+    """The worst outcome: `failed` before `inconclusive` before `passed`; its exit code is in `EXIT_CODES`."""
+    return max((each.outcome for each in judgements), key=list(EXIT_CODES).index, default="passed")
+
+
+def judge(
+    gate: Gate,
+    base: Runs,
+    new: Runs,
+    *,
+    paired: bool = False,
+    step_times: tuple[Runs, Runs] | None = None,
+    devices: int = 1,
+) -> Judgement:
+    """Whether two sides keep to a gate; a side is a list of runs, a run the times of its steps in ns, or those of the part.
+
+    With a part, `step_times` are the times of the whole steps of both sides; that of the part is of so many `devices` together.
+
+    >>> fast, slow = [100, 101, 99, 100, 102, 98] * 5, [106, 107, 105, 106, 108, 104] * 5
+    >>> judge(parse_gate("3%"), [fast], [slow]).outcome, judge(parse_gate("10%"), [fast], [slow]).outcome
+    ('failed', 'passed')
+    """
+    change = compare_times(base, new, paired=paired, step_times=step_times)
+    floor = 0.0
+    if step_times is not None and (steps := [np.asarray(run) for run in step_times[0] if len(run)]):
+        floor = _MATTERS * devices * float(np.median(np.concatenate(steps)))
+    median = _Figure("median", change.base.median, change.new.median, change.median, gate.threshold, floor)
+    mean = _Figure("mean", change.base.mean, change.new.mean, change.mean, gate.threshold, floor)
+    grew = [each for each in (median, mean) if each.grew]
+    proven = [each for each in grew if each.estimate.p < _PROOF]
+    within = [each for each in (median, mean) if each.within]
+    if min(change.base.steps, change.new.steps) < FEWEST_STEPS and change.verdict != "same":
+        outcome, shown, why = "inconclusive", median, f"fewer than {FEWEST_STEPS} steps prove nothing"
+    elif proven:
+        outcome, shown, why = "failed", proven[0], "the limit is {}, and chance does not explain the growth"
+    elif grew:
+        outcome, shown, why = "inconclusive", grew[0], "the limit is {}, but chance may explain the growth"
+    elif within:
+        outcome, shown, why = "passed", within[0], "the limit is {}, and the change is below it"
+    else:
+        outcome, shown, why = "inconclusive", median, "the limit is {}, and the interval reaches beyond it"
+    reason = f"{_told(gate, shown, change)}: {why.format(shown.limit)}."
+    return Judgement(gate=gate, outcome=outcome, reason=reason, change=change)
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    """The median or the mean of both sides, and the growth that a gate allows."""
+
+    word: str
+    base: float
+    new: float
+    estimate: Estimate
+    threshold: float
+    floor: float
+
+    @property
+    def grew(self) -> bool:
+        """Whether it grew by more than is allowed."""
+        return self.new - self.base > max(self.threshold * self.base, self.floor)
+
+    @property
+    def within(self) -> bool:
+        """Whether the interval ends below what is allowed; a part that was 0 has none, and must be below itself."""
+        high = self.estimate.high
+        if high is None:
+            return not self.grew
+        return (high - 1) * self.base < max(self.threshold * self.base, self.floor)
+
+    @property
+    def limit(self) -> str:
+        """What is allowed, in words."""
+        if self.floor > self.threshold * self.base:
+            return f"{100 * _MATTERS:g} % of the step"
+        return f"{100 * self.threshold:g} %"
+
+
+def _told(gate: Gate, figure: _Figure, change: Change) -> str:
+    """What changed, with the interval, the test and the numbers of steps; without its full stop."""
+    estimate, grown = figure.estimate, figure.new - figure.base
+    by = "" if estimate.ratio is None else f" by {format_share(abs(estimate.ratio - 1))}"
+    verb = f"grew{by}" if grown > 0 else f"fell{by}" if grown < 0 else "did not change"
+    facts = [f"{format_ns(figure.base)} to {format_ns(figure.new)}"]
+    if estimate.low is not None and estimate.high is not None:
+        facts.append(f"95 % interval {_signed(estimate.low)} to {_signed(estimate.high)}")
+    if estimate.test:
+        p = "one-sided p < 0.001" if estimate.p < 0.001 else f"one-sided p = {estimate.p:.3g}"
+        facts.append(f"{p}, {estimate.test}")
+    facts.append(" against ".join(_steps(side) for side in (change.base, change.new)))
+    return f"The {figure.word} {_subject(gate)} {verb} ({'; '.join(facts)})"
+
+
+def _signed(ratio: float) -> str:
+    return f"{'−' if ratio < 1 else '+'}{format_share(abs(ratio - 1))}"
+
+
+def _steps(side: Side) -> str:
+    return count_of(side.steps, "step") + (f" of {side.runs} runs" if side.runs > 1 else "")
+
+
+def _subject(gate: Gate) -> str:
+    if not gate.part:
+        return "step time"
+    if gate.part in _KINDS:
+        return f"{gate.part} time" + (f" ({gate.name})" if gate.name else "")
+    return f"time of {gate.part} {gate.name}"
+
+
+# -- gates on runs ----------------------------------------------------------------------------------
+
+
+def step_times(run: Sequence[Digest]) -> npt.NDArray[np.int64]:
+    """The times of a run's steps in ns: with several ranks, of the steps that all have, each as long as that of the slowest rank."""
+    return _by_step(run, [one.steps for one in run], pl.col("time_ns").max())
+
+
+def judge_runs(
+    gates: Sequence[Gate],
+    base: Sequence[Sequence[Digest]],
+    new: Sequence[Sequence[Digest]],
+    *,
+    paired: bool = False,
+) -> list[Judgement]:
+    """Whether two sides keep to each gate; a side is a list of runs, a run the digests of its ranks.
+
+    The time of a part is that of all ranks and devices together. Raises UsageError for a gate on something that no run has.
+    """
+    sides, found = (base, new), []
+    whole = [[step_times(run) for run in side] for side in sides]
+    for gate in gates:
+        if not gate.part:
+            found.append(judge(gate, whole[0], whole[1], paired=paired))
+            continue
+        digests = [one for side in sides for run in side for one in run]
+        if gate.name and not any(_meant(gate, one).height for one in digests):
+            names = {name for one in digests for name in _leaves(gate, one)[PARTS[gate.part]].drop_nulls()}
+            raise UsageError(f"no step has the {gate.part} {gate.name!r}", remedy=nearest(gate.name, names))
+        parts = [
+            [_by_step(run, [_part(gate, one) for one in run], pl.col("ns").sum()) for run in side]
+            for side in sides
+        ]
+        devices = max(sum(one.facts.devices for one in run) for run in base)
+        times = (whole[0], whole[1])
+        found.append(judge(gate, parts[0], parts[1], paired=paired, step_times=times, devices=devices))
+    return found
+
+
+def _by_step(run: Sequence[Digest], frames: Sequence[pl.DataFrame], value: pl.Expr) -> npt.NDArray[np.int64]:
+    """A value of the steps that all ranks have, in order."""
+    steps = pl.concat(frames).group_by("step").agg(value.alias("value"), pl.len())
+    return steps.filter(pl.col("len") == len(run)).sort("step")["value"].to_numpy()
+
+
+def _leaves(gate: Gate, digest: Digest) -> pl.DataFrame:
+    """The leaves of the kinds that a gate is on."""
+    if gate.part in _KINDS:
+        return digest.leaves.filter(pl.col("kind") == gate.part)
+    kinds = _WORK if gate.part in ("category", "kernel") else _KINDS
+    return digest.leaves.filter(pl.col("kind").is_in(kinds))
+
+
+def _meant(gate: Gate, digest: Digest) -> pl.DataFrame:
+    """The leaves that a gate is on; a layer is those below it too."""
+    if not gate.name:
+        return _leaves(gate, digest)
+    pattern = re.escape(gate.name).replace(r"\*", ".*").replace(r"\?", ".")
+    below = r"(\..*)?" if gate.part == "layer" else ""
+    return _leaves(gate, digest).filter(pl.col(PARTS[gate.part]).str.contains(f"^(?s:{pattern}){below}$"))
+
+
+def _part(gate: Gate, digest: Digest) -> pl.DataFrame:
+    """`step` and `ns` of the part."""
+    sums = (
+        digest.values.join(_meant(gate, digest), on="leaf", how="semi")
+        .group_by("step")
+        .agg(pl.col("ns").sum())
+    )
+    return digest.steps.join(sums, on="step", how="left").select("step", pl.col("ns").fill_null(0))

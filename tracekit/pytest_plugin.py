@@ -1,0 +1,77 @@
+"""A pytest plugin, installed with tracekit: a test that fails when a run is slower than an earlier one.
+
+It imports nothing but pytest until it is used, so that it costs other tests nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import pytest
+
+if TYPE_CHECKING:
+    from tracekit.diff.gate import Judgement
+    from tracekit.digest import Digest
+    from tracekit.trace import Trace
+
+__all__ = ["assert_no_regression"]
+
+Run: TypeAlias = "str | os.PathLike[str] | Trace | Digest"
+
+
+def assert_no_regression(
+    trace: Run | Sequence[Run],
+    baseline: Run | Sequence[Run],
+    gate: str | Sequence[str] = "3%",
+    *,
+    paired: bool = False,
+    inconclusive: Literal["skip", "fail", "pass"] = "skip",
+) -> list[Judgement]:
+    """Assert that the steps of a run are not slower than those of another, as `tracekit diff --gate` would judge.
+
+    Both are a path, a `tracekit.Trace`, a `tracekit.digest.Digest`, or a list of them, one for each run. With `paired` the runs of
+    both lists belong together in their order. Returns what became of each gate.
+
+    Raises AssertionError with the sentences of the gates that failed. If none failed but some are inconclusive, the test is
+    skipped by default: it found no regression, and did not show that there is none either.
+    """
+    __tracebackhide__ = True
+    from tracekit.diff.gate import judge_runs, parse_gate  # noqa: PLC0415 - see above
+
+    gates = [parse_gate(text) for text in ([gate] if isinstance(gate, str) else gate)]
+    found = judge_runs(gates, _runs(baseline), _runs(trace), paired=paired)
+    failed = [each for each in found if each.outcome == "failed"]
+    unclear = [each for each in found if each.outcome == "inconclusive"]
+    if failed or (unclear and inconclusive == "fail"):
+        raise AssertionError(_told([*failed, *(unclear if inconclusive == "fail" else ())]))
+    if unclear and inconclusive == "skip":
+        pytest.skip(_told(unclear))
+    return found
+
+
+@pytest.fixture(name="assert_no_regression", scope="session")
+def _fixture() -> Callable[..., list[Judgement]]:
+    """`assert_no_regression(trace, baseline, gate="3%")`: assert that a run is not slower than another."""
+    return assert_no_regression
+
+
+def _told(judgements: Sequence[Judgement]) -> str:
+    """Each gate with its sentence, and the notes on the steps, which gates share."""
+    lines = [f"{each.gate} {each.outcome}: {each.reason}" for each in judgements]
+    return "\n".join([*lines, *dict.fromkeys(note for each in judgements for note in each.change.notes)])
+
+
+def _runs(side: Run | Sequence[Run]) -> list[Sequence[Digest]]:
+    """The digests of each run."""
+    from tracekit.diff.sides import read_sides  # noqa: PLC0415
+    from tracekit.digest import Digest, digest_of  # noqa: PLC0415
+
+    runs: list[Sequence[Digest]] = []
+    for one in [side] if isinstance(side, str | os.PathLike) or not isinstance(side, Sequence) else side:
+        if isinstance(one, str | os.PathLike):
+            runs += [run.digests for run in read_sides([[one]])[0].runs]
+        else:
+            runs.append([one if isinstance(one, Digest) else digest_of(one)])
+    return runs
