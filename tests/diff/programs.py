@@ -55,9 +55,7 @@ def training_loop() -> Program:
         operator = {"aten::addmm": "aten::mm"}.get(work.operator, f"{work.operator}_backward")
         one = replace(work, operator=operator, kernel=f"{work.kernel}_bwd", phase="backward")
         backward += [one, replace(one, kernel=f"{one.kernel}_2")]
-    step = [
-        Work(None, "", "aten::_foreach_add_", f"adam_{i}", 400 * US, phase="optimizer") for i in range(3)
-    ]
+    step = [Work(None, "", "aten::_foreach_add_", f"adam_{i}", 400 * US, phase="optimizer") for i in range(3)]
     copy = Work(None, "", "aten::copy_", "Memcpy HtoD (Pinned -> Device)", 300 * US, phase="data")
     return [copy, *forward, *backward, *step]
 

@@ -84,7 +84,9 @@ def same_copy_again(program: Program, _: random.Random) -> Planted:
 def synchronisation(program: Program, rng: random.Random) -> Planted:
     layer = f"blocks.{rng.randrange(BLOCKS)}.attn"
     made = mapped(
-        program, lambda work: work.layer == layer and work.phase == "forward", lambda work: replace(work, waits=200 * US)
+        program,
+        lambda work: work.layer == layer and work.phase == "forward",
+        lambda work: replace(work, waits=200 * US),
     )
     place = {"cause": "synchronisation", "name": "cudaStreamSynchronize", "layer": layer}
     return Planted(made, "idle", place, delta=200 * US * MICRO_BATCHES)
@@ -123,7 +125,10 @@ def added_layer(program: Program, rng: random.Random) -> Planted:
     made = [
         one
         for work in program
-        for one in (work, *([replace(work, layer=f"{layer}.again")] if work.layer == f"{layer}.mlp.up" else []))
+        for one in (
+            work,
+            *([replace(work, layer=f"{layer}.again")] if work.layer == f"{layer}.mlp.up" else []),
+        )
     ]
     return Planted(made, "added", {"layer": f"{layer}.again"})
 
@@ -152,7 +157,11 @@ ON_CPU: list[Plant] = [
     renamed_layer,
 ]
 PLANTS = [
-    *((plant, False) for plant in (*ON_CPU, another_kernel, synchronisation) if plant is not another_operator),
+    *(
+        (plant, False)
+        for plant in (*ON_CPU, another_kernel, synchronisation)
+        if plant is not another_operator
+    ),
     *((plant, True) for plant in ON_CPU),
 ]
 
@@ -176,7 +185,9 @@ def _check(base: Digest, plant: Plant, seed: int, *, on_cpu: bool) -> None:
     assert first.delta_ns == pytest.approx(expected, rel=0.05), said
 
 
-@pytest.mark.parametrize(("plant", "on_cpu"), PLANTS, ids=[f"{p.__name__}-{'cpu' if c else 'gpu'}" for p, c in PLANTS])
+@pytest.mark.parametrize(
+    ("plant", "on_cpu"), PLANTS, ids=[f"{p.__name__}-{'cpu' if c else 'gpu'}" for p, c in PLANTS]
+)
 def test_planted_change_is_named_first_and_measured(plant: Plant, on_cpu: bool) -> None:
     _check(_base(on_cpu), plant, 1, on_cpu=on_cpu)
 

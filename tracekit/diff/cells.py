@@ -176,24 +176,32 @@ def groups_of(cells: Cells, wanted: Array, parents: Array, dimensions: tuple[tup
         at = np.sort(at[np.argpartition(-size, _MOST_CELLS)[:_MOST_CELLS]])
     node = cells.frame["node"].fill_null(-1).to_numpy()[at]
     row, around = _around(node, parents)
+    columns = {column for each in dimensions for column in each} - {"layer", "cell"}
+    known = {name: cells.frame[name].is_not_null().to_numpy()[at] for name in columns}
     codes = {
         name: np.unique(
             cells.frame[name].to_physical().fill_null(-1).cast(pl.Int64).to_numpy()[at], return_inverse=True
         )[1]
-        for name in {column for columns in dimensions for column in columns} - {"layer", "cell"}
+        for name in columns
     }
+    everything = np.ones(at.size, dtype=bool)
     codes["cell"] = np.arange(at.size)
     kinds, nodes, members, of, count = [], [], [], [], 0
-    for number, columns in enumerate(dimensions):
-        mine = row if "layer" in columns else np.arange(at.size)
-        key = around.copy() if "layer" in columns else np.zeros(at.size, dtype=np.int64)
-        for column in columns:
+    for number, wanted_columns in enumerate(dimensions):
+        mine = row if "layer" in wanted_columns else np.arange(at.size)
+        told = np.ones(mine.size, dtype=bool)
+        for column in wanted_columns:
+            told &= known.get(column, everything)[mine]
+        mine = mine[told]
+        key = around[told] if "layer" in wanted_columns else np.zeros(mine.size, dtype=np.int64)
+        innermost = key
+        for column in wanted_columns:
             if column != "layer":
                 code = codes[column][mine]
                 key = np.unique(key * (int(code.max(initial=0)) + 1) + code, return_inverse=True)[1]
         distinct, first, group = np.unique(key, return_index=True, return_inverse=True)
         kinds.append(np.full(distinct.size, number))
-        nodes.append(around[first] if "layer" in columns else np.full(distinct.size, -1))
+        nodes.append(innermost[first] if "layer" in wanted_columns else np.full(distinct.size, -1))
         members.append(at[mine])
         of.append(group + count)
         count += distinct.size

@@ -16,6 +16,7 @@ from tracekit.diff.explain import explained
 from tracekit.diff.layers import Nodes, match_layers
 from tracekit.diff.matching import Comparable, cells_of, rows_of
 from tracekit.diff.model import LAYERS, Change, Diff
+from tracekit.diff.noise import counted_steps
 from tracekit.diff.notes import notes_of
 from tracekit.diff.pool import Pool, pool
 from tracekit.diff.words import Teller
@@ -38,7 +39,8 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     ((), 0.0)
     """
     windows = not all(digest.has_steps for digest in (*base, *new))
-    sides = pool(base, _kept(base), windows=windows), pool(new, _kept(new), windows=windows)
+    kept = _kept(base, new, windows=windows)
+    sides = pool(base, kept[0], windows=windows), pool(new, kept[1], windows=windows)
     nodes = match_layers(*((side.layers, side.leaves) for side in sides))
     layers = _in_common(nodes, *sides)
     if not layers:
@@ -51,10 +53,9 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     found = explained(cells, parents, names=comparable.names)
     matched = shares_matched(celled, sides[0].side, sides[1].side)
     calls = calls_of_host(rows, nodes, sides[0].side, sides[1].side)
-    on_cpu = sides[1].side.facts[0].on_cpu
-    teller = Teller(cells, nodes, calls, on_cpu)
+    teller = Teller(cells, nodes, calls, sides[1].side.facts[0].on_cpu if comparable.kinds else None)
     changes = [teller.change(each) for each in found]
-    changes.sort(key=lambda change: (-abs(change.delta), change.title))
+    changes.sort(key=lambda change: (not change.sure, -abs(change.delta), change.title))
     total = sides[1].side.mean - sides[0].side.mean
     return Diff(
         base=sides[0].side,
@@ -64,14 +65,23 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
         by=by_dimension(rows, nodes, sides[0].side, sides[1].side),
         calls=calls,
         matched=matched,
-        changes=(*changes, *_moved(nodes)),
+        changes=(
+            *(one for one in changes if one.sure),
+            *_moved(nodes),
+            *(one for one in changes if not one.sure),
+        ),
         rest=total - sum((change.delta for change in changes), start=Fraction(0)),
     )
 
 
-def _kept(digests: Sequence[Digest]) -> list[npt.NDArray[np.bool_]]:
-    """Which steps of each process count."""
-    return [np.ones(digest.steps.height, dtype=bool) for digest in digests]
+def _kept(
+    base: Sequence[Digest], new: Sequence[Digest], *, windows: bool
+) -> list[list[npt.NDArray[np.bool_]]]:
+    """Which steps of each process count: of windows all, else those that count in the comparison of the step times."""
+    if windows:
+        return [[np.ones(digest.steps.height, dtype=bool) for digest in side] for side in (base, new)]
+    times = ([digest.steps["time_ns"].to_numpy() for digest in side] for side in (base, new))
+    return counted_steps(*times)[0]
 
 
 def _in_common(nodes: Nodes, base: Pool, new: Pool) -> bool:
@@ -98,7 +108,7 @@ def _comparable(rows: pl.DataFrame, base: Pool, new: Pool, *, layers: bool) -> C
             pl.col("ns").filter("new").sum().alias("new_ns"), pl.col("ns").filter(~pl.col("new")).sum()
         )
         common = known.filter(pl.col("ns") > 0, pl.col("new_ns") > 0)
-        names = all(common[each].sum() >= _MOSTLY * known[each].sum() for each in ("ns", "new_ns"))
+        names = all(int(common[each].sum()) >= _MOSTLY * int(known[each].sum()) for each in ("ns", "new_ns"))
     return Comparable(
         layers=layers,
         shapes=shapes.height == 2 and bool(shapes["shapes"].all()),
@@ -114,13 +124,13 @@ def _moved(nodes: Nodes) -> list[Change]:
     inside = moved.gather(frame["parent_layer_id"]).fill_null(value=False)
     return [
         Change(
-            "moved",
-            Fraction(0),
-            f"layer {before} is now {after}",
-            {"layer": after, **({} if kind is None else {"type": kind})},
-            before,
-            after,
-            1,
+            kind="moved",
+            delta=Fraction(0),
+            title=f"layer {before} is now {after}",
+            place={"layer": after, **({} if kind is None else {"type": kind})},
+            before=before,
+            after=after,
+            layers=1,
         )
         for before, after, kind in frame.filter(moved & ~inside)["base_path", "new_path", "type"].rows()
     ]

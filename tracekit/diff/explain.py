@@ -61,6 +61,8 @@ _SURE: Final = 4.5
 """Standard errors; thousands of groups are tried."""
 _LEAST: Final = 5e-4
 """Of the step time: smaller changes are not told."""
+_MUCH: Final = 0.01
+"""Of the step time: what is left of a category is told from this on."""
 _AS_GOOD: Final = 0.98
 _AS_GOOD_IDLE: Final = 0.9
 _HARDLY_LARGER: Final = 1.25
@@ -80,6 +82,7 @@ class Found:
     by: tuple[str, ...]
     """The columns of the group; empty for all work, `rest` for the small ones of a kind together."""
     node: int = -1
+    sure: bool = True
 
 
 def explained(cells: Cells, parents: Array, *, names: bool) -> list[Found]:
@@ -105,11 +108,8 @@ class _Search:
         other = np.isin(how, ["operator", "category"])
         replaced = (how == "kernel") & names
         open_ = ~idle
-        for kind, mask in (
-            ("added", (how == "none") & (cells.base == 0)),
-            ("removed", (how == "none") & (cells.new == 0)),
-        ):
-            self._pure(kind, mask & open_)
+        self._pure("added", (how == "none") & (cells.base == 0) & open_)
+        self._pure("removed", (how == "none") & (cells.base > 0) & open_)
         self._pairs("dtype", (how == "dtype") & open_, "dtypes")
         self._pure("shape", (how == "shape") & open_)
         self._pairs("kernel", replaced & open_, "name")
@@ -120,6 +120,7 @@ class _Search:
         self._pure("fewer_calls", fewer)
         self._factors(open_ & ~more & ~fewer)
         self._idle(idle)
+        self._unsure(idle)
 
     # -- what differs in kind -----------------------------------------------------------------------
 
@@ -188,10 +189,12 @@ class _Search:
             at = np.where(inside, self.parents[at], -1)
         return depth
 
-    def _whole(self, kind: ChangeKind, mine: Array, by: tuple[str, ...], node: int) -> None:
+    def _whole(
+        self, kind: ChangeKind, mine: Array, by: tuple[str, ...], node: int, *, sure: bool = True
+    ) -> None:
         """All that is left of some cells is this."""
         delta = self.cells.exactly(mine) - Fraction(int(self.given[mine].sum()), 1000)
-        self.found.append(Found(kind, mine, delta, self.cells.noise(mine), by, node))
+        self.found.append(Found(kind, mine, delta, self.cells.noise(mine), by, node, sure))
         self.left[mine] = 0.0
         self.open[mine] = False
 
@@ -281,6 +284,15 @@ class _Search:
                 continue
             by, node = groups.dimensions[groups.kind[group]], int(groups.node[group])
             self._whole("idle", mine, by, node)
+
+    def _unsure(self, idle: Array) -> None:
+        """What is left of a category of work or a cause, if that is much: it may be noise."""
+        for mask in (idle, ~idle & (self.cells.base > 0)):
+            groups = groups_of(self.cells, mask & self.open, self.parents, (("category",),))
+            left = groups.sums(self.left)
+            for group in np.flatnonzero(np.abs(left) >= _MUCH / _LEAST * self.least):
+                kind: ChangeKind = "idle" if mask is idle else "slower" if left[group] > 0 else "faster"
+                self._whole(kind, groups.cells(int(group)), ("category",), -1, sure=False)
 
 
 def _specific(good: Array, weight: Array, kind: Array, depth: Array) -> int:

@@ -122,7 +122,8 @@ def _keys(tree: _Tree, parts: int) -> dict[str, int]:
     keys: dict[str, int] = {}
     for i, path in enumerate(tree.path):
         if tree.of_model[i]:
-            pieces = re.split(r"[./]", re.sub(WRAPPER_PART, "", path).strip("./"), maxsplit=parts)
+            plain = re.sub(WRAPPER_PART, "", path).strip("./")
+            pieces = re.split(r"[./]", plain, maxsplit=parts) if parts else [plain]
             if len(pieces) > parts and pieces[-1]:
                 keys.setdefault(pieces[-1], i)
     return keys
@@ -147,12 +148,13 @@ def _by_order(waiting: list[tuple[int, int]], pairs: _Pairs, base: _Tree, new: _
                 continue
             same = left[_class(base, i)]
             same.sort(key=lambda j: new.name[j] != base.name[i])
-            j = next((j for j in same if _alike(base.work(i, shapes=False), new.work(j, shapes=False))), None)
-            if j is not None:
-                same.remove(j)
-                pairs[i] = j, "order"
-                taken.add(j)
-                waiting.append((i, j))
+            work = base.work(i, shapes=False)
+            found = next((j for j in same if _alike(work, new.work(j, shapes=False))), None)
+            if found is not None:
+                same.remove(found)
+                pairs[i] = found, "order"
+                taken.add(found)
+                waiting.append((i, found))
 
 
 def _class(tree: _Tree, at: int) -> str:
@@ -176,10 +178,10 @@ def _by_content(pairs: _Pairs, base: _Tree, new: _Tree) -> None:
             continue
         work = base.work(i, shapes=True)
         same = [j for j in left[_class(base, i)] if j not in taken][:_MOST_TRIED]
-        j = next((j for j in same if work and _alike(work, new.work(j, shapes=True))), None)
-        if j is not None:
-            pairs[i] = j, "content"
-            _by_order([(i, j)], pairs, base, new)
+        found = next((j for j in same if work and _alike(work, new.work(j, shapes=True))), None)
+        if found is not None:
+            pairs[i] = found, "content"
+            _by_order([(i, found)], pairs, base, new)
             taken = {j for j, _ in pairs.values()}
 
 
@@ -188,44 +190,31 @@ def _joined(pairs: _Pairs, prefix: tuple[str, str] | None, base: _Tree, new: _Tr
     partner = {j: (i, how) for i, (j, how) in pairs.items()}
     removed: dict[int, list[int]] = defaultdict(
         list
-    )  # by the parent on the new side, or on the base (−2 − i)
+    )  # by the parent's number on the new side, or −2 − that on the base
     for i, above in enumerate(base.parent):
         if i not in pairs:
-            at = pairs[above][0] if above in pairs else -2 - above if above >= 0 else -1
-            removed[at].append(i)
+            removed[pairs[above][0] if above in pairs else -2 - above if above >= 0 else -1].append(i)
     rows: list[tuple[object, ...]] = []
-    maps: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    of_base, of_new = dict[str, int](), dict[str, int]()
     waiting: list[tuple[int, int | None, int]] = [(-1, None, -1)]  # a layer, the row above it, its depth
     while waiting:
-        at, above, depth = waiting.pop()
-        row = len(rows) if at != -1 else None
-        if at >= 0:
-            i, how = partner.get(at, (None, None))
-            status = "added" if i is None else "moved" if how in ("order", "content") else "matched"
-            old = None if i is None else base.path[i]
-            rows.append(
-                (row, above, depth, new.name[at], new.path[at], old, new.path[at], new.type[at], status, how)
-            )
-            maps[1][new.path[at]] = len(rows) - 1
-            if old is not None:
-                maps[0][old] = len(rows) - 1
-        elif at < -1:
-            i = -2 - at
-            rows.append(
-                (
-                    row,
-                    above,
-                    depth,
-                    base.name[i],
-                    base.path[i],
-                    base.path[i],
-                    None,
-                    base.type[i],
-                    "removed",
-                    None,
-                )
-            )
-            maps[0][base.path[i]] = len(rows) - 1
+        at, row_above, depth = waiting.pop()
+        row = None if at == -1 else len(rows)
+        if at != -1:
+            i, how = partner.get(at, (-1, None)) if at >= 0 else (-2 - at, None)
+            old, path = base.path[i] if i >= 0 else None, new.path[at] if at >= 0 else None
+            name, kind = (new.name[at], new.type[at]) if at >= 0 else (base.name[i], base.type[i])
+            stays = how in ("path", "suffix") or (how is not None and _stays(i, at, partner, base, new))
+            status = "removed" if at < 0 else "added" if i < 0 else "matched" if stays else "moved"
+            rows.append((row, row_above, depth, name, path or old, old, path, kind, status, how))
+            of_base.update({} if old is None else {old: len(rows) - 1})
+            of_new.update({} if path is None else {path: len(rows) - 1})
         below = [*(new.children.get(at, []) if at >= -1 else []), *(-2 - i for i in removed.get(at, []))]
         waiting.extend((each, row, depth + 1) for each in reversed(below))
-    return Nodes(pl.DataFrame(rows, schema=LAYERS, orient="row"), *maps, prefix)
+    return Nodes(pl.DataFrame(rows, schema=LAYERS, orient="row"), of_base, of_new, prefix)
+
+
+def _stays(i: int, j: int, partner: dict[int, tuple[int, How]], base: _Tree, new: _Tree) -> bool:
+    """Whether two layers have one name, in layers that are matched."""
+    above = partner.get(new.parent[j], (-1, None))[0]
+    return base.name[i] == new.name[j] and base.parent[i] == above

@@ -170,6 +170,8 @@ class Change:
     new_calls: float = 0.0
     noise_ns: float | None = None
     """The standard error of `delta` as the spread of the steps gives it; None with fewer than two steps on a side."""
+    sure: bool = True
+    """False: large, but the spread of the steps explains it too."""
 
     @property
     def delta_ns(self) -> float:
@@ -199,7 +201,7 @@ class Diff:
     matched: pl.DataFrame
     """`MATCHED`."""
     changes: tuple[Change, ...]
-    """Largest first."""
+    """Those that are sure, largest first; then those that are not."""
     rest: Fraction
     """What no change explains, ns per step: noise, or many small changes. Changes and rest sum to `change` exactly."""
 

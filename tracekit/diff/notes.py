@@ -62,7 +62,7 @@ def notes_of(
     if not comparable.layers and _has_layers(base) and _has_layers(new):
         yield "The layers of the two sides have nothing in common, so layers are not compared."
     if nodes.prefix is not None:
-        name = dict(base="base", new="new side")[nodes.prefix[0]]
+        name = {"base": "base", "new": "new side"}[nodes.prefix[0]]
         yield f"The layers of the {name} stand below {nodes.prefix[1]}; they are matched without it."
     yield from _differences(base, new)
     yield from _pooling(sides)
@@ -93,16 +93,15 @@ def _differences(base: Pool, new: Pool) -> Iterator[str]:
     for key, name in _SETTINGS.items():
         values = [{one.settings[key] for one in side if key in one.settings} for side in facts]
         if all(len(each) == 1 for each in values) and values[0] != values[1]:
-            before, after = ("not set" if each is None else each for (each,) in values)
-            yield f"Setting: {name} {before} in the base, {after} in the new side."
+            told = ["not set" if each is None else each for (each,) in values]
+            yield f"Setting: {name} {told[0]} in the base, {told[1]} in the new side."
     samples = [{one.samples_per_step for one in side} for side in facts]
-    if all(len(each) == 1 and None not in each for each in samples) and samples[0] != samples[1]:
-        (before, after), times = (each.pop() for each in samples), (base.side.mean_ns, new.side.mean_ns)
-        if before and after:
-            yield (
-                f"A step has {count_of(before, 'sample')} in the base and {after:,} in the new side: "
-                f"{format_ns(times[0] / before)} and {format_ns(times[1] / after)} per sample."
-            )
+    before, after = (each.pop() if len(each) == 1 else None for each in samples)
+    if before and after and before != after:
+        yield (
+            f"A step has {count_of(before, 'sample')} in the base and {after:,} in the new side: "
+            f"{format_ns(base.side.mean_ns / before)} and {format_ns(new.side.mean_ns / after)} per sample."
+        )
     for key in _VERSIONS:
         found = [{one.versions[key] for one in side if key in one.versions} for side in facts]
         if all(len(each) == 1 for each in found) and found[0] != found[1]:

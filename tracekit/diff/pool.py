@@ -38,22 +38,22 @@ def pool(digests: Sequence[Digest], kept: Sequence[npt.NDArray[np.bool_]], *, wi
     """One side from its processes. `kept` says which steps of each count; `windows`: all steps of a process are one."""
     unit = math.lcm(*(digest.facts.devices for digest in digests))
     if unit > _MOST_UNITS:
-        numbers = ", ".join(str(digest.facts.devices) for digest in digests)
+        devices = ", ".join(str(digest.facts.devices) for digest in digests)
         raise UsageError(
-            f"runs on {numbers} devices have no common measure", remedy="compare them one by one"
+            f"runs on {devices} devices have no common measure", remedy="compare them one by one"
         )
     steps, rows, count = [], [], 0
-    texts, numbers_of = _texts(digests)
-    for run, (digest, keep, numbers) in enumerate(zip(digests, kept, numbers_of, strict=True)):
+    texts, numbers = _texts(digests)
+    for run, (digest, keep, own) in enumerate(zip(digests, kept, numbers, strict=True)):
         told = digest.steps.with_columns(pl.lit(run, pl.Int64).alias("run"), pl.Series("kept", keep))
         steps.append(told.select(*SIDE_STEPS))
-        mine = told.filter("kept").select("step", pl.lit(run, pl.Int64).alias("at"))
+        counted = told.filter("kept").select("step", pl.lit(run, pl.Int64).alias("at"))
         if not windows:
-            mine = mine.with_columns(pl.int_range(count, count + pl.len()).alias("at"))
-        count += 1 if windows else mine.height
-        weight = pl.when(digest.leaves["kind"] == "call").then(unit).otherwise(unit // digest.facts.devices)
-        by_leaf = digest.leaves.select(weight.cast(pl.Int64).alias("weight"), numbers.alias("of_side"))
-        rows.append(_weighted(digest.values.join(mine, on="step"), by_leaf))
+            counted = counted.with_columns(pl.int_range(count, count + pl.len()).alias("at"))
+        count += 1 if windows else counted.height
+        scale = pl.when(digest.leaves["kind"] == "call").then(unit).otherwise(unit // digest.facts.devices)
+        by_leaf = digest.leaves.select(scale.cast(pl.Int64).alias("weight"), own.alias("of_side"))
+        rows.append(_weighted(digest.values.join(counted, on="step"), by_leaf))
     values, made = pl.concat(rows), pl.concat(steps)
     sums = values.group_by("leaf").agg(pl.col("ns", "calls", "duration_ns").sum())
     leaves = texts.join(sums, on="leaf", how="left", maintain_order="left").with_columns(
