@@ -217,7 +217,7 @@ def _of_kept(path: str) -> _File:
 def _of_answer(answer: Answer) -> _File:
     if answer.error is not None:
         if answer.misused:
-            return _File(answer.path, fault=UsageError(answer.error, path=_shown(answer.path)))
+            return _File(answer.path, fault=UsageError(answer.error))
         fault = UnreadableTraceError(answer.error, path=_shown(answer.path), remedy=answer.remedy)
         return _File(answer.path, fault=fault)
     return _File(answer.path, tuple(map(Digest.unpacked, answer.packed)))
@@ -227,7 +227,7 @@ def _of_answer(answer: Answer) -> _File:
 
 
 def _side(pieces: Sequence[_Piece], found: dict[str, _File], rank: int | None) -> Side:
-    seen: set[str] = set()
+    seen: set[object] = set()
     files = [[found[path] for path in piece.files if _is_new(path, seen)] for piece in pieces]
     faults = [piece.fault for piece in pieces if piece.fault is not None]
     misfits = [each.fault for own in files for each in own if each.fault is not None]
@@ -239,11 +239,15 @@ def _side(pieces: Sequence[_Piece], found: dict[str, _File], rank: int | None) -
     return Side(", ".join(_shown(piece.path) for piece in pieces), tuple(runs), (*faults, *misfits))
 
 
-def _is_new(path: str, seen: set[str]) -> bool:
+def _is_new(path: str, seen: set[object]) -> bool:
     """Whether the file was not named before, also by another path: a run counts once."""
-    real = path if "://" in path else os.path.realpath(path)
-    fresh = real not in seen
-    seen.add(real)
+    try:
+        status = Path(path).stat()
+        key: object = status.st_dev, status.st_ino
+    except (OSError, ValueError):
+        key = path
+    fresh = key not in seen
+    seen.add(key)
     return fresh
 
 
