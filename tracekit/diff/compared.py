@@ -22,9 +22,7 @@ class Compared:
 
     diff: Diff
     runs: tuple[Runs, Runs]
-    """The times of the steps of each run of base and new, in ns; of whole windows if `diff.per` says so."""
-    undisturbed: bool
-    """Whether these are steps without the profiler, which have no parts."""
+    """The times of the steps of each run of base and new, in ns, or of whole windows if `diff.per` says so; each that of the slowest rank."""
     times: Change
     """How they differ."""
     judgements: tuple[Judgement, ...] = ()
@@ -46,8 +44,7 @@ def compared(
 ) -> Compared:
     """The comparison of two sides, each of one run or several, and a run of the digests of its ranks or processes.
 
-    Changes are those of the mean over all ranks. The step times of a run, and what gates judge, are those of its slowest rank:
-    ranks wait for each other, so that each of them would tell the same again. `paired`: runs of one place belong together.
+    The parts of a step are means over all ranks; its time is that of the slowest rank. `paired`: runs of one place belong together.
 
     >>> import tracekit
     >>> from tracekit.digest import digest_of
@@ -64,19 +61,12 @@ def compared(
             remedy="name as many of both, or leave --paired out",
         )
     found = diff_of(*([rank for run in side for rank in run] for side in (base, new)))
-    old, fresh = ([max(run, key=_whole) for run in side] for side in (base, new))
-    *runs, undisturbed = step_times(old, fresh)
+    runs = [[step_times(run) for run in side] for side in (base, new)]
     if found.per == "window":
-        undisturbed = False
-        runs = [[[_whole(run)] for run in side] for side in (old, fresh)]
+        runs = [[run.sum(keepdims=True) for run in side] for side in runs]
     return Compared(
         diff=found,
         runs=(runs[0], runs[1]),
-        undisturbed=undisturbed,
         times=compare_times(runs[0], runs[1], paired=paired),
-        judgements=tuple(judge_runs(gates, old, fresh, paired=paired)),
+        judgements=tuple(judge_runs(gates, base, new, paired=paired)),
     )
-
-
-def _whole(run: Digest) -> int:
-    return int(run.steps["time_ns"].sum())

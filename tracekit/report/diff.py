@@ -54,18 +54,15 @@ def _headline(found: Compared) -> str:
     what = "A step" if found.diff.per == "step" else "The window"
     times, ratio = found.times, found.times.median.ratio
     base, new = format_ns(times.base.median), format_ns(times.new.median)
-    median = "at the median, without the profiler" if found.undisturbed else "at the median"
-    against = f"{new} instead of {base} {median}"
+    against = f"{new} instead of {base} at the median"
     if found.unchanged:
-        return f"Nothing changed: {what.lower()} takes {new} on both sides {median}, and all parts of it take as long."
+        return f"Nothing changed: {what.lower()} takes {new} on both sides at the median, and all parts of it take as long."
     if times.verdict == "same":
-        return f"{what} takes as long as before: {new} against {base} {median}."
+        return f"{what} takes as long as before: {new} against {base} at the median."
     if times.median.low is None:
         return f"{what} takes {against}, but so few steps prove nothing."
     if times.verdict == "inconclusive" or ratio is None:
-        return (
-            f"It is not clear whether {what.lower()} takes longer or shorter: {new} against {base} {median}."
-        )
+        return f"It is not clear whether {what.lower()} takes longer or shorter: {new} against {base} at the median."
     return f"{what} takes {_longer(ratio)}: {against}."
 
 
@@ -82,10 +79,9 @@ def _points(found: Compared) -> Iterator[tuple[str, str]]:
     if not found.unchanged:
         yield "test", _test(found.times)
     if diff.change:
-        whose = f"mean profiled {diff.per}" if found.undisturbed else f"mean {diff.per}"
         yield (
             "mean",
-            f"The {whose} went from {format_ns(diff.base.mean_ns)} to {format_ns(diff.new.mean_ns)} "
+            f"The mean {diff.per} went from {format_ns(diff.base.mean_ns)} to {format_ns(diff.new.mean_ns)} "
             f"({format_change(diff.change_ns)}); what follows sums to this.",
         )
     for change in diff.changes[:_MOST_TOLD]:

@@ -123,8 +123,7 @@ def diff_tables(found: Compared) -> Iterator[Table]:
     """
     steps = ("side", "name", "steps", "median_ns", "mean_ns", "p95_ns", "min_ns", "max_ns")
     diff, times, nothing = found.diff, found.times, found.unchanged
-    title = "Times of steps without the profiler" if found.undisturbed else "Times of steps"
-    yield _table("steps", title, _step_times(found), steps)
+    yield _table("steps", "Times of steps", _step_times(found), steps)
     yield _table(
         "ratios", "Ratio of new to base", _ratios(times), ("name", "ratio", "low", "high", "p", "test")
     )
