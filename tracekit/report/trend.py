@@ -83,7 +83,7 @@ def _answer(trend: Trend) -> Iterator[str]:
 def _told(trend: Trend, change: Change) -> Iterator[str]:
     run = trend.table.row(change.at, named=True)
     ends = sorted(abs(end - 1) for end in (change.low, change.high))
-    since = f" ({run['recorded']})" if run.get("recorded") else ""
+    since = "" if run["when_ns"] is None else f" ({date_of(run['when_ns'])})"
     parts = "" if not change.parts else f"; {_parts(change)} changed most"
     yield f"Since {run['run']}{since} a step is {_by(change.ratio)} ({' to '.join(map(format_share, ends))}){parts}."
     if change.told:

@@ -47,7 +47,7 @@ def save(
 ) -> None:
     """Save these runs under a name, instead of those that it had.
 
-    A summary of the steps is kept, no events: some ten kB for a run.
+    A summary of the steps is kept, no events: some ten kB for each rank of a run.
     """
     from tracekit.cli.output import say
     from tracekit.diff.baselines import path_of, save

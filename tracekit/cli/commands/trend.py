@@ -11,7 +11,6 @@ import typer
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Reading, WindowKind, with_flags
-from tracekit.errors import InconclusiveError
 from tracekit.report import formats
 from tracekit.report.formats import Can
 
@@ -67,6 +66,4 @@ def trend(
     found = trend_of(side.runs, by_name=by is By.name)
     for name, why in found.left_out:
         out.say(f"tracekit: left out: {name}: {why}")
-    if not found.runs:
-        raise InconclusiveError("no run has steps", remedy="name the ranges that are steps with --step REGEX")
     out.emit_section(trend_section(found), chosen, output, figures=figures, figure_format=figure_format)
