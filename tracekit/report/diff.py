@@ -60,7 +60,7 @@ def _headline(found: Compared) -> str:
     if times.verdict == "same":
         return f"{what} takes as long as before: {new} against {base} at the median."
     if times.median.low is None:
-        return f"{what} takes {against}, but so few steps prove nothing."
+        return f"{what} takes {against}, but so few {found.diff.per}s prove nothing."
     if times.verdict == "inconclusive" or ratio is None:
         return f"It is not clear whether {what.lower()} takes longer or shorter: {new} against {base} at the median."
     return f"{what} takes {_longer(ratio)}: {against}."
@@ -77,7 +77,7 @@ def _longer(ratio: float) -> str:
 def _points(found: Compared) -> Iterator[tuple[str, str]]:
     diff = found.diff
     if not found.unchanged:
-        yield "test", _test(found.times)
+        yield "test", _test(found.times, diff.per)
     if diff.change:
         yield (
             "mean",
@@ -85,7 +85,8 @@ def _points(found: Compared) -> Iterator[tuple[str, str]]:
             f"({format_change(diff.change_ns)}); what follows sums to this.",
         )
     for change in diff.changes[:_MOST_TOLD]:
-        yield "change", change.title
+        # What the spread of the steps explains too comes after what it does not.
+        yield ("change" if change.sure else "maybe"), change.title
     others = diff.changes[_MOST_TOLD:]
     if rest := float(diff.rest + sum(change.delta for change in others)):
         more = (
@@ -100,10 +101,10 @@ def _points(found: Compared) -> Iterator[tuple[str, str]]:
         yield "gate", f"{one.gate} {one.outcome}. {one.reason}"
 
 
-def _test(times: Change) -> str:
+def _test(times: Change, per: str) -> str:
     """The ratio of the medians and how sure it is."""
     middle, base, new = times.median, times.base, times.new
-    steps = f"{_steps(new)} of the new side against {_steps(base)} of the base"
+    steps = f"{_steps(new, per)} of the new side against {_steps(base, per)} of the base"
     if middle.ratio is None:
         return f"The median of the base is 0, so there is no ratio; {steps}."
     ratio = f"Ratio of the medians {format_number(middle.ratio)}"
@@ -115,6 +116,6 @@ def _test(times: Change) -> str:
     return f"{ratio}, {interval}; {p} for {way} ({middle.test}); {steps}."
 
 
-def _steps(side: Side) -> str:
+def _steps(side: Side, per: str) -> str:
     runs = f" in {side.runs} runs" if side.runs > 1 else ""
-    return f"{count_of(side.steps, 'step')}{runs}"
+    return f"{count_of(side.steps, per)}{runs}"

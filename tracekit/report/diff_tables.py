@@ -83,6 +83,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         **{f"place_{key}": pl.String for key in _PLACES},
         **dict.fromkeys(("before", "after"), pl.String),
         "layers": pl.Int64,
+        "sure": pl.Boolean,
         **dict.fromkeys(("base_ns", "new_ns", "base_calls", "new_calls", "noise_ns"), pl.Float64),
     },
     "matched": {**MATCHED, "how": pl.String},
@@ -123,7 +124,7 @@ def diff_tables(found: Compared) -> Iterator[Table]:
     """
     steps = ("side", "name", "steps", "median_ns", "mean_ns", "p95_ns", "min_ns", "max_ns")
     diff, times, nothing = found.diff, found.times, found.unchanged
-    yield _table("steps", "Times of steps", _step_times(found), steps)
+    yield _table("steps", f"Times of {diff.per}s", _step_times(found), steps)
     yield _table(
         "ratios", "Ratio of new to base", _ratios(times), ("name", "ratio", "low", "high", "p", "test")
     )
@@ -141,7 +142,7 @@ def diff_tables(found: Compared) -> Iterator[Table]:
     title = "Calls of the host that wait, allocate or load code"
     short = ("category", "name", "base_calls", "new_calls", "delta_ns", "base_ns", "new_ns")
     yield _table("calls", title, diff.calls, short, summed=True, detail=nothing)
-    yield _table("changes", "Changes", _changes(diff), ("delta_ns", "kind", "title"), detail=True)
+    yield _table("changes", "Changes", _changes(diff), ("delta_ns", "kind", "title", "sure"), detail=True)
     matched = ("how", "base_ns", "new_ns", "base_share", "new_share")
     yield _table("matched", "How work was matched", diff.matched, matched, detail=True)
 
@@ -203,7 +204,7 @@ def _ratios(times: Change) -> list[dict[str, Any]]:
 def _changes(found: Diff) -> list[dict[str, Any]]:
     own = ("kind", "title", "delta_ns", "before", "after", "layers", "base_ns", "new_ns")
     return [
-        {name: getattr(change, name) for name in (*own, "base_calls", "new_calls", "noise_ns")}
+        {name: getattr(change, name) for name in (*own, "base_calls", "new_calls", "noise_ns", "sure")}
         | {f"place_{key}": value for key, value in change.place.items()}
         for change in found.changes
     ]

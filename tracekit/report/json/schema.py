@@ -144,7 +144,15 @@ def _column(name: str, dtype: pl.DataType | type[pl.DataType] | None = None) -> 
     kind = "number" if unit in _FRACTIONS or (unit == "ns" and name.startswith(_AVERAGES)) else "integer"
     kind = {"text": "string", "flag": "boolean"}.get(unit, kind)
     if dtype is not None:
-        kind = "string" if dtype == pl.String else "number" if dtype.is_float() else "integer"
+        kind = (
+            "string"
+            if dtype == pl.String
+            else "number"
+            if dtype.is_float()
+            else "boolean"
+            if dtype == pl.Boolean
+            else "integer"
+        )
     schema: dict[str, Any] = {"type": [kind, "null"]}
     if unit in _DESCRIPTIONS:
         schema["description"] = _DESCRIPTIONS[unit]

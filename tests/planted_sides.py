@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from tracekit.diff.compared import compared
 from tracekit.diff.gate import parse_gate
+from tracekit.diff.runs import Run, keep
 from tracekit.digest import Digest, Facts
 from tracekit.digest.model import LAYERS, LEAVES, STEPS, VALUES
 from tracekit.report.diff import diff_section
@@ -82,3 +84,9 @@ def digest(
 def section(base: Digest, new: Digest, *gates: str) -> Section:
     """The section of a diff of two runs."""
     return diff_section(compared([[base]], [[new]], [parse_gate(gate) for gate in gates]))
+
+
+def kept(path: Path, *digests: Digest) -> Path:
+    """A file with these runs, one a digest."""
+    path.write_bytes(keep([Run(each.facts.name, (each,)) for each in digests]))
+    return path
