@@ -39,7 +39,7 @@ from tracekit.report import terminal
 from tracekit.report.build import build_report
 from tracekit.report.formats import Page
 from tracekit.report.json import render as json_
-from tracekit.report.json.schema import report_schema
+from tracekit.report.json.schema import diff_schema, report_schema
 from tracekit.report.model import Report
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -79,6 +79,8 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "analyses.md": analyses_page(),
         DOCS / "reference" / "findings.md": findings_page(),
         DOCS / "reference" / "report.schema.json": json.dumps(report_schema(), indent=1, ensure_ascii=False)
+        + "\n",
+        DOCS / "reference" / "diff.schema.json": json.dumps(diff_schema(), indent=1, ensure_ascii=False)
         + "\n",
         DOCS / "formats.md": formats_page(),
         DOCS / "xsp.md": replaced(DOCS / "xsp.md", "xsp", xsp_tables()),
