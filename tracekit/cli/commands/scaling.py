@@ -14,13 +14,14 @@ from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Reading, with_flags
 from tracekit.cli.sources import expanded
-from tracekit.errors import InconclusiveError, UnreadableTraceError
+from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError
 from tracekit.files import keep_inputs
 from tracekit.report import formats
 from tracekit.report.formats import Can
 
 if TYPE_CHECKING:
     from tracekit.job.rank_set import Member
+    from tracekit.report.model import Section
     from tracekit.scaling import Run
 
 __all__ = ["scaling"]
@@ -39,7 +40,8 @@ def scaling(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Runs of one program: each a trace, a folder or a pattern of the traces of its ranks. A folder may also hold several runs.",
+            help="Runs of one program: each a trace, a folder or a pattern of the traces of its ranks. A folder may also hold several runs. "
+            "Or results of MLPerf training: logs, or folders of them.",
         ),
     ],
     without_batch: Annotated[
@@ -64,6 +66,9 @@ def scaling(
     The speed-up and efficiency of each run, what efficiency is lost to, and the laws that the step times follow.
     """
     chosen = formats.choose_format(Can.REPORT, format_, output, command="scaling", several=True)
+    if (section := _of_results(runs)) is not None:
+        out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format)
+        return
     compared = _compared(_read(runs, step, jobs, reading))
     from tracekit.report.scaling import scaling_section
     from tracekit.scaling import scaling_of
@@ -72,6 +77,28 @@ def scaling(
         scaling_of(compared, without_batch=None if without_batch is None else without_batch.value)
     )
     out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format)
+
+
+def _of_results(paths: Sequence[Path]) -> Section | None:
+    """The section of results of MLPerf; None if the paths are not such. Raises UsageError if only some are."""
+    from tracekit.mlperf import holds_results, read_results
+
+    of_mlperf = [holds_results(path) for path in paths]
+    if not any(of_mlperf):
+        return None
+    if not all(of_mlperf):
+        other = paths[of_mlperf.index(False)]
+        raise UsageError(
+            "it holds no log of MLPerf's, as the others do",
+            path=other,
+            remedy="give results, or runs of one program",
+        )
+    from tracekit.report.mlperf import mlperf_section
+
+    results = read_results(paths)
+    for line in results.left_out:
+        out.say(f"tracekit: left out: {line}")
+    return mlperf_section(results)
 
 
 def _read(runs: Sequence[Path], step: str | None, jobs: int | None, reading: Reading) -> list[Run]:
