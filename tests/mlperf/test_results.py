@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from collections.abc import Sequence
+from math import exp
 from pathlib import Path
 
 import polars as pl
@@ -13,7 +15,8 @@ import pytest
 from tests.paths import ROOT
 from tracekit.cli.main import main
 from tracekit.errors import UnreadableTraceError
-from tracekit.mlperf import cells_of, cells_table, read_results, score_of, steps_table
+from tracekit.mlperf import Cell, LoggedRun, cells_of, cells_table, read_results, score_of, steps_table
+from tracekit.mlperf.forecast import Question, doubling_end, forecast, left_out
 from tracekit.mlperf.log import read_log
 from tracekit.mlperf.runs import runs_in
 
@@ -235,3 +238,95 @@ def test_what_is_no_result(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert "no run of MLPerf's is in it" in answer(capsys, tmp_path / "begun.txt", code=3)[1]
     with pytest.raises(UnreadableTraceError):
         read_results([tmp_path / "begun.txt"])
+
+
+# -- forecasts -------------------------------------------------------------------------------------
+
+
+@needs_data
+def test_the_largest_cells_of_round_0_6_are_foretold_from_the_others() -> None:
+    errors = left_out(cells_of(read_results([DATA]).runs))
+    google = [abs(error) for name, error in errors.items() if name.startswith("Google")]
+    assert len(google) == 5
+    assert sum(google) / 5 < 0.04
+    largest = max(abs(error) for error in errors.values())
+    assert largest < 0.3  # from one node to four, the network is new
+
+
+def cells(
+    exponent: float,
+    sizes: Sequence[tuple[int, int, int]],
+    noise: float = 0.0,
+    benchmark: str = "net",
+    seed: int = 0,
+) -> list[Cell]:
+    """Cells whose epochs take a power of the batch of a chip."""
+    rng = random.Random(seed)
+    made = []
+    for chips, batch, epochs in sizes:
+        seconds = epochs * 1e5 * (batch / chips) ** exponent / batch
+        runs = [
+            LoggedRun(
+                name="",
+                status="success",
+                run_s=seconds * exp(rng.gauss(0, noise)),
+                epochs=float(epochs),
+                batch=batch,
+            )
+            for _ in range(5)
+        ]
+        made.append(Cell("we", f"box-{chips}", benchmark, chips, batch, tuple(runs)))
+    return made
+
+
+SIZES = [(8, 512, 4), (16, 512, 4), (32, 1024, 5), (64, 1024, 5), (128, 1024, 5)]
+
+
+@pytest.mark.parametrize("exponent", [0.4, 0.7, 1.0])
+def test_planted_powers_are_recovered_beyond_the_sizes_that_were_run(exponent: float) -> None:
+    errors, held = [], 0
+    for seed in range(40):
+        known = cells(exponent, SIZES, 0.03, seed=seed)
+        for chips, batch, epochs in ((256, 1024, 5), (512, 2048, 6)):
+            (truth,) = cells(exponent, [(chips, batch, epochs)])
+            found = forecast(known, Question("net", chips, batch, epochs))
+            assert found is not None
+            errors.append(abs(found.seconds / (truth.score_s or 1) - 1))
+            held += found.low <= (truth.score_s or 1) <= found.high
+    assert sum(errors) / len(errors) < 0.04
+    assert held >= 0.85 * len(errors)
+
+
+def test_what_a_forecast_needs_and_where_doubling_ends() -> None:
+    known = cells(0.05, SIZES)
+    assert forecast(known, Question("other", 64)) is None
+    assert doubling_end(known, Question("net", 128)) == 128  # a power of 0.05 gains 3.5 %
+    assert doubling_end(cells(0.8, SIZES), Question("net", 128)) == 1024  # no chip without a sample
+    alone = forecast(known[:1], Question("net", 16))
+    assert alone is not None
+    assert alone.high > 1.5 * alone.low
+    assert forecast(known, Question("net", 128)).epochs == 5  # type: ignore[union-attr]
+
+
+def test_forecasts_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = results(
+        tmp_path / "results", {8: (64, 80.0, 4), 16: (128, 40.0, 4), 32: (256, 20.0, 6), 64: (256, 15.0, 6)}
+    )
+    asked, answers = tmp_path / "cells.csv", tmp_path / "answers.csv"
+    asked.write_text(
+        "id,org,system,benchmark,accelerators,global_batch,last_epoch\na,acme,box-128,net,128,256,6\nb,x,y,unknown,8,,\n"
+    )
+    _, errors = answer(capsys, "--fit", folder, "--forecast", asked, "-o", answers)
+    assert "the results do not tell 1 of 2 times" in errors
+    table = pl.read_csv(answers)
+    assert table.columns[:2] == ["id", "predicted"]
+    (one, none) = table.rows(named=True)
+    assert 6 * 11 / 60 < one["predicted"] < 6 * 16 / 60
+    assert one["low"] < one["predicted"] < one["high"]
+    assert none["predicted"] is None
+    assert "a forecast needs --fit and --forecast" in answer(capsys, "--fit", folder, code=2)[1]
+    assert "scaling needs runs" in answer(capsys, code=2)[1]
+    asked.write_text("id,benchmark\n1,net\n")
+    assert "it has no column accelerators" in answer(capsys, "--fit", folder, "--forecast", asked, code=2)[1]
+    asked.write_text("benchmark,accelerators\nnet,-3\n")
+    assert "no number of chips" in answer(capsys, "--fit", folder, "--forecast", asked, code=2)[1]

@@ -131,9 +131,19 @@ def series_of(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     found: defaultdict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         if cell.accelerators and cell.score_s is not None:
-            kind = _SIZE.sub("", cell.system).strip("-_")
-            found[", ".join(filter(None, (cell.organisation, kind, cell.benchmark)))].append(cell)
+            found[", ".join(filter(None, (cell.organisation, kind_of(cell.system), cell.benchmark)))].append(
+                cell
+            )
     return {name: sorted(group, key=lambda cell: cell.accelerators or 0) for name, group in found.items()}
+
+
+def kind_of(system: str) -> str:
+    """The name of a system without what tells its size.
+
+    >>> kind_of("tpu-v3-512"), kind_of("dgx2h_n16_ngc19.05_pytorch"), kind_of("dgx2h_ngc19.05_pytorch")
+    ('tpu-v3', 'dgx2h_ngc19.05_pytorch', 'dgx2h_ngc19.05_pytorch')
+    """
+    return _SIZE.sub("", system).strip("-_")
 
 
 def cells_table(cells: Sequence[Cell]) -> pl.DataFrame:

@@ -37,13 +37,24 @@ class Batch(str, Enum):
 @with_flags
 def scaling(
     runs: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             metavar="RUN...",
             help="Runs of one program: each a trace, a folder or a pattern of the traces of its ranks. A folder may also hold several runs. "
             "Or results of MLPerf training: logs, or folders of them.",
         ),
-    ],
+    ] = None,
+    fit: Annotated[
+        Path | None, flags.flag("Results of MLPerf training to forecast from.", "--fit", metavar="RESULTS")
+    ] = None,
+    questions: Annotated[
+        Path | None,
+        flags.flag(
+            "A CSV of configurations (benchmark, accelerators, batch, epochs): forecast their time to train.",
+            "--forecast",
+            metavar="FILE",
+        ),
+    ] = None,
     without_batch: Annotated[
         Batch | None,
         flags.flag(
@@ -65,6 +76,11 @@ def scaling(
 
     The speed-up and efficiency of each run, what efficiency is lost to, and the laws that the step times follow.
     """
+    if fit is not None or questions is not None:
+        _forecast(fit, questions, output, unused=runs)
+        return
+    if not runs:
+        raise UsageError("scaling needs runs", remedy="name runs, or --fit RESULTS --forecast FILE")
     chosen = formats.choose_format(Can.REPORT, format_, output, command="scaling", several=True)
     if (section := _of_results(runs)) is not None:
         out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format)
@@ -77,6 +93,27 @@ def scaling(
         scaling_of(compared, without_batch=None if without_batch is None else without_batch.value)
     )
     out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format)
+
+
+def _forecast(
+    fit: Path | None, questions: Path | None, output: Path | None, unused: Sequence[Path] | None
+) -> None:
+    """Write the answers as CSV. Raises UsageError unless both files are given, and nothing else."""
+    if fit is None or questions is None or unused:
+        raise UsageError(
+            "a forecast needs --fit and --forecast, and no runs",
+            remedy="tracekit scaling --fit RESULTS --forecast FILE -o ANSWERS.csv",
+        )
+    from tracekit.mlperf import cells_of, read_results
+    from tracekit.mlperf.questions import answers_of, read_questions
+
+    rows = read_questions(questions)
+    keep_inputs([questions])
+    answers = answers_of(cells_of(read_results([fit]).runs), rows)
+    unknown = answers["predicted"].null_count()
+    if unknown:
+        out.say(f"tracekit: the results do not tell {unknown} of {answers.height} times")
+    out.emit_frame(answers, formats.Format.csv, output)
 
 
 def _of_results(paths: Sequence[Path]) -> Section | None:
