@@ -16,7 +16,7 @@ from tests.paths import ROOT
 from tracekit.cli.main import main
 from tracekit.errors import UnreadableTraceError
 from tracekit.mlperf import Cell, LoggedRun, cells_of, cells_table, read_results, score_of, steps_table
-from tracekit.mlperf.forecast import Question, doubling_end, forecast, left_out
+from tracekit.mlperf.forecast import Question, compared, doubling_end, forecast, left_out
 from tracekit.mlperf.log import read_log
 from tracekit.mlperf.runs import runs_in
 
@@ -251,6 +251,9 @@ def test_the_largest_cells_of_round_0_6_are_foretold_from_the_others() -> None:
     assert sum(google) / 5 < 0.04
     largest = max(abs(error) for error in errors.values())
     assert largest < 0.3  # from one node to four, the network is new
+    beside = [row for row in compared(cells_of(read_results([DATA]).runs)) if None not in row]
+    ours, amdahl, power = (sum(abs(row[at] or 0) for row in beside) for at in (2, 3, 4))  # type: ignore[arg-type, misc]
+    assert ours < min(amdahl, power) / 3
 
 
 def cells(
@@ -295,6 +298,24 @@ def test_planted_powers_are_recovered_beyond_the_sizes_that_were_run(exponent: f
             held += found.low <= (truth.score_s or 1) <= found.high
     assert sum(errors) / len(errors) < 0.04
     assert held >= 0.85 * len(errors)
+
+
+def test_amdahl_s_law_is_exact_where_it_holds() -> None:
+    def at(chips: int) -> Cell:
+        return Cell(
+            "we",
+            f"box-{chips}",
+            "net",
+            chips,
+            512,
+            (LoggedRun(name="", status="success", run_s=20 + 4000 / chips, epochs=4.0, batch=512),),
+        )
+
+    ((_, chips, _, amdahl, power),) = compared([at(chips) for chips in (8, 16, 32, 64)])
+    assert chips == 64
+    assert amdahl == pytest.approx(0, abs=1e-9)
+    assert power is not None
+    assert power < -0.05
 
 
 def test_what_a_forecast_needs_and_where_doubling_ends() -> None:

@@ -16,8 +16,9 @@ from typing import Final
 import numpy as np
 
 from tracekit.mlperf.cells import Cell, kind_of, series_of
+from tracekit.scaling.laws import non_negative
 
-__all__ = ["Forecast", "Question", "doubling_end", "forecast", "left_out"]
+__all__ = ["Forecast", "Question", "compared", "doubling_end", "forecast", "left_out"]
 
 _OWN, _SAME, _OTHER = 0.5, 1.0, 0.05
 """The weights of exponents: of the own series, of other systems with the benchmark, and of all other pairs."""
@@ -230,3 +231,29 @@ def _exponent(series: Mapping[str, Sequence[Cell]], chosen: str, middle: float) 
         return 1.0, 0.5
     mean = float(np.average(values, weights=weights))
     return mean, sqrt(float(np.average((np.array(values) - mean) ** 2, weights=weights)) + 0.05**2)
+
+
+# -- simpler laws beside it -------------------------------------------------------------------------
+
+
+def compared(cells: Sequence[Cell]) -> list[tuple[str, int, float, float | None, float | None]]:
+    """Of each series with several sizes its name, its most chips, and the relative errors for these: of the forecast from all other cells, and of
+    Amdahl's law (time of an epoch = fixed + compute / chips) and a power law of the chips, from the other sizes of the series.
+    """
+    found: list[tuple[str, int, float, float | None, float | None]] = []
+    errors = left_out(cells)
+    for name, group in series_of(cells).items():
+        if name in errors:
+            known = [cell for cell in group if _known(cell)]
+            *rest, most = known
+            truth = (most.score_s or 1.0) / (most.mean("epochs") or 1.0)
+            chips = np.array([cell.accelerators or 1 for cell in rest], dtype=np.float64)
+            times = np.array([(cell.score_s or 1.0) / (cell.mean("epochs") or 1.0) for cell in rest])
+            at = float(most.accelerators or 1)
+            told: tuple[float | None, float | None] = (None, None)
+            if len(set(chips.tolist())) > 1:
+                fixed, compute = non_negative(np.column_stack([1 / times, 1 / chips / times]))[0]
+                slope, level = np.polyfit(np.log(chips), np.log(times), 1)
+                told = (fixed + compute / at) / truth - 1, exp(level + slope * log(at)) / truth - 1
+            found.append((name, int(at), errors[name], *told))
+    return found

@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import polars as pl
 
 from tracekit.analyses.result import Unit, column_of
 from tracekit.facts.units import count_of, format_share
-from tracekit.mlperf import Cell, Results, cells_of, cells_table, series_of, steps_table
+from tracekit.mlperf import (
+    Cell,
+    Question,
+    Results,
+    cells_of,
+    cells_table,
+    compared,
+    doubling_end,
+    forecast,
+    series_of,
+    steps_table,
+)
 from tracekit.names import clean_frame
 from tracekit.report.model import Column, Figure, Section, Table
+from tracekit.trace import Schema
 
 __all__ = ["mlperf_section"]
 
 _MOST_TOLD: Final = 4
 _MOST_DRAWN: Final = 6
+_AHEAD: Final[Schema] = {
+    "series": pl.String, "accelerators": pl.Int64, "batch": pl.Int64, "epochs": pl.Float64, "predicted_min": pl.Float64, "low_min": pl.Float64, "high_min": pl.Float64,
+    "enough_chips": pl.Int64,
+}  # fmt: skip
+_ERRORS: Final[Schema] = {
+    "series": pl.String,
+    "accelerators": pl.Int64,
+    **dict.fromkeys(("forecast", "amdahl", "power_law"), pl.Float64),
+}
 _LIMITS: Final = {
     "batch-limited": "its batch hardly grows, so each chip gets too little work at a time",
     "epoch-limited": "it needs more epochs with the larger batch",
@@ -27,11 +49,11 @@ _TITLES: Final = {
     "organisation": "by", "accelerators": "chips", "batch_per_chip": "per chip", "score_min": "score, min", "init_s": "init, s",
     "samples_per_s": "samples/s", "speedup": "speed-up", "training_share": "training", "evaluation_share": "evaluation", "start_share": "start",
     "from": "chips from", "to": "to", "chips": "chips ×", "throughput": "throughput ×", "epochs": "epochs", "evaluation": "evaluation ×",
-    "training": "training ×", "limited_by": "limited by", "run_s": "run, s", "status": "status",
+    "training": "training ×", "limited_by": "limited by", "predicted_min": "forecast, min", "low_min": "low", "high_min": "high", "enough_chips": "enough chips", "amdahl": "Amdahl", "run_s": "run, s", "status": "status",
 }  # fmt: skip
 _UNITS: Final[dict[str, Unit]] = {
-    **dict.fromkeys(("efficiency",), "ratio"),
-    **dict.fromkeys(("score_min", "init_s", "epochs", "evaluations", "samples_per_s", "speedup", "batch_per_chip", "run_s", "chips", "throughput", "evaluation", "training"), "number"),
+    **dict.fromkeys(("efficiency", "forecast", "amdahl", "power_law"), "ratio"),
+    **dict.fromkeys(("predicted_min", "low_min", "high_min", "score_min", "init_s", "epochs", "evaluations", "samples_per_s", "speedup", "batch_per_chip", "run_s", "chips", "throughput", "evaluation", "training"), "number"),
 }  # fmt: skip
 
 
@@ -42,7 +64,7 @@ def mlperf_section(results: Results) -> Section:
     return Section(
         "mlperf",
         "How far does training scale, and what limits it?",
-        " ".join((*_headlines(cells, steps), *_failed(cells), *_problems(results))),
+        " ".join((*_headlines(cells, steps), *_foretold(cells), *_failed(cells), *_problems(results))),
         tables=tuple(_tables(results, cells, steps)),
         figures=tuple(_figures(cells)),
     )
@@ -77,6 +99,17 @@ def _headlines(cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[str]:
         yield f"The tables have {len(several) - _MOST_TOLD} more series."
 
 
+def _foretold(cells: Sequence[Cell]) -> Iterator[str]:
+    """How well the forecasts do, where simpler laws can be compared with them."""
+    rows = [row for row in compared(cells) if None not in row]
+    if rows:
+        ours, amdahl, power = (sum(abs(float(row[at] or 0)) for row in rows) / len(rows) for at in (2, 3, 4))
+        yield (
+            f"For the largest size of {count_of(len(rows), 'series', 'series')} with three or more, the forecast from all others errs by {format_share(ours)} on average, Amdahl's law "
+            f"by {format_share(amdahl)} and a power law of the chips by {format_share(power)}."
+        )
+
+
 def _failed(cells: Sequence[Cell]) -> Iterator[str]:
     failed = sum(len(cell.runs) - len(cell.succeeded) for cell in cells)
     if failed:
@@ -100,6 +133,21 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
     yield _table("cells", "Scores", cells_table(cells), "organisation benchmark accelerators batch score_min epochs speedup efficiency")  # fmt: skip
     if steps.height:
         yield _table("steps", "From each size to the next", steps, "series from to speedup epochs limited_by", {"epochs": "epochs ×", "speedup": "speed-up ×"})  # fmt: skip
+    ahead = pl.DataFrame(
+        [
+            row
+            for name, group in series_of(cells).items()
+            if len(group) > 1
+            for row in _ahead(name, group, cells)
+        ],
+        schema=_AHEAD,
+        orient="row",
+    )
+    if ahead.height:
+        yield _table("forecasts", "Sizes that were not run, at the batch of the largest", ahead, "series accelerators predicted_min low_min high_min")  # fmt: skip
+    errors = pl.DataFrame(compared(cells), schema=_ERRORS, orient="row")
+    if errors.height:
+        yield _table("errors", "Errors for the largest size when it is left out", errors, "series accelerators forecast amdahl power_law")  # fmt: skip
     rows = [
         {"run": run.name, "benchmark": run.benchmark, "accelerators": run.accelerators, "batch": run.batch, "status": run.status, "run_s": run.run_s, "init_s": run.init_s,
          "epochs": run.epochs, "evaluations": run.evaluations, "problems": "; ".join(run.problems) or None}
@@ -108,6 +156,25 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
     yield _table(
         "runs", "Runs", pl.DataFrame(rows, infer_schema_length=None), "run status run_s epochs problems"
     )
+
+
+def _ahead(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator[tuple[object, ...]]:
+    """Twice and four times the chips of the largest size, and where doubling ends."""
+    most = group[-1]
+    asked = Question(
+        most.benchmark,
+        most.accelerators or 1,
+        most.batch,
+        most.mean("epochs"),
+        most.organisation,
+        most.system,
+    )
+    end = doubling_end(cells, asked)
+    for factor in (2, 4):
+        found = forecast(cells, replace(asked, accelerators=factor * asked.accelerators))
+        if found is not None and found.batch >= factor * asked.accelerators:
+            minutes = (each / 60 for each in (found.seconds, found.low, found.high))
+            yield (name, factor * asked.accelerators, found.batch, found.epochs, *minutes, end)
 
 
 def _table(
