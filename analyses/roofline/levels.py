@@ -170,7 +170,8 @@ def _rates() -> list[pl.Expr]:
         pl.when(rated & (most > 0)).then(bound).alias("bound"),
         pl.when(rated).then("_wasted").alias("wasted_ns"),
         pl.when(rated).then("_faster").alias("faster_ns"),
-        _over("rated_ns", pl.col("device_ns"), 1).alias("rated_share"),
+        # An operator's time stands at its longest activity; in odd traces others of it lie in another layer.
+        _over("rated_ns", pl.col("device_ns"), 1).clip(upper_bound=1.0).alias("rated_share"),
         pl.when(pl.col("_moving") > 0)
         .then(_over("_moving", pl.col("bytes_ns"), 1))
         .alias("bandwidth_efficiency"),
