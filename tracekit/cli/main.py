@@ -20,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 import tracekit
 from tracekit.cli.commands import COMMANDS, QUESTIONS, function_of
 from tracekit.cli.ending import ended_by_signals
+from tracekit.cli.plain import PlainCommand, plainly_converted
 from tracekit.errors import TracekitError, WorkloadError, nearest
 from tracekit.facts.distribution import EXTRAS, how_to_install
 from tracekit.facts.terminal_text import printable
@@ -49,6 +50,10 @@ class Program(TyperGroup):
         for name, line in COMMANDS.items():
             self.add_command(TyperCommand(name, help=line))
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters of the program itself."""
+        return plainly_converted(super().get_params(ctx))
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the first word names, with its flags, and the words behind it."""
         name, command, rest = super().resolve_command(ctx, args)
@@ -58,8 +63,6 @@ class Program(TyperGroup):
 @cache
 def declared(name: str) -> Any:
     """A command with its flags. Raises KeyError for a name that is not in COMMANDS."""
-    from tracekit.cli.options import PlainCommand
-
     alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     alone.command(name, cls=PlainCommand, help=QUESTIONS.get(name), context_settings=_SETTINGS.get(name))(
         function_of(name)
