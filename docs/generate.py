@@ -31,7 +31,7 @@ from tracekit.analyses.rules import RULES
 from tracekit.analyses.rules.rule import Rule, by_share
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
 from tracekit.cli.commands.info import CAPTURED as SHOWN_FLAGS
-from tracekit.cli.main import app
+from tracekit.cli.main import app, declared
 from tracekit.facts.units import format_ns
 from tracekit.health import MEANINGS
 from tracekit.readers import FORMATS, RECORDABLE
@@ -114,9 +114,12 @@ def command_helps() -> Iterator[tuple[str, str]]:
     context = root.make_context("tracekit", [], resilient_parsing=True, **_plain())
     yield "tracekit", _help(root, context)
     for name in root.list_commands(context):
-        command = root.get_command(context, name)
+        command = declared(name)
         child = command.make_context(name, [], parent=context, resilient_parsing=True, **_plain())
         yield f"tracekit {name}", _help(command, child)
+        for own, inner in getattr(command, "commands", {}).items():
+            called = inner.make_context(own, [], parent=child, resilient_parsing=True, **_plain())
+            yield f"tracekit {name} {own}", _help(inner, called)
 
 
 def _plain() -> dict[str, Any]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeGuard, TypeVar
 
 import typer
-from typer.core import TyperArgument, TyperCommand
 
 from tracekit.files import keep_inputs
 from tracekit.limits import Limits
@@ -33,7 +32,6 @@ __all__ = [
     "NoCache",
     "NoSizeLimit",
     "Output",
-    "PlainCommand",
     "Process",
     "Rank",
     "Reading",
@@ -84,23 +82,6 @@ def flag(text: str, *names: str, of: type[Enum] | None = None, **more: Any) -> A
     """An option with this help text; it takes a number, or a value `of` an Enum, unless `metavar` says what else."""
     shape = "N" if of is None else "|".join(one.value for one in of)
     return typer.Option(*names, help=text, **{"metavar": shape, **more})
-
-
-class PlainCommand(TyperCommand):
-    """A command whose help names arguments as they are typed, without the types and ranges that they have in Python."""
-
-    def __init__(self, *values: Any, **named: Any) -> None:
-        super().__init__(*values, **named)
-        for parameter in self.params:
-            if isinstance(parameter, TyperArgument):
-                _make_plain(parameter)
-            vars(parameter)["_get_number_range_help_str"] = lambda: None  # [x>=1]
-
-
-def _make_plain(argument: Any) -> None:
-    usage = argument.metavar if argument.required else f"[{argument.metavar}]"
-    argument.get_usage_pieces = lambda _context: [usage]
-    argument.display_type_rich = lambda *_, **__: ""  # older releases of typer show no type
 
 
 def format_option(content: Can, text: str = BY_SUFFIX) -> Any:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli import options as flags
-from tracekit.cli.options import PlainCommand, Reading, WindowKind, with_flags
+from tracekit.cli.options import Reading, WindowKind, with_flags
+from tracekit.cli.plain import PlainCommand
 
 if TYPE_CHECKING:
     import polars as pl
@@ -23,6 +24,7 @@ baseline = typer.Typer(
     help="Keep runs under a name, to compare later ones with.",
     epilog="Baselines lie in $TRACEKIT_BASELINES, else in the nearest folder .tracekit/baselines from here upwards.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the baseline.")]

@@ -68,7 +68,7 @@ def diff(
     ranges: NamedRanges,
     reading: Reading,
 ) -> None:
-    """Say what changed between two runs, and whether it is more than noise.
+    """Compare two runs: what changed, and whether it is noise.
 
     The change of the step time, the parts of the program that it comes from, and gates for continuous integration.
     """

@@ -47,7 +47,7 @@ def trend(
     *,
     reading: Reading,
 ) -> None:
-    """Show how the step time moved over many runs, and with which runs it changed.
+    """Show how step times moved over many runs.
 
     Step time, throughput, idle share and memory of each run, and what changed most where the step time did.
     """
