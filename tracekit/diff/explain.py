@@ -61,6 +61,7 @@ _SURE: Final = 4.5
 """Standard errors; thousands of groups are tried."""
 _LEAST: Final = 5e-4
 """Of the step time: smaller changes are not told."""
+_LEAST_NS: Final = 1.0
 _MUCH: Final = 0.01
 """Of the step time: what is left of a category is told from this on."""
 _AS_GOOD: Final = 0.98
@@ -99,7 +100,7 @@ class _Search:
         self.left = cells.new - cells.base
         self.given = np.zeros(cells.base.size, dtype=np.int64)  # ps of each cell's change that are explained
         self.open = np.ones(cells.base.size, dtype=bool)  # nothing explains all of the cell's change
-        self.least = _LEAST * max(cells.base.sum(), cells.new.sum())
+        self.least = max(_LEAST * max(cells.base.sum(), cells.new.sum()), _LEAST_NS)
         self.found: list[Found] = []
         idle = (cells.frame["kind"] == "idle").to_numpy()
         self.dimensions = tuple(each for each in _DIMENSIONS if names or "name" not in each)
