@@ -110,10 +110,16 @@ def command_helps() -> Iterator[tuple[str, str]]:
     root: Any = typer.main.get_command(app)
     context = root.make_context("tracekit", [], resilient_parsing=True, **_plain())
     yield "tracekit", _help(root, context)
-    for name in root.list_commands(context):
-        command = root.get_command(context, name)
+    yield from _helps_below(root, context)
+
+
+def _helps_below(group: Any, context: Any) -> Iterator[tuple[str, str]]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         child = command.make_context(name, [], parent=context, resilient_parsing=True, **_plain())
-        yield f"tracekit {name}", _help(command, child)
+        yield child.command_path, _help(command, child)
+        if hasattr(command, "list_commands"):
+            yield from _helps_below(command, child)
 
 
 def _plain() -> dict[str, Any]:
