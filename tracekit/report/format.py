@@ -268,13 +268,13 @@ def _says_something(table: Table, column: Column, *, zeros: bool) -> bool:
     rows = table.frame.height
     if not rows:
         return True
-    if values.null_count() == rows or (column.unit == "text" and not (values.fill_null("") != "").any()):
+    if values.null_count() == rows or (column.unit == "text" and not (values != "").any()):
         return False
     if column.name in REPEATS and REPEATS[column.name] in table.frame.columns:
         return bool((values != table.frame[REPEATS[column.name]]).any())
     if column.unit == "device":
         return rows == 1 or values.n_unique() > 1
-    return zeros or column.unit != "ns" or bool((values.fill_null(0) != 0).any())
+    return zeros or column.unit != "ns" or bool((values != 0).any())
 
 
 def arranged(table: Table) -> pl.DataFrame:
