@@ -22,6 +22,7 @@ from tracekit.cli.commands.analysis import analysis, command_of, counters, idle,
 from tracekit.cli.commands.baseline import baseline
 from tracekit.cli.commands.capture import capture
 from tracekit.cli.commands.characterize import characterize
+from tracekit.cli.commands.compare import compare
 from tracekit.cli.commands.diff import diff
 from tracekit.cli.commands.doctor import doctor
 from tracekit.cli.commands.export import export
@@ -84,7 +85,7 @@ for command in (analysis, diff, view, export, merge, scrub):
     app.command(cls=PlainCommand)(command)
 # What stands behind the script is the script's.
 app.command("run", cls=PlainCommand, context_settings={"allow_interspersed_args": False})(run_script)
-for command in (capture, sweep, characterize, trajectory, scaling, trend, machine, xsp, nsys_stats):
+for command in (capture, sweep, characterize, trajectory, compare, scaling, trend, machine, xsp, nsys_stats):
     app.command(cls=PlainCommand)(command)
 app.add_typer(baseline)
 

@@ -1,0 +1,407 @@
+"""Devices × models as a section: which device is fastest and by how much, where FLOPs mislead, what makes the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import polars as pl
+
+from tracekit.analyses.result import Unit, column_of
+from tracekit.compare import Comparison
+from tracekit.facts.units import NS_PER_MS, count_of, format_ns, format_share, listed
+from tracekit.names import clean_frame
+from tracekit.report.format import format_number
+from tracekit.report.model import Column, Figure, Section, Table
+
+__all__ = ["compare_section"]
+
+_MOST_TOLD: Final = 3
+_MOST_NAMED: Final = 6
+_MOST_DRAWN: Final = 6
+_LEAST_MODELS: Final = 3
+"""Of two models every rank correlation is 1 or −1."""
+_ROOM: Final = 36
+"""Letters of the names of devices above a table, with a gap before each; longer ones give way to numbers."""
+_RATIOS: Final = "cases speedup least most least_case most_case models"
+_TITLES: Final = {
+    "number": "no.",
+    "latency_ns": "latency",
+    "throughput_per_s": "samples/s",
+    "fastest": "fastest in",
+    "fastest_models": "models won",
+    "speedup": "speed-up",
+    "least_case": "least for",
+    "most_case": "most for",
+    "tau": "Kendall's τ",
+    "flops_rank": "rank by FLOPs",
+    "latency_rank": "rank by latency",
+    "in_set": "in the set",
+}
+_UNITS: Final[dict[str, Unit]] = {
+    "number": "id",
+    **dict.fromkeys(("speedup", "least", "most", "tau", "flops_rank", "latency_rank", "disagreement", "value"), "number"),
+    **dict.fromkeys(("over", "at", "least_case", "most_case"), "text"),
+}  # fmt: skip
+
+
+def compare_section(found: Comparison) -> Section:
+    """The section: pivots of `latency` and `throughput`, a matrix of speed-ups and their pairs, precisions, rank correlations, Pareto
+    sets, layer types and, as data, the `cases`.
+    """
+    texts = (
+        *_fastest(found),
+        *_precisions(found),
+        *_misleads(found),
+        *_pareto(found),
+        *_layer_types(found),
+        *_rests_on(found),
+    )
+    return Section(
+        "compare",
+        "Which device is fastest for which models, by how much, and what misleads?",
+        " ".join(texts),
+        not_captured=_lacking(found),
+        tables=tuple(_tables(found)),
+        figures=tuple(_figures(found)),
+    )
+
+
+# -- the answer ------------------------------------------------------------------------------------
+
+
+def _fastest(found: Comparison) -> Iterator[str]:
+    """The fastest device, by how much and in how many cases."""
+    devices = found.devices.rows(named=True)
+    if len(devices) == 1:
+        yield f"{count_of(devices[0]['cases'], 'case was', 'cases were')} measured on one device, {devices[0]['device']}, so no devices are compared."
+        return
+    compared = [row["device"] for row in devices if row["compared"]]
+    if not compared:
+        but = f"; {listed(found.apart, 'or')} keeps them apart" if found.apart else ""
+        yield f"No two of the {len(devices)} devices have a case in common{but}."
+        return
+    first = compared[0]
+    own = found.speedups.filter(pl.col("device") == first)
+    pairs = own.rows(named=True)
+    if (own["speedup"] < 1).any() or len(pairs) + 1 < len(compared):
+        yield f"No device is the fastest throughout: {first} is faster than {(own['speedup'] > 1).sum()} of the {len(compared) - 1} others that are compared."
+    elif len(compared) == 2:
+        yield f"{first} is {_ratio(pairs[0])}."
+    else:
+        last = pairs[-1]
+        yield f"{first} is the fastest of {len(compared)} devices: {_ratio(pairs[0])}."
+        yield f"It is {last['speedup']:.2f} times as fast as {last['over']}, the slowest ({count_of(last['cases'], 'case')})."
+    of_first = next(row for row in devices if row["device"] == first)
+    if of_first["fastest"] == of_first["compared"]:
+        yield f"No other device is faster in any of its {count_of(of_first['compared'], 'compared case')}."
+    else:
+        yield f"No other device is faster in {of_first['fastest']} of its {count_of(of_first['compared'], 'compared case')}."
+    alone = [row["device"] for row in devices if not row["compared"]]
+    if alone:
+        yield f"{listed(alone[:_MOST_NAMED])} {'has' if len(alone) == 1 else 'have'} no case in common with another device, so no speed-up includes {'it' if len(alone) == 1 else 'them'}."
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    """A pair in words, with its range over the cases."""
+    if row["cases"] == 1:
+        return f"{row['speedup']:.2f} times as fast as {row['over']} in the one case that both have ({row['least_case']})"
+    span = (
+        f"{row['least']:.2f} times for {row['least_case']} to {row['most']:.2f} times for {row['most_case']}"
+    )
+    return f"{row['speedup']:.2f} times as fast as {row['over']} in the geometric mean over the {row['cases']} cases that both have ({span})"
+
+
+def _precisions(found: Comparison) -> Iterator[str]:
+    rows = found.precisions.rows(named=True)
+    for row in rows[:_MOST_TOLD]:
+        yield f"On {row['device']}, {row['precision']} is {_ratio(row)}."
+    if rows and not found.cases["accuracy"].count():
+        yield "What a precision does to the accuracy, these figures do not show."
+
+
+def _misleads(found: Comparison) -> Iterator[str]:
+    """How well FLOPs rank the models, and about which they mislead most."""
+    known = found.correlation.filter(pl.col("models") >= _LEAST_MODELS, pl.col("tau").is_not_null())
+    if not known.height:
+        if found.cases["flops"].count():
+            yield "FLOPs are not compared with latency, since no device has three models of known FLOPs in one setting."
+        return
+    low, high = (f"{end:.2f}" for end in (known["tau"].min(), known["tau"].max()))  # type: ignore[str-bytes-safe]
+    if known.height == 1:
+        row = known.row(0, named=True)
+        yield f"Kendall's τ of FLOPs and latency is {low} over {row['models']} models on {row['device']}."
+    else:
+        yield f"Kendall's τ of FLOPs and latency is {low} to {high} over {known.height} groups of models, each on one device in one setting."
+    worst = found.misleading.filter(pl.col("models") >= _LEAST_MODELS).rows(named=True)
+    if worst:
+        row = worst[0]
+        how = "slower" if row["disagreement"] > 0 else "faster"
+        yield (
+            f"FLOPs mislead most about {row['model']} on {row['device']}: it is number {row['flops_rank']:g} of {row['models']} by FLOPs and number "
+            f"{row['latency_rank']:g} by latency, so {how} than its FLOPs suggest."
+        )
+
+
+def _pareto(found: Comparison) -> Iterator[str]:
+    for against in ("size", "accuracy"):
+        rows = found.pareto.filter(pl.col("against") == against)
+        if not rows.height:
+            continue
+        group = _largest(rows)
+        names = group.filter("in_set")["model"].to_list()
+        better = "smaller" if against == "size" else "more accurate"
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        told = ", ".join(names[:_MOST_NAMED]) + more if more else listed(names)
+        verb = "is" if len(names) == 1 else "are"
+        yield f"Of {group.height} models on {group['device'][0]}, {told} {verb} in the Pareto set: no other is both faster and {better}."
+
+
+def _largest(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows of the device, precision and setting that has most of them; of equals the first."""
+    groups = rows.partition_by("device", "precision", "setting", maintain_order=True)
+    return max(groups, key=lambda group: group.height)
+
+
+def _layer_types(found: Comparison) -> Iterator[str]:
+    """Which layer type makes most of the difference between the first device and the slowest that has the same cases in traces."""
+    if not found.layer_types.height:
+        return
+    rows = found.layer_types
+    pair = (
+        rows.filter(pl.col("one") == rows["one"][0])
+        .select("one", "other")
+        .unique(maintain_order=True)
+        .row(-1)
+    )
+    own = rows.filter(pl.col("one") == pair[0], pl.col("other") == pair[1]).drop_nulls("share")
+    largest = own.group_by("model", "setting", "at", maintain_order=True).first()
+    if not largest.height:
+        return
+    if largest.height == 1:
+        row = largest.row(0, named=True)
+        yield f"{row['type']} makes {format_share(row['share'])} of the difference in layer time of {row['model']} between {pair[0]} and {pair[1]} ({format_ns(row['difference_ns'])} a step)."
+        return
+    (name, count), *_ = (
+        largest["type"].value_counts(sort=True).sort("count", "type", descending=[True, False]).rows()
+    )
+    yield f"Between {pair[0]} and {pair[1]}, {name} makes the largest part of the difference in layer time in {count} of {largest.height} cases."
+
+
+def _rests_on(found: Comparison) -> Iterator[str]:
+    cases = found.cases.select("model", "setting", "precision").n_unique()
+    whole = cases * found.devices.height
+    if found.options:
+        yield f"Cases are compared only where {listed(found.options)} {'is' if len(found.options) == 1 else 'are'} the same."
+    if found.cases.height < whole:
+        yield f"{found.cases.height:,} of the {whole:,} combinations of case and device were measured; the others take part in nothing."
+    if found.repeated:
+        yield f"{count_of(found.repeated, 'combination was', 'combinations were')} measured several times: the median counts."
+    if profiled := found.measured.profiled:
+        which = "All" if profiled == found.measured.rows.height else "Some"
+        yield f"{which} times are of profiled steps; capture the level M to have them undisturbed."
+
+
+def _lacking(found: Comparison) -> str | None:
+    cases, texts = found.cases, []
+    if not cases["flops"].count():
+        texts.append("FLOPs (a column flops, or runs captured with shapes)")
+    if not cases["size"].count() and not cases["accuracy"].count():
+        texts.append("sizes and accuracies (columns parameters and accuracy)")
+    if not found.measured.types.height:
+        texts.append("layer types (runs captured at the level MLG)")
+    return listed(texts) or None
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def _tables(found: Comparison) -> Iterator[Table]:
+    devices = found.devices["device"].to_list()
+    named = found.devices.with_row_index("number", 1)
+    yield _table("devices", "Devices, the fastest first", named)
+    yield _pivot("latency", "Latency", found.cases, devices, "latency_ns", "ns")
+    if found.cases["throughput_per_s"].count():
+        yield _pivot("throughput", "Samples a second", found.cases, devices, "throughput_per_s", "number")
+    if found.speedups.height:
+        yield _matrix(found, devices)
+        yield _table(
+            "speedups",
+            "Speed-ups of pairs, geometric means over the cases that both have",
+            found.speedups,
+            short=f"device over {_RATIOS}",
+        )
+    if found.precisions.height:
+        yield _table(
+            "precisions",
+            "Gains of precisions, geometric means over the cases of both",
+            found.precisions,
+            short=f"device precision over {_RATIOS}",
+        )
+    if found.correlation.height:
+        yield _table("correlation", "Rank correlation of FLOPs and latency", found.correlation)
+    if found.misleading.height:
+        short = "model device precision setting flops_rank latency_rank disagreement flops latency_ns"
+        yield _table(
+            "misleading",
+            "Models that latency ranks otherwise than FLOPs (rank 1 is the least)",
+            found.misleading,
+            short=short,
+        )
+    for against, words in (("size", found.measured.size_name), ("accuracy", "accuracy")):
+        rows = found.pareto.filter(pl.col("against") == against).drop("against")
+        if rows.height:
+            short = "model device precision setting latency_ns value in_set"
+            yield _table(
+                f"pareto_{against}",
+                f"Pareto sets of latency and {words}",
+                rows,
+                short=short,
+                titles={"value": words},
+            )
+    if found.layer_types.height:
+        short = "model type one other one_ns other_ns difference_ns share setting at"
+        yield _table(
+            "layer_types",
+            "What layer types add to a step, from one device or precision to the other",
+            found.layer_types,
+            short=short,
+        )
+    yield _table("cases", "What was measured", found.cases, series=True)
+
+
+def _table(name: str, title: str, frame: pl.DataFrame, *, short: str = "", titles: dict[str, str] | None = None, series: bool = False) -> Table:  # fmt: skip
+    columns = []
+    for key, dtype in frame.schema.items():
+        column = column_of(key, dtype)
+        of_key = {**_TITLES, **(titles or {})}.get(key, column.title)
+        columns.append(Column(key, of_key, _UNITS.get(key, column.unit)))
+    alike = {
+        key for key in ("device", "setting", "at") if key in frame.columns and frame[key].n_unique() == 1
+    }
+    shown = tuple(key for key in short.split() if key not in alike)
+    return Table(name, title, clean_frame(frame), tuple(columns), frame.height, short=shown, series=series)
+
+
+def _pivot(
+    name: str, title: str, cases: pl.DataFrame, devices: Sequence[str], value: str, unit: Unit
+) -> Table:
+    """A row for each case and precision, a column for each device; null where it was not measured."""
+    index = ["model", "setting", "precision"]
+    wide = cases.pivot("device", index=index, values=value, maintain_order=True)
+    frame = wide.select(*index, *(pl.col(device).alias(f"{value} {device}") for device in devices))
+    return _wide(name, title, frame, [(f"{value} {device}", unit) for device in devices], devices)
+
+
+def _matrix(found: Comparison, devices: Sequence[str]) -> Table:
+    """How many times as fast the device of a row is as that of a column; null where no case is common."""
+    means: dict[tuple[str, str], float] = {(device, device): 1.0 for device in devices}
+    for device, over, mean in found.speedups.select("device", "over", "speedup").rows():
+        means[device, over], means[over, device] = mean, 1 / mean
+    rows = {f"speedup over {over}": [means.get((device, over)) for device in devices] for over in devices}
+    frame = pl.DataFrame({"device": devices, **rows}, schema_overrides=dict.fromkeys(rows, pl.Float64))
+    title = "How many times as fast as another device, geometric means over the cases that both have"
+    return _wide("matrix", title, frame, [(column, "number") for column in rows], devices)
+
+
+def _wide(
+    name: str, title: str, frame: pl.DataFrame, columns: Sequence[tuple[str, Unit]], devices: Sequence[str]
+) -> Table:
+    """A table with a column for each device: below its name, or its number if the names have no room."""
+    roomy = sum(len(device) + 2 for device in devices) <= _ROOM
+    heads = devices if roomy else [str(number + 1) for number in range(len(devices))]
+    whole = _table(name, title if roomy else f"{title} (devices by their numbers)", frame)
+    own = {column: Column(column, head, unit) for (column, unit), head in zip(columns, heads, strict=True)}
+    return Table(
+        name,
+        whole.title,
+        whole.frame,
+        tuple(own.get(each.name, each) for each in whole.columns),
+        frame.height,
+    )
+
+
+# -- figures ---------------------------------------------------------------------------------------
+
+
+def _figures(found: Comparison) -> Iterator[Figure]:
+    pairs = found.speedups.select("device", "over", "speedup")
+    if pairs.height:
+        yield _bars("speedups", "device", pairs)
+    elif found.precisions.height:
+        first = found.precisions.filter(pl.col("device") == found.precisions["device"][0])
+        yield _bars("precisions", "precision", first.select("precision", "over", "speedup"))
+    known = found.cases.drop_nulls("flops").filter(pl.col("flops") > 0)
+    if found.correlation.height and known.height:
+        yield _flops(known)
+    for against, words in (("size", found.measured.size_name), ("accuracy", "accuracy")):
+        rows = found.pareto.filter(pl.col("against") == against, pl.col("value") > 0)
+        if rows.height:
+            yield _front(_largest(rows), against, words)
+
+
+def _bars(name: str, column: str, pairs: pl.DataFrame) -> Figure:
+    """The speed-ups over the one that most others are compared with; of equals the slowest."""
+    both = pl.concat(
+        [
+            pairs,
+            pairs.select(
+                pl.col("over").alias(column),
+                pl.col(column).alias("over"),
+                (1 / pl.col("speedup")).alias("speedup"),
+            ),
+        ]
+    )
+    order = both[column].unique(maintain_order=True).to_list()
+    counts = both["over"].value_counts()
+    base = max(counts.rows(), key=lambda row: (row[1], order.index(row[0])))[0]
+    rows = both.filter(pl.col("over") == base).sort("speedup", descending=True)
+    bars = [{"label": label, "value": value} for label, value in rows.select(column, "speedup").rows()]
+    bars.append({"label": base, "value": 1.0})
+    return Figure(
+        name,
+        f"How many times as fast as {base}, geometric means over common cases",
+        "bars",
+        {"unit": "number", "bars": bars},
+    )
+
+
+def _flops(known: pl.DataFrame) -> Figure:
+    """Latency against FLOPs, the models of each device in the setting and precision that has most of them."""
+    rows = max(
+        known.partition_by("precision", "setting", maintain_order=True),
+        key=lambda group: group["model"].n_unique(),
+    )
+    series = [
+        {**_dots(device, group, "flops", 1e9, "GFLOP")}
+        for device, group in (
+            (group["device"][0], group)
+            for group in rows.partition_by("device", maintain_order=True)[:_MOST_DRAWN]
+        )
+    ]
+    where = ", ".join(filter(None, (rows["precision"][0], rows["setting"][0])))
+    title = f"Latency by FLOPs{f', {where}' if where else ''}"
+    return Figure(
+        "flops", title, "curve", {"base": 10, "x_title": "GFLOP", "y_title": "ms", "series": series}
+    )
+
+
+def _dots(label: str, rows: pl.DataFrame, x: str, scale: float, unit: str) -> dict[str, Any]:
+    across, up = (rows[x] / scale).to_list(), (rows["latency_ns"] / NS_PER_MS).to_list()
+    names = [
+        f"{model}: {format_number(value)} {unit}, {format_ns(ns)}"
+        for model, value, ns in zip(rows["model"], across, rows["latency_ns"], strict=True)
+    ]
+    return {"label": label, "style": "dots", "x": across, "y": up, "names": names}
+
+
+def _front(rows: pl.DataFrame, against: str, words: str) -> Figure:
+    """The models of a device by latency and size, or accuracy, those of the Pareto set joined and named."""
+    inside = rows.filter("in_set")
+    series = [{**_dots("Pareto set", inside, "value", 1.0, words), "marks": inside["model"].to_list()}]
+    if inside.height < rows.height:
+        series.append(_dots("other models", rows.filter(~pl.col("in_set")), "value", 1.0, words))
+    title = f"Latency and {words} on {', '.join(filter(None, rows.select('device', 'precision', 'setting').row(0)))}"
+    return Figure(
+        f"pareto_{against}", title, "curve", {"base": 10, "x_title": words, "y_title": "ms", "series": series}
+    )
