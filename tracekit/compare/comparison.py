@@ -181,7 +181,7 @@ def _words(rows: pl.DataFrame, options: Sequence[str]) -> list[pl.Expr]:
         name, value = option.removeprefix(OPTION), pl.col(option)
         others = {text for other in options if other != option for text in rows[other].unique()}
         texts = rows[option].drop_nulls().unique()
-        alone = texts.cast(pl.Float64, strict=False).null_count() == len(texts) and others.isdisjoint(texts)
+        alone = not texts.str.contains(r"^[+-]?\.?\d").any() and others.isdisjoint(texts)
         named = value if alone else pl.lit(f"{name} ") + value
         flags = {"true": name, "yes": name, "false": f"no {name}", "no": f"no {name}"}
         found.append(pl.when(value.is_in([*flags])).then(value.replace(flags)).otherwise(named))

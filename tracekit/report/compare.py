@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import polars as pl
@@ -12,7 +13,7 @@ from tracekit.compare import Comparison
 from tracekit.facts.units import NS_PER_MS, count_of, format_ns, format_share, listed
 from tracekit.names import clean_frame
 from tracekit.report.format import format_number
-from tracekit.report.model import Column, Figure, Section, Table
+from tracekit.report.model import Column, Figure, Scalar, Section, Table
 
 __all__ = ["compare_section"]
 
@@ -24,6 +25,14 @@ _LEAST_MODELS: Final = 3
 _ROOM: Final = 36
 """Letters of the names of devices above a table, with a gap before each; longer ones give way to numbers."""
 _RATIOS: Final = "cases speedup least most least_case most_case models"
+_SHORT: Final = {
+    "speedups": f"device over {_RATIOS}",
+    "precisions": f"device precision over {_RATIOS}",
+    "misleading": "model device precision setting flops_rank latency_rank disagreement flops latency_ns",
+    "pareto_size": "model device precision setting latency_ns value in_set",
+    "pareto_accuracy": "model device precision setting latency_ns value in_set",
+    "layer_types": "model at type difference_ns share one other one_ns other_ns setting",
+}
 _TITLES: Final = {
     "number": "no.",
     "latency_ns": "latency",
@@ -37,6 +46,10 @@ _TITLES: Final = {
     "flops_rank": "rank by FLOPs",
     "latency_rank": "rank by latency",
     "in_set": "in the set",
+    "one": "from",
+    "other": "to",
+    "one_ns": "time from",
+    "other_ns": "time to",
 }
 _UNITS: Final[dict[str, Unit]] = {
     "number": "id",
@@ -62,6 +75,7 @@ def compare_section(found: Comparison) -> Section:
         "Which device is fastest for which models, by how much, and what misleads?",
         " ".join(texts),
         not_captured=_lacking(found),
+        scalars=_counts(found),
         tables=tuple(_tables(found)),
         figures=tuple(_figures(found)),
     )
@@ -84,22 +98,23 @@ def _fastest(found: Comparison) -> Iterator[str]:
     first = compared[0]
     own = found.speedups.filter(pl.col("device") == first)
     pairs = own.rows(named=True)
-    if (own["speedup"] < 1).any() or len(pairs) + 1 < len(compared):
-        yield f"No device is the fastest throughout: {first} is faster than {(own['speedup'] > 1).sum()} of the {len(compared) - 1} others that are compared."
-    elif len(compared) == 2:
+    of_first = next(row for row in devices if row["device"] == first)
+    cases = count_of(of_first["compared"], "case")
+    if len(compared) == 2:
         yield f"{first} is {_ratio(pairs[0])}."
+    elif (own["speedup"] <= 1).any() or len(pairs) + 1 < len(compared):
+        ahead, others = (own["speedup"] > 1).sum(), len(compared) - 1
+        yield f"No device is the fastest throughout: {first} is ahead of {ahead} of the {others} others that are compared."
     else:
         last = pairs[-1]
         yield f"{first} is the fastest of {len(compared)} devices: {_ratio(pairs[0])}."
-        yield f"It is {last['speedup']:.2f} times as fast as {last['over']}, the slowest ({count_of(last['cases'], 'case')})."
-    of_first = next(row for row in devices if row["device"] == first)
+        yield f"It is {last['speedup']:.2f} times as fast as {last['over']} ({count_of(last['cases'], 'case')})."
     if of_first["fastest"] == of_first["compared"]:
-        yield f"No other device is faster in any of its {count_of(of_first['compared'], 'compared case')}."
+        yield f"It is the fastest in {'the one case' if of_first['compared'] == 1 else f'all {cases}'} in which it is compared."
     else:
-        yield f"No other device is faster in {of_first['fastest']} of its {count_of(of_first['compared'], 'compared case')}."
-    alone = [row["device"] for row in devices if not row["compared"]]
-    if alone:
-        yield f"{listed(alone[:_MOST_NAMED])} {'has' if len(alone) == 1 else 'have'} no case in common with another device, so no speed-up includes {'it' if len(alone) == 1 else 'them'}."
+        yield f"It is the fastest in {of_first['fastest']} of the {cases} in which it is compared."
+    if alone := [row["device"] for row in devices if not row["compared"]]:
+        yield f"{_named(alone)} {'has' if len(alone) == 1 else 'have'} no case in common with another device."
 
 
 def _ratio(row: dict[str, Any]) -> str:
@@ -113,11 +128,26 @@ def _ratio(row: dict[str, Any]) -> str:
 
 
 def _precisions(found: Comparison) -> Iterator[str]:
-    rows = found.precisions.rows(named=True)
-    for row in rows[:_MOST_TOLD]:
-        yield f"On {row['device']}, {row['precision']} is {_ratio(row)}."
-    if rows and not found.cases["accuracy"].count():
+    groups = found.precisions.partition_by("precision", "over", maintain_order=True)
+    for rows in groups[:_MOST_TOLD]:
+        row = rows.row(0, named=True)
+        if rows.height == 1:
+            yield f"On {row['device']}, {row['precision']} is {_ratio(row)}."
+        else:
+            low, high = _span(rows["speedup"])
+            yield f"{row['precision']} is {low} to {high} times as fast as {row['over']} on {rows.height} devices (geometric means)."
+    if groups and not found.cases["accuracy"].count():
         yield "What a precision does to the accuracy, these figures do not show."
+
+
+def _span(values: pl.Series) -> tuple[str, str]:
+    return f"{min(values.to_list()):.2f}", f"{max(values.to_list()):.2f}"
+
+
+def _where(row: Mapping[str, Any]) -> str:
+    """The device of a group of models, with its precision and setting."""
+    more = ", ".join(filter(None, (row["precision"], row["setting"])))
+    return f"{row['device']} ({more})" if more else str(row["device"])
 
 
 def _misleads(found: Comparison) -> Iterator[str]:
@@ -127,20 +157,18 @@ def _misleads(found: Comparison) -> Iterator[str]:
         if found.cases["flops"].count():
             yield "FLOPs are not compared with latency, since no device has three models of known FLOPs in one setting."
         return
-    low, high = (f"{end:.2f}" for end in (known["tau"].min(), known["tau"].max()))  # type: ignore[str-bytes-safe]
+    low, high = _span(known["tau"])
     if known.height == 1:
         row = known.row(0, named=True)
-        yield f"Kendall's τ of FLOPs and latency is {low} over {row['models']} models on {row['device']}."
+        yield f"Kendall's τ of FLOPs and latency is {low} over {row['models']} models on {_where(row)}."
     else:
-        yield f"Kendall's τ of FLOPs and latency is {low} to {high} over {known.height} groups of models, each on one device in one setting."
+        yield f"Kendall's τ of FLOPs and latency is {low} to {high} in {known.height} groups of models, each of a device, a precision and a setting."
     worst = found.misleading.filter(pl.col("models") >= _LEAST_MODELS).rows(named=True)
     if worst:
         row = worst[0]
         how = "slower" if row["disagreement"] > 0 else "faster"
-        yield (
-            f"FLOPs mislead most about {row['model']} on {row['device']}: it is number {row['flops_rank']:g} of {row['models']} by FLOPs and number "
-            f"{row['latency_rank']:g} by latency, so {how} than its FLOPs suggest."
-        )
+        ranks = f"number {row['flops_rank']:g} of {row['models']} by FLOPs and number {row['latency_rank']:g} by latency (1 is the least)"
+        yield f"FLOPs mislead most about {row['model']}, which is {how} than they suggest: on {_where(row)} {ranks}."
 
 
 def _pareto(found: Comparison) -> Iterator[str]:
@@ -150,11 +178,14 @@ def _pareto(found: Comparison) -> Iterator[str]:
             continue
         group = _largest(rows)
         names = group.filter("in_set")["model"].to_list()
-        better = "smaller" if against == "size" else "more accurate"
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        told = ", ".join(names[:_MOST_NAMED]) + more if more else listed(names)
-        verb = "is" if len(names) == 1 else "are"
-        yield f"Of {group.height} models on {group['device'][0]}, {told} {verb} in the Pareto set: no other is both faster and {better}."
+        verb, words = "is" if len(names) == 1 else "are", against.replace("size", found.measured.size_name)
+        yield f"Of {group.height} models on {_where(group.row(0, named=True))}, {_named(names)} {verb} in the Pareto set of latency and {words}."
+
+
+def _named(names: Sequence[str], word: str = "and") -> str:
+    """At most so many names, and how many more there are."""
+    more = [f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+    return listed([*names[:_MOST_NAMED], *more], word)
 
 
 def _largest(rows: pl.DataFrame) -> pl.DataFrame:
@@ -189,17 +220,24 @@ def _layer_types(found: Comparison) -> Iterator[str]:
 
 
 def _rests_on(found: Comparison) -> Iterator[str]:
-    cases = found.cases.select("model", "setting", "precision").n_unique()
-    whole = cases * found.devices.height
     if found.options:
-        yield f"Cases are compared only where {listed(found.options)} {'is' if len(found.options) == 1 else 'are'} the same."
-    if found.cases.height < whole:
-        yield f"{found.cases.height:,} of the {whole:,} combinations of case and device were measured; the others take part in nothing."
-    if found.repeated:
-        yield f"{count_of(found.repeated, 'combination was', 'combinations were')} measured several times: the median counts."
+        yield f"Only cases with the same {listed(found.options)} are compared."
     if profiled := found.measured.profiled:
         which = "All" if profiled == found.measured.rows.height else "Some"
         yield f"{which} times are of profiled steps; capture the level M to have them undisturbed."
+
+
+def _counts(found: Comparison) -> dict[str, Scalar]:
+    """How much was measured."""
+    cases = found.cases.select("model", "setting", "precision").n_unique()
+    whole = cases * found.devices.height
+    return {
+        "models": found.cases["model"].n_unique(),
+        "cases": cases,
+        "measured_on_a_device": found.cases.height,
+        "not_measured": whole - found.cases.height,
+        "medians_of_several": found.repeated or None,
+    }
 
 
 def _lacking(found: Comparison) -> str | None:
@@ -218,69 +256,36 @@ def _lacking(found: Comparison) -> str | None:
 
 def _tables(found: Comparison) -> Iterator[Table]:
     devices = found.devices["device"].to_list()
-    named = found.devices.with_row_index("number", 1)
-    yield _table("devices", "Devices, the fastest first", named)
+    yield _table("devices", "Devices, the fastest first", found.devices.with_row_index("number", 1))
     yield _pivot("latency", "Latency", found.cases, devices, "latency_ns", "ns")
     if found.cases["throughput_per_s"].count():
         yield _pivot("throughput", "Samples a second", found.cases, devices, "throughput_per_s", "number")
     if found.speedups.height:
         yield _matrix(found, devices)
-        yield _table(
-            "speedups",
-            "Speed-ups of pairs, geometric means over the cases that both have",
-            found.speedups,
-            short=f"device over {_RATIOS}",
-        )
-    if found.precisions.height:
-        yield _table(
-            "precisions",
-            "Gains of precisions, geometric means over the cases of both",
-            found.precisions,
-            short=f"device precision over {_RATIOS}",
-        )
-    if found.correlation.height:
-        yield _table("correlation", "Rank correlation of FLOPs and latency", found.correlation)
-    if found.misleading.height:
-        short = "model device precision setting flops_rank latency_rank disagreement flops latency_ns"
-        yield _table(
-            "misleading",
-            "Models that latency ranks otherwise than FLOPs (rank 1 is the least)",
-            found.misleading,
-            short=short,
-        )
-    for against, words in (("size", found.measured.size_name), ("accuracy", "accuracy")):
-        rows = found.pareto.filter(pl.col("against") == against).drop("against")
-        if rows.height:
-            short = "model device precision setting latency_ns value in_set"
-            yield _table(
-                f"pareto_{against}",
-                f"Pareto sets of latency and {words}",
-                rows,
-                short=short,
-                titles={"value": words},
-            )
-    if found.layer_types.height:
-        short = "model type one other one_ns other_ns difference_ns share setting at"
-        yield _table(
-            "layer_types",
-            "What layer types add to a step, from one device or precision to the other",
-            found.layer_types,
-            short=short,
-        )
-    yield _table("cases", "What was measured", found.cases, series=True)
+    size = found.measured.size_name
+    for name, title, frame in (
+        ("speedups", "Speed-ups of pairs of devices (geometric means)", found.speedups),
+        ("precisions", "Speed-ups of precisions (geometric means)", found.precisions),
+        ("correlation", "Rank correlation of FLOPs and latency", found.correlation),
+        ("misleading", "Models whose ranks by FLOPs and by latency differ (1 is the least)", found.misleading),
+        ("pareto_size", f"Pareto sets of latency and {size}", found.pareto.filter(pl.col("against") == "size")),
+        ("pareto_accuracy", "Pareto sets of latency and accuracy", found.pareto.filter(pl.col("against") == "accuracy")),
+        ("layer_types", "Layer types: what they add to a step", found.layer_types),
+    ):  # fmt: skip
+        if frame.height:
+            yield _table(name, title, frame, titles={"value": size if name == "pareto_size" else "accuracy"})
+    yield _table("cases", "What was measured", found.cases)
 
 
-def _table(name: str, title: str, frame: pl.DataFrame, *, short: str = "", titles: dict[str, str] | None = None, series: bool = False) -> Table:  # fmt: skip
+def _table(name: str, title: str, frame: pl.DataFrame, titles: Mapping[str, str] = {}) -> Table:  # fmt: skip
     columns = []
     for key, dtype in frame.schema.items():
         column = column_of(key, dtype)
-        of_key = {**_TITLES, **(titles or {})}.get(key, column.title)
-        columns.append(Column(key, of_key, _UNITS.get(key, column.unit)))
-    alike = {
-        key for key in ("device", "setting", "at") if key in frame.columns and frame[key].n_unique() == 1
-    }
-    shown = tuple(key for key in short.split() if key not in alike)
-    return Table(name, title, clean_frame(frame), tuple(columns), frame.height, short=shown, series=series)
+        columns.append(
+            Column(key, {**_TITLES, **titles}.get(key, column.title), _UNITS.get(key, column.unit))
+        )
+    short = tuple(_SHORT[name].split() if name in _SHORT else frame.columns)
+    return Table(name, title, clean_frame(frame), tuple(columns), frame.height, short=short, whole=True)
 
 
 def _pivot(
@@ -288,9 +293,10 @@ def _pivot(
 ) -> Table:
     """A row for each case and precision, a column for each device; null where it was not measured."""
     index = ["model", "setting", "precision"]
-    wide = cases.pivot("device", index=index, values=value, maintain_order=True)
-    frame = wide.select(*index, *(pl.col(device).alias(f"{value} {device}") for device in devices))
-    return _wide(name, title, frame, [(f"{value} {device}", unit) for device in devices], devices)
+    names = [f"{value} {device}" for device in devices]
+    named = cases.with_columns(pl.format("{} {}", pl.lit(value), "device").alias("device"))
+    frame = named.pivot("device", index=index, values=value, maintain_order=True).select(*index, *names)
+    return _wide(name, title, frame, [(column, unit) for column in names], devices)
 
 
 def _matrix(found: Comparison, devices: Sequence[str]) -> Table:
@@ -300,38 +306,31 @@ def _matrix(found: Comparison, devices: Sequence[str]) -> Table:
         means[device, over], means[over, device] = mean, 1 / mean
     rows = {f"speedup over {over}": [means.get((device, over)) for device in devices] for over in devices}
     frame = pl.DataFrame({"device": devices, **rows}, schema_overrides=dict.fromkeys(rows, pl.Float64))
-    title = "How many times as fast as another device, geometric means over the cases that both have"
+    title = "Times as fast, row over column (geometric means)"
     return _wide("matrix", title, frame, [(column, "number") for column in rows], devices)
 
 
 def _wide(
     name: str, title: str, frame: pl.DataFrame, columns: Sequence[tuple[str, Unit]], devices: Sequence[str]
 ) -> Table:
-    """A table with a column for each device: below its name, or its number if the names have no room."""
+    """A table with a column for each device: below its name, or its number in the table of devices if the names have no room."""
     roomy = sum(len(device) + 2 for device in devices) <= _ROOM
     heads = devices if roomy else [str(number + 1) for number in range(len(devices))]
-    whole = _table(name, title if roomy else f"{title} (devices by their numbers)", frame)
     own = {column: Column(column, head, unit) for (column, unit), head in zip(columns, heads, strict=True)}
-    return Table(
-        name,
-        whole.title,
-        whole.frame,
-        tuple(own.get(each.name, each) for each in whole.columns),
-        frame.height,
-    )
+    whole = _table(name, title, frame)
+    return replace(whole, columns=tuple(own.get(each.name, each) for each in whole.columns))
 
 
 # -- figures ---------------------------------------------------------------------------------------
 
 
 def _figures(found: Comparison) -> Iterator[Figure]:
-    pairs = found.speedups.select("device", "over", "speedup")
-    if pairs.height:
-        yield _bars("speedups", "device", pairs)
+    if found.speedups.height:
+        yield _bars("speedups", found.speedups.select("over", one="device", speedup="speedup"))
     elif found.precisions.height:
         first = found.precisions.filter(pl.col("device") == found.precisions["device"][0])
-        yield _bars("precisions", "precision", first.select("precision", "over", "speedup"))
-    known = found.cases.drop_nulls("flops").filter(pl.col("flops") > 0)
+        yield _bars("precisions", first.select("over", one="precision", speedup="speedup"))
+    known = found.cases.filter(pl.col("flops") > 0)
     if found.correlation.height and known.height:
         yield _flops(known)
     for against, words in (("size", found.measured.size_name), ("accuracy", "accuracy")):
@@ -340,46 +339,27 @@ def _figures(found: Comparison) -> Iterator[Figure]:
             yield _front(_largest(rows), against, words)
 
 
-def _bars(name: str, column: str, pairs: pl.DataFrame) -> Figure:
-    """The speed-ups over the one that most others are compared with; of equals the slowest."""
-    both = pl.concat(
-        [
-            pairs,
-            pairs.select(
-                pl.col("over").alias(column),
-                pl.col(column).alias("over"),
-                (1 / pl.col("speedup")).alias("speedup"),
-            ),
-        ]
+def _bars(name: str, pairs: pl.DataFrame) -> Figure:
+    """The speed-ups of `one` over the device or precision that most others are compared with; of equals the slowest."""
+    inverse = pairs.select(over="one", one="over", speedup=1 / pl.col("speedup"))
+    both = pl.concat([pairs, inverse])
+    order = both["one"].unique(maintain_order=True).to_list()
+    base = max(both["over"].value_counts().rows(), key=lambda row: (row[1], order.index(row[0])))[0]
+    rows = (
+        both.filter(pl.col("over") == base).sort("speedup", descending=True).select("one", "speedup").rows()
     )
-    order = both[column].unique(maintain_order=True).to_list()
-    counts = both["over"].value_counts()
-    base = max(counts.rows(), key=lambda row: (row[1], order.index(row[0])))[0]
-    rows = both.filter(pl.col("over") == base).sort("speedup", descending=True)
-    bars = [{"label": label, "value": value} for label, value in rows.select(column, "speedup").rows()]
-    bars.append({"label": base, "value": 1.0})
-    return Figure(
-        name,
-        f"How many times as fast as {base}, geometric means over common cases",
-        "bars",
-        {"unit": "number", "bars": bars},
-    )
+    bars = [{"label": label, "value": value} for label, value in [*rows, (base, 1.0)]]
+    title = f"Times as fast as {base} (geometric means)"
+    return Figure(name, title, "bars", {"unit": "number", "bars": bars})
 
 
 def _flops(known: pl.DataFrame) -> Figure:
-    """Latency against FLOPs, the models of each device in the setting and precision that has most of them."""
-    rows = max(
-        known.partition_by("precision", "setting", maintain_order=True),
-        key=lambda group: group["model"].n_unique(),
-    )
-    series = [
-        {**_dots(device, group, "flops", 1e9, "GFLOP")}
-        for device, group in (
-            (group["device"][0], group)
-            for group in rows.partition_by("device", maintain_order=True)[:_MOST_DRAWN]
-        )
-    ]
-    where = ", ".join(filter(None, (rows["precision"][0], rows["setting"][0])))
+    """Latency against FLOPs, the models of each device in the precision and setting that has most of them."""
+    groups = known.partition_by("precision", "setting", maintain_order=True)
+    rows = max(groups, key=lambda group: group["model"].n_unique())
+    devices = rows.partition_by("device", maintain_order=True)[:_MOST_DRAWN]
+    series = [_dots(group["device"][0], group, "flops", 1e9, "GFLOP") for group in devices]
+    where = ", ".join(filter(None, rows.select("precision", "setting").row(0)))
     title = f"Latency by FLOPs{f', {where}' if where else ''}"
     return Figure(
         "flops", title, "curve", {"base": 10, "x_title": "GFLOP", "y_title": "ms", "series": series}
