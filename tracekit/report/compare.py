@@ -20,6 +20,8 @@ __all__ = ["compare_section"]
 _MOST_TOLD: Final = 3
 _MOST_NAMED: Final = 6
 _MOST_DRAWN: Final = 6
+_NARROW: Final = 1000
+"""Axes over a smaller range have ticks at powers of 2."""
 _LEAST_MODELS: Final = 3
 """Of two models every rank correlation is 1 or −1."""
 _ROOM: Final = 36
@@ -60,7 +62,7 @@ _UNITS: Final[dict[str, Unit]] = {
 
 def compare_section(found: Comparison) -> Section:
     """The section: pivots of `latency` and `throughput`, a matrix of speed-ups and their pairs, precisions, rank correlations, Pareto
-    sets, layer types and, as data, the `cases`.
+    sets, layer types and the `cases` themselves.
     """
     texts = (
         *_fastest(found),
@@ -92,7 +94,7 @@ def _fastest(found: Comparison) -> Iterator[str]:
         return
     compared = [row["device"] for row in devices if row["compared"]]
     if not compared:
-        but = f"; {listed(found.apart, 'or')} keeps them apart" if found.apart else ""
+        but = f"; without {listed(found.apart, 'or')} some would" if found.apart else ""
         yield f"No two of the {len(devices)} devices have a case in common{but}."
         return
     first = compared[0]
@@ -213,9 +215,8 @@ def _layer_types(found: Comparison) -> Iterator[str]:
         row = largest.row(0, named=True)
         yield f"{row['type']} makes {format_share(row['share'])} of the difference in layer time of {row['model']} between {pair[0]} and {pair[1]} ({format_ns(row['difference_ns'])} a step)."
         return
-    (name, count), *_ = (
-        largest["type"].value_counts(sort=True).sort("count", "type", descending=[True, False]).rows()
-    )
+    counts = largest["type"].value_counts().sort("count", "type", descending=[True, False])
+    name, count = counts.row(0)
     yield f"Between {pair[0]} and {pair[1]}, {name} makes the largest part of the difference in layer time in {count} of {largest.height} cases."
 
 
@@ -234,7 +235,7 @@ def _counts(found: Comparison) -> dict[str, Scalar]:
     return {
         "models": found.cases["model"].n_unique(),
         "cases": cases,
-        "measured_on_a_device": found.cases.height,
+        "measured": found.cases.height,
         "not_measured": whole - found.cases.height,
         "medians_of_several": found.repeated or None,
     }
@@ -361,9 +362,13 @@ def _flops(known: pl.DataFrame) -> Figure:
     series = [_dots(group["device"][0], group, "flops", 1e9, "GFLOP") for group in devices]
     where = ", ".join(filter(None, rows.select("precision", "setting").row(0)))
     title = f"Latency by FLOPs{f', {where}' if where else ''}"
-    return Figure(
-        "flops", title, "curve", {"base": 10, "x_title": "GFLOP", "y_title": "ms", "series": series}
-    )
+    return _curve("flops", title, "GFLOP", series)
+
+
+def _curve(name: str, title: str, x_title: str, series: Sequence[dict[str, Any]]) -> Figure:
+    spans = [[value for one in series for value in one[axis]] for axis in ("x", "y")]
+    base = 2 if all(max(each) < _NARROW * min(each) for each in spans) else 10
+    return Figure(name, title, "curve", {"base": base, "x_title": x_title, "y_title": "ms", "series": series})
 
 
 def _dots(label: str, rows: pl.DataFrame, x: str, scale: float, unit: str) -> dict[str, Any]:
@@ -382,6 +387,4 @@ def _front(rows: pl.DataFrame, against: str, words: str) -> Figure:
     if inside.height < rows.height:
         series.append(_dots("other models", rows.filter(~pl.col("in_set")), "value", 1.0, words))
     title = f"Latency and {words} on {', '.join(filter(None, rows.select('device', 'precision', 'setting').row(0)))}"
-    return Figure(
-        f"pareto_{against}", title, "curve", {"base": 10, "x_title": words, "y_title": "ms", "series": series}
-    )
+    return _curve(f"pareto_{against}", title, words, series)
