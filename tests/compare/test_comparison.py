@@ -130,22 +130,41 @@ def test_options_with_the_same_values_stay_apart(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("model,device,latency_ms,forward,backward\nm,X,1,fast,\nm,Y,2,,fast\nm,X,3,fast,fast\nm,X,4,,\n")  # fmt: skip
     found = compare(read_table(tmp_path / "t.csv"))
     assert not found.speedups.height
-    assert found.cases["setting"].to_list() == ["", "backward fast", "forward fast", "forward fast, backward fast"]
+    assert found.cases["setting"].to_list() == [
+        "",
+        "backward fast",
+        "forward fast",
+        "forward fast, backward fast",
+    ]
 
 
 def test_layer_types_sum_to_the_difference() -> None:
-    times = {("A", "conv"): 4.0, ("A", "norm"): 2.0, ("B", "conv"): 10.0, ("B", "norm"): 1.0, ("B", "copy"): 1.0}
+    times = {
+        ("A", "conv"): 4.0,
+        ("A", "norm"): 2.0,
+        ("B", "conv"): 10.0,
+        ("B", "norm"): 1.0,
+        ("B", "copy"): 1.0,
+    }
     rows = pl.DataFrame(
-        [("m", device, "fp32", latency, 1.0, None, None, None) for device, latency in (("A", 7.0), ("B", 13.0))],
-        schema=dict.fromkeys(("model", "device", "precision"), pl.String) | dict.fromkeys(FIGURES, pl.Float64),
+        [
+            ("m", device, "fp32", latency, 1.0, None, None, None)
+            for device, latency in (("A", 7.0), ("B", 13.0))
+        ],
+        schema=dict.fromkeys(("model", "device", "precision"), pl.String)
+        | dict.fromkeys(FIGURES, pl.Float64),
         orient="row",
     )
-    types = pl.DataFrame([("AB".index(device), name, ns) for (device, name), ns in times.items()], schema=TYPES, orient="row")
+    types = pl.DataFrame(
+        [("AB".index(device), name, ns) for (device, name), ns in times.items()], schema=TYPES, orient="row"
+    )
     found = compare(Measured(rows=rows, types=types)).layer_types.rows(named=True)
     assert [(row["type"], row["one"], row["difference_ns"], round(row["share"], 3)) for row in found] == [
         ("conv", "A", 6.0, 1.0), ("copy", "A", 1.0, 0.167), ("norm", "A", -1.0, -0.167),
     ]  # fmt: skip
-    assert [row["one_ns"] for row in found] == [4.0, 0.0, 2.0], "a type that a device did not run took no time there"
+    assert [row["one_ns"] for row in found] == [4.0, 0.0, 2.0], (
+        "a type that a device did not run took no time there"
+    )
 
 
 def test_too_many_devices() -> None:
@@ -174,7 +193,9 @@ def test_tau_is_that_of_scipy_and_of_all_pairs(points: list[tuple[int, int]]) ->
 @given(numbers)
 def test_the_pareto_set_is_what_nothing_dominates(points: list[tuple[int, int]]) -> None:
     def dominated(point: tuple[int, int]) -> bool:
-        return any(all(a <= b for a, b in zip(other, point, strict=True)) and other != point for other in points)
+        return any(
+            all(a <= b for a, b in zip(other, point, strict=True)) and other != point for other in points
+        )
 
     assert pareto_set(*zip(*points, strict=True)) == [not dominated(point) for point in points]
 

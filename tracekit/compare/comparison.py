@@ -183,7 +183,7 @@ def _words(rows: pl.DataFrame, options: Sequence[str]) -> list[pl.Expr]:
         texts = rows[option].drop_nulls().unique()
         alone = not texts.str.contains(r"^[+-]?\.?\d").any() and others.isdisjoint(texts)
         named = value if alone else pl.lit(f"{name} ") + value
-        flags = {"true": name, "yes": name, "false": f"no {name}", "no": f"no {name}"}
+        flags = {"true": name, "false": f"no {name}"}
         found.append(pl.when(value.is_in([*flags])).then(value.replace(flags)).otherwise(named))
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,8 +21,8 @@ OPTION: Final = "option "
 """The columns of options begin so, since a table may call them anything."""
 TYPES: Final[Schema] = {"at": pl.Int64, **TYPES_OF_RUN}
 
-_OWN: Final = ("workload", "device", "device_name", "precision", "threads")
-"""Settings that are the model, the device or the precision; the others are options."""
+_OWN: Final = ("workload", "device", "device_name", "precision")
+"""Settings that are the model, the device or the precision, as are the threads of a processor; the others are options."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -99,10 +99,10 @@ def _device(run: Run, *, several: bool) -> str:
 
 
 def _options(run: Run) -> dict[str, str | None]:
-    """The other settings. Threads of a device's host count where they were chosen: else they only tell which host it is."""
-    on_host = run.settings["device"] != "cpu" and "threads" in run.chosen
-    names = [name for name in run.settings if name not in _OWN] + ["threads"] * on_host
-    return {name.replace("_", " "): _text(run.settings[name]) for name in names}
+    """The batch, and the other settings that were chosen: what is as the workload has it is not given."""
+    names = [name for name in run.settings if name == "batch" or name in run.chosen]
+    own = (*_OWN, "threads") if run.settings["device"] == "cpu" else _OWN
+    return {name.replace("_", " "): _text(run.settings[name]) for name in names if name not in own}
 
 
 def _text(value: Setting | None) -> str | None:
@@ -115,10 +115,12 @@ def _flops(run: Run) -> float | None:
 
 
 def joined(parts: Iterable[Measured]) -> Measured:
-    """All measurements; an option that a part does not have is not given there."""
-    every: Sequence[Measured] = [part for part in parts if part.rows.height] or [*parts]
-    starts = [sum(part.rows.height for part in every[:number]) for number in range(len(every))]
-    types = [part.types.with_columns(pl.col("at") + start) for part, start in zip(every, starts, strict=True)]
+    """All measurements of these parts, of which there is at least one; an option that a part does not have is not given there."""
+    every = [*parts]
+    types, at = [], 0
+    for part in every:
+        types.append(part.types.with_columns(pl.col("at") + at))
+        at += part.rows.height
     names = dict.fromkeys(part.size_name for part in every if part.rows["size"].count())
     return Measured(
         rows=pl.concat([part.rows for part in every], how="diagonal"),

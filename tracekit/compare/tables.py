@@ -211,11 +211,15 @@ def _options(frame: pl.DataFrame, used: Collection[str]) -> tuple[dict[str, pl.E
 
 
 def _as_option(name: str) -> pl.Expr:
-    """The texts of a column, whole numbers alike however they are written."""
+    """The texts of a column, whole numbers and yes and no alike however they are written."""
     value, text = _number(name), pl.col(name)
+    flag = text.str.to_lowercase().replace({"yes": "true", "no": "false"})
+    whole = value.cast(pl.Int64, strict=False).cast(pl.String)
     return (
         pl.when(value == value.round())
-        .then(value.cast(pl.Int64, strict=False).cast(pl.String))
+        .then(whole)
+        .when(flag.is_in(["true", "false"]))
+        .then(flag)
         .otherwise(text)
     )
 
