@@ -77,6 +77,7 @@ def test_every_format_has_the_same_figures(capsys: pytest.CaptureFixture[str], t
     answer(capsys, table, "-o", page, "--figures", tmp_path / "figures")
     assert page.read_text().count('<svg class="curve"') == 3
     assert "6.00 times as fast" in page.read_text()
+    assert "Not captured</span> layer types" in page.read_text()
     names = ["flops", "pareto_accuracy", "pareto_size", "speedups"]
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [f"compare.{name}.svg" for name in names]  # fmt: skip
     answer(capsys, table, "-f", "csv", "-o", tmp_path / "tables")

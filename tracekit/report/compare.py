@@ -114,7 +114,7 @@ def _fastest(found: Comparison) -> Iterator[str]:
     if of_first["fastest"] == of_first["compared"]:
         yield f"It is the fastest in {'the one case' if of_first['compared'] == 1 else f'all {cases}'} in which it is compared."
     else:
-        yield f"It is the fastest in {of_first['fastest']} of the {cases} in which it is compared."
+        yield f"It is the fastest in {of_first['fastest']:,} of the {cases} in which it is compared."
     if alone := [row["device"] for row in devices if not row["compared"]]:
         yield f"{_named(alone)} {'has' if len(alone) == 1 else 'have'} no case in common with another device."
 
@@ -126,7 +126,7 @@ def _ratio(row: dict[str, Any]) -> str:
     span = (
         f"{row['least']:.2f} times for {row['least_case']} to {row['most']:.2f} times for {row['most_case']}"
     )
-    return f"{row['speedup']:.2f} times as fast as {row['over']} in the geometric mean over the {row['cases']} cases that both have ({span})"
+    return f"{row['speedup']:.2f} times as fast as {row['over']} in the geometric mean over the {row['cases']:,} cases that both have ({span})"
 
 
 def _precisions(found: Comparison) -> Iterator[str]:
@@ -162,14 +162,14 @@ def _misleads(found: Comparison) -> Iterator[str]:
     low, high = _span(known["tau"])
     if known.height == 1:
         row = known.row(0, named=True)
-        yield f"Kendall's τ of FLOPs and latency is {low} over {row['models']} models on {_where(row)}."
+        yield f"Kendall's τ of FLOPs and latency is {low} over {row['models']:,} models on {_where(row)}."
     else:
-        yield f"Kendall's τ of FLOPs and latency is {low} to {high} in {known.height} groups of models, each of a device, a precision and a setting."
+        yield f"Kendall's τ of FLOPs and latency is {low} to {high} in {known.height:,} groups of models, each of a device, a precision and a setting."
     worst = found.misleading.filter(pl.col("models") >= _LEAST_MODELS).rows(named=True)
     if worst:
         row = worst[0]
         how = "slower" if row["disagreement"] > 0 else "faster"
-        ranks = f"number {row['flops_rank']:g} of {row['models']} by FLOPs and number {row['latency_rank']:g} by latency (1 is the least)"
+        ranks = f"number {row['flops_rank']:g} of {row['models']:,} by FLOPs and number {row['latency_rank']:g} by latency (1 is the least)"
         yield f"FLOPs mislead most about {row['model']}, which is {how} than they suggest: on {_where(row)} {ranks}."
 
 
@@ -181,7 +181,7 @@ def _pareto(found: Comparison) -> Iterator[str]:
         group = _largest(rows)
         names = group.filter("in_set")["model"].to_list()
         verb, words = "is" if len(names) == 1 else "are", against.replace("size", found.measured.size_name)
-        yield f"Of {group.height} models on {_where(group.row(0, named=True))}, {_named(names)} {verb} in the Pareto set of latency and {words}."
+        yield f"Of {group.height:,} models on {_where(group.row(0, named=True))}, {_named(names)} {verb} in the Pareto set of latency and {words}."
 
 
 def _named(names: Sequence[str], word: str = "and") -> str:
@@ -327,10 +327,10 @@ def _wide(
 
 def _figures(found: Comparison) -> Iterator[Figure]:
     if found.speedups.height:
-        yield _bars("speedups", found.speedups.select("over", one="device", speedup="speedup"))
+        yield _bars("speedups", found.speedups.select("over", "cases", one="device", speedup="speedup"))
     elif found.precisions.height:
         first = found.precisions.filter(pl.col("device") == found.precisions["device"][0])
-        yield _bars("precisions", first.select("over", one="precision", speedup="speedup"))
+        yield _bars("precisions", first.select("over", "cases", one="precision", speedup="speedup"))
     known = found.cases.filter(pl.col("flops") > 0)
     if found.correlation.height and known.height:
         yield _flops(known)
@@ -341,15 +341,13 @@ def _figures(found: Comparison) -> Iterator[Figure]:
 
 
 def _bars(name: str, pairs: pl.DataFrame) -> Figure:
-    """The speed-ups of `one` over the device or precision that most others are compared with; of equals the slowest."""
-    inverse = pairs.select(over="one", one="over", speedup=1 / pl.col("speedup"))
-    both = pl.concat([pairs, inverse])
-    order = both["one"].unique(maintain_order=True).to_list()
-    base = max(both["over"].value_counts().rows(), key=lambda row: (row[1], order.index(row[0])))[0]
-    rows = (
-        both.filter(pl.col("over") == base).sort("speedup", descending=True).select("one", "speedup").rows()
-    )
-    bars = [{"label": label, "value": value} for label, value in [*rows, (base, 1.0)]]
+    """The speed-ups of `one` over the device or precision with which most others share a case, and most cases; of equals the fastest."""
+    inverse = pairs.select(over="one", cases="cases", one="over", speedup=1 / pl.col("speedup"))
+    both = pl.concat([inverse, pairs])
+    shared = both.group_by("over", maintain_order=True).agg(pl.len(), pl.col("cases").sum())
+    base = shared.sort("len", "cases", descending=True, maintain_order=True)["over"][0]
+    rows = [*both.filter(pl.col("over") == base).select("one", "speedup").rows(), (base, 1.0)]
+    bars = [{"label": label, "value": value} for label, value in sorted(rows, key=lambda row: -row[1])]
     title = f"Times as fast as {base} (geometric means)"
     return Figure(name, title, "bars", {"unit": "number", "bars": bars})
 

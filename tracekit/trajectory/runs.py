@@ -261,7 +261,7 @@ def _ceilings(scope: Scope) -> Ceilings | None:
 
 def _types(scope: Scope) -> pl.DataFrame:
     per_step = pl.col("device_ns") / (scope.steps.height or 1)
-    return roofline(scope).types.select("type", per_step.alias("time_ns")).cast(dict(TYPES))
+    return roofline(scope).types.select(pl.col("type").cast(pl.String), per_step.alias("time_ns"))
 
 
 def _work(scope: Scope, times: Sequence[int]) -> pl.DataFrame:
