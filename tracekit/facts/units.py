@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "NS_PER_MS",
     "NS_PER_S",
@@ -13,6 +15,7 @@ __all__ = [
     "format_flop",
     "format_ns",
     "format_share",
+    "listed",
     "times",
 ]
 
@@ -98,6 +101,15 @@ def count_of(count: int, one: str, many: str = "") -> str:
     ('1 step', '1,200 steps', '2 kernels were')
     """
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+def listed(parts: Sequence[str], word: str = "and") -> str:
+    """The parts one after the other, the last behind a word.
+
+    >>> listed(["a", "b", "c"]), listed(["a"])
+    ('a, b and c', 'a')
+    """
+    return f" {word} ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def times(count: int) -> str:

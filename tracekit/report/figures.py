@@ -265,7 +265,7 @@ def _curve(axes: Axes, data: dict[str, Any]) -> None:
                 axes.plot(series["x"], series["y"], color=colour, linewidth=1)
                 for x, y, mark in zip(series["x"], series["y"], marks, strict=True):
                     axes.annotate(plain(mark), (x, y), (4, 4), textcoords="offset points", fontsize=7)
-            elif base == 2:
+            elif base == 2 and all(float(x).is_integer() for x in series["x"]):  # such as numbers of ranks
                 axes.set_xticks(sorted(set(series["x"])))
         elif series["style"] == "dashes":
             axes.plot(series["x"], series["y"], color=_OTHER, label=label, linestyle="--", linewidth=1)

@@ -62,7 +62,7 @@ class Table:
 
     `short` names the columns that fit a narrow page; `series` marks a time series, which is drawn, not listed. `hidden` names columns that only data have, no page.
     `detail` marks what only a page with room for it lists, or data. `summed` says that a page that has no room for all rows ends with one that sums the others. `tree` is set when the rows form a tree. `kept` names columns that say what a row is, and go last where a page is narrow. Without a row in a
-    `main` table the section says nothing.
+    `main` table the section says nothing. A `whole` one shows all its columns at first wherever there is room to scroll.
     """
 
     name: str
@@ -78,6 +78,7 @@ class Table:
     main: bool = False
     summed: bool = False
     detail: bool = False
+    whole: bool = False
 
     def column(self, name: str) -> Column | None:
         """The column of this name, None when there is none."""

@@ -28,7 +28,7 @@ from tracekit.sweep_index import DONE, INDEX_FILE, OUT_OF_MEMORY, read_index
 from tracekit.trace import Schema, Trace
 from tracekit.trajectory.labels import ASSUMED_ERROR
 
-__all__ = ["LEVELS", "WORK", "Run", "Swept", "error_of", "pooled", "read_runs", "settings_of"]
+__all__ = ["LEVELS", "TYPES", "WORK", "Run", "Swept", "error_of", "pooled", "read_runs", "settings_of"]
 
 LEVELS: Final = ("model", "layer type", "kernel class")
 WORK: Final[Schema] = {
@@ -38,6 +38,9 @@ WORK: Final[Schema] = {
 """Columns of `Run.work`: of a step and of one rank. `time_ns` of the model is that of the step, else that of the row's activities;
 `error` is its standard error, relative to it; `covered_share` is the part of the activities' time of which FLOPs are known, `share`
 that of the row in all of it."""
+
+TYPES: Final[Schema] = {"type": pl.String, "time_ns": pl.Float64}
+"""Columns of `Run.types`: of a step and of one rank, the summed time of the activities."""
 
 _LEAST_ERROR: Final = 0.01
 """Two runs of a program rarely agree better, which the scatter of the steps within a run does not show."""
@@ -71,6 +74,12 @@ class Run:
     """The step times of more runs with the same settings."""
     spread: float = 0.0
     """The standard error of the time of one run by what changes from run to run, relative to it; 0 if no settings were run twice."""
+    types: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=TYPES))
+    """The time of each layer type in a step, with or without known FLOPs (`TYPES`); empty without a trace."""
+    parameters: int | None = None
+    """Of the model; None if they were not counted."""
+    counted_flops: int | None = None
+    """Of a step and a rank, as the capture counted them; None if it did not."""
 
     @property
     def time_ns(self) -> float | None:
@@ -238,6 +247,9 @@ def _run(file: RunFiles, manifest: Manifest, read: Callable[[Path], Trace], step
         work=pl.DataFrame(schema=WORK) if scope is None else _work(scope, times),
         ceilings=None if scope is None else _ceilings(scope),
         devices=1 if scope is None else max(1, scope.activities["device_id"].n_unique()),
+        types=pl.DataFrame(schema=TYPES) if scope is None else _types(scope),
+        parameters=manifest.parameters,
+        counted_flops=manifest.flops_per_step,
     )  # fmt: skip
 
 
@@ -245,6 +257,11 @@ def _ceilings(scope: Scope) -> Ceilings | None:
     """Those of its devices; None if they differ, or are not known."""
     found = list(device_ceilings(scope).values())
     return found[0] if found and all(one == found[0] for one in found) else None
+
+
+def _types(scope: Scope) -> pl.DataFrame:
+    per_step = pl.col("device_ns") / (scope.steps.height or 1)
+    return roofline(scope).types.select(pl.col("type").cast(pl.String), per_step.alias("time_ns"))
 
 
 def _work(scope: Scope, times: Sequence[int]) -> pl.DataFrame:

@@ -37,6 +37,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "sweep": "Capture every combination of some settings.",
     "characterize": "Compare the models of a sweep.",
     "trajectory": "Show how performance moves along a setting of a sweep.",
+    "compare": "Compare devices over models.",
     "scaling": "Show how a program scales over its runs on 1, 2, 4 … ranks.",
     "trend": "Show how step times moved over many runs.",
     "machine": "Measure how fast this machine computes and moves data.",

@@ -215,7 +215,10 @@ def _bars(figure: Figure) -> Chart:
 
 
 def _bar(label: str, kind: str, value: int, unit: Any, greatest: int, total: int) -> Bar:
-    cell, share = format_cell(value, unit), format_share(value / total)
+    cell = format_cell(value, unit)
+    share = (
+        "" if unit == "number" else format_share(value / total)
+    )  # plain numbers, such as ratios, have no sum
     return Bar(label, kind_class(kind), _percent(value, greatest), cell, share)
 
 

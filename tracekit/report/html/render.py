@@ -78,7 +78,7 @@ MOST_HEADLINES: Final = 4
 LEAST_LAYER: Final = 0.05
 """A smaller share of the window makes no card of a layer beside the verdict."""
 
-DRAWN: Final = frozenset({"breakdown", "steps", "scaling", "diff"})
+DRAWN: Final = frozenset({"breakdown", "steps", "scaling", "diff", "compare"})
 """Sections that open with their figure, not with a table."""
 JOINT: Final = ("ranks", "heat", "beside")
 """What of the joint view of a job is open, in this order."""
@@ -111,6 +111,8 @@ class Grid:
     hints: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     total_rows: int
+    whole: bool
+    """Whether all columns are visible at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +387,8 @@ def _grid(section: Section, table: Table) -> Grid:
     columns = tuple(column for column in shown_columns(table, ordered) if column.name != "activity_id")
     cells = [_cells(frame[column.name], column) for column in columns]
     hints = tuple(meaning(section.name, column.name) for column in columns)
-    return Grid(table.name, table.title, columns, hints, tuple(zip(*cells, strict=True)), table.total_rows)
+    rows = tuple(zip(*cells, strict=True))
+    return Grid(table.name, table.title, columns, hints, rows, table.total_rows, table.whole)
 
 
 def _is_text(table: Table, name: str) -> bool:
