@@ -131,6 +131,7 @@ Unit = Literal[
     "id",
     "device",
     "ns",
+    "change",
     "time",
     "bytes",
     "byte_rate",
@@ -143,7 +144,7 @@ Unit = Literal[
     "flag",
 ]
 UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
-"""`ns` is a duration, `time` an instant in ns from the trace's origin, `ratio` runs from 0 to 1 (or above, for a
+"""`ns` is a duration, `change` by how much one differs, `time` an instant in ns from the trace's origin, `ratio` runs from 0 to 1 (or above, for a
 coefficient of variation), `gbps` is 10⁹ bytes a second, `byte_rate` bytes and `flop_rate` FLOPs a second, `id` a number that is no quantity, `device` such a
 number where −1 stands for the host."""
 
@@ -206,6 +207,7 @@ _OF_UNIT: Final[dict[Unit, str]] = {
 }
 _UNITS: Final[dict[str, Unit]] = {name: unit for unit, names in _OF_UNIT.items() for name in names.split()}
 _SUFFIXES: Final[tuple[tuple[str, Unit], ...]] = (
+    ("delta_ns", "change"),
     ("_ns", "ns"),
     ("_bytes", "bytes"),
     ("_gbps", "gbps"),
@@ -253,6 +255,7 @@ _TITLES: Final[dict[str, str]] = {
     "bytes_source": "bytes from",
     "faster_ns": "faster than the roof",
     "least_ns": "at the roof",
+    "delta_ns": "change",
     "class_compute_ns": "computing",
     "class_communication_ns": "communicating",
     "class_memory_ns": "copying",

@@ -31,7 +31,7 @@ from tracekit.analyses.rules import RULES
 from tracekit.analyses.rules.rule import Rule, by_share
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
 from tracekit.cli.commands.info import CAPTURED as SHOWN_FLAGS
-from tracekit.cli.main import app
+from tracekit.cli.main import app, declared
 from tracekit.facts.units import format_ns
 from tracekit.health import MEANINGS
 from tracekit.readers import FORMATS, RECORDABLE
@@ -39,7 +39,7 @@ from tracekit.report import terminal
 from tracekit.report.build import build_report
 from tracekit.report.formats import Page
 from tracekit.report.json import render as json_
-from tracekit.report.json.schema import report_schema
+from tracekit.report.json.schema import diff_schema, report_schema
 from tracekit.report.model import Report
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -57,6 +57,7 @@ _UNITS: Final = {
     "id": "id",
     "device": "device number, −1 is the host",
     "ns": "ns",
+    "change": "ns",
     "time": "ns from the trace's origin",
     "bytes": "bytes",
     "ratio": "ratio, 1 is all",
@@ -78,6 +79,8 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "analyses.md": analyses_page(),
         DOCS / "reference" / "findings.md": findings_page(),
         DOCS / "reference" / "report.schema.json": json.dumps(report_schema(), indent=1, ensure_ascii=False)
+        + "\n",
+        DOCS / "reference" / "diff.schema.json": json.dumps(diff_schema(), indent=1, ensure_ascii=False)
         + "\n",
         DOCS / "formats.md": formats_page(),
         DOCS / "xsp.md": replaced(DOCS / "xsp.md", "xsp", xsp_tables()),
@@ -111,9 +114,12 @@ def command_helps() -> Iterator[tuple[str, str]]:
     context = root.make_context("tracekit", [], resilient_parsing=True, **_plain())
     yield "tracekit", _help(root, context)
     for name in root.list_commands(context):
-        command = root.get_command(context, name)
+        command = declared(name)
         child = command.make_context(name, [], parent=context, resilient_parsing=True, **_plain())
         yield f"tracekit {name}", _help(command, child)
+        for own, inner in getattr(command, "commands", {}).items():
+            called = inner.make_context(own, [], parent=child, resilient_parsing=True, **_plain())
+            yield f"tracekit {name} {own}", _help(inner, called)
 
 
 def _plain() -> dict[str, Any]:

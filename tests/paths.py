@@ -10,3 +10,5 @@ PUBLIC = sorted((ROOT.parent / "shared" / "traces" / "kineto").glob("*.json.gz")
 """Public traces beside the checkout; tests that use them skip when they are absent."""
 PUBLIC_NSYS = sorted((ROOT.parent / "shared" / "traces" / "nsys").glob("*.sqlite"))
 """The same for exports of Nsight Systems."""
+NEUSIGHT = ROOT.parent / "shared" / "data" / "neusight" / "e2e.csv"
+"""Measured latencies of models on GPUs; the same."""

@@ -32,7 +32,7 @@ ROOMS = (
     ("scrub", "api", ""),
     ("analyses",),
     ("analyses.rules", "digest"),
-    ("verdict", "job", "scaling", "trajectory", "diff", "compare"),
+    ("verdict", "job", "scaling", "trajectory", "diff", "compare", "mlperf"),
     ("report", "merge", "pytest_plugin"),
     ("cli", "__main__"),
 )

@@ -31,8 +31,8 @@ def assert_no_regression(
 ) -> list[Judgement]:
     """Assert that the steps of a run are not slower than those of another, as `tracekit diff --gate` would judge.
 
-    Both are a path, a `tracekit.Trace`, a `tracekit.digest.Digest`, or a list of them, one for each run. With `paired` the runs of
-    both lists belong together in their order. Returns what became of each gate.
+    Both are a path, the name of a saved baseline, a `tracekit.Trace`, a `tracekit.digest.Digest`, or a list of them, one for each run.
+    With `paired` the runs of both lists belong together in their order. Returns what became of each gate.
 
     Raises AssertionError with the sentences of the gates that failed. If none failed but some are inconclusive, the test is
     skipped by default: it found no regression, and did not show that there is none either.
@@ -64,14 +64,20 @@ def _told(judgements: Sequence[Judgement]) -> str:
 
 
 def _runs(side: Run | Sequence[Run]) -> list[Sequence[Digest]]:
-    """The digests of each run."""
+    """The digests of each run of a side."""
+    from tracekit.diff.baselines import load  # noqa: PLC0415
     from tracekit.diff.sides import read_sides  # noqa: PLC0415
     from tracekit.digest import Digest, digest_of  # noqa: PLC0415
 
     runs: list[Sequence[Digest]] = []
-    for one in [side] if isinstance(side, str | os.PathLike) or not isinstance(side, Sequence) else side:
-        if isinstance(one, str | os.PathLike):
-            runs += [run.digests for run in read_sides([[one]])[0].runs]
-        else:
+    for one in [side] if isinstance(side, str) or not isinstance(side, Sequence) else side:
+        if not isinstance(one, str | os.PathLike):
             runs.append([one if isinstance(one, Digest) else digest_of(one)])
+            continue
+        text = os.fspath(one)
+        named = isinstance(one, str) and not os.path.lexists(text) and not set(text) & set("/\\:*?[")
+        read = load(text) if named else read_sides([[text]])[0]
+        if read.left_out:
+            raise read.left_out[0]
+        runs += [run.digests for run in read.runs]
     return runs

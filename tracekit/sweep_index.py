@@ -51,7 +51,7 @@ ASKED: Final = typed(
     "levels text, steps int, warmup int"
 )
 """What was asked for. `key` is a hash of the workload, all its settings, the profiler's options, the levels and the
-place of the data; `series` is the same hash without the batch. Null leaves the choice to the workload, or to torch."""
+place of the data; `series` is the same hash without the batch and the seed. Null leaves the choice to the workload, or to torch."""
 
 MEASURED: Final = typed(
     "status text, error text, device_name text, step_median_ns float, step_trimmed_mean_ns float, "

@@ -145,11 +145,5 @@ def _excess(group: Int64Array, start: Int64Array, end: Int64Array) -> tuple[Int6
 
 def parent_rows(tree: pl.DataFrame) -> Int64Array:
     """For each row of a tree of layers (`layer_id`, `parent_layer_id`) the number of its parent's row, −1 for a root."""
-    place = tree.select("layer_id", pl.int_range(pl.len(), dtype=pl.Int64).alias("row")).drop_nulls(
-        "layer_id"
-    )
-    found = tree.select(pl.col("parent_layer_id").alias("layer_id")).join(
-        place, on="layer_id", how="left", maintain_order="left"
-    )
-    rows: Int64Array = found["row"].fill_null(-1).to_numpy().astype(np.int64)
-    return rows
+    row_of = {layer: row for row, layer in enumerate(tree["layer_id"]) if layer is not None}
+    return np.array([row_of.get(layer, -1) for layer in tree["parent_layer_id"]], dtype=np.int64)

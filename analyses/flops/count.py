@@ -20,12 +20,14 @@ from tracekit.analyses.scope import Scope, once
 from tracekit.spans import BoolArray, Int64Array, Nesting
 from tracekit.trace import Trace
 
-__all__ = ["PRECISIONS", "CountedOperators", "counted", "counted_operators"]
+__all__ = ["PRECISIONS", "WIDENED", "CountedOperators", "counted", "counted_operators"]
 
 PRECISIONS: Final = (
     *dict.fromkeys(precision for _, precision in DTYPES.values() if precision),
     "int8",  # a type of matrix products only: integers have no precision
 )
+WIDENED: Final = ("bf16", "fp16", "fp8")
+"""Outside the matrix units PyTorch computes in fp32 on tensors of these types."""
 _KEYS: Final = ("name", *INPUTS)
 _FIGURES: Final = ("flops", "read", "written", "precision", "matrix")
 _NOTHING: Final = (-1, -1, -1, -1, False)

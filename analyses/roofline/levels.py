@@ -16,7 +16,7 @@ import polars as pl
 from tracekit.facts.ceilings import Ceilings
 from tracekit.trace import Schema
 
-__all__ = ["BOUNDS", "LEVEL_SCHEMA", "level", "under_roofs"]
+__all__ = ["BOUNDS", "BOUND_OF_SUMS", "FIGURES", "LEVEL_SCHEMA", "level", "under_roofs"]
 
 LEVEL_SCHEMA: Final[Schema] = {
     "calls": pl.Int64,  # activities; of operators, and without a device, calls of operators
@@ -89,7 +89,7 @@ def under_roofs(rows: pl.DataFrame, ceilings: Mapping[int, Ceilings]) -> pl.Data
     return timed.with_columns(
         pl.when(known).then(least).round().cast(pl.Int64).alias("least_ns"),
         pl.when(known).then(bound).alias("bound"),
-    )
+    ).with_columns(_PARTS)
 
 
 def _peak(ceilings: Ceilings | None, precision: str | None, unit: str | None) -> float | None:
@@ -104,89 +104,116 @@ def _bandwidth(ceilings: Ceilings | None, level: str, unit: str | None) -> float
     return None if ceilings is None or unit == "link" else ceilings.bandwidth.get(level)
 
 
+_INTENSITIES: Final = {"bytes": "intensity", "l2_bytes": "l2_intensity", "l1_bytes": "l1_intensity"}
+
+
+def _parts() -> dict[str, pl.Expr]:
+    """What a level adds up beside the columns of each piece: a figure where another one is known as well."""
+    time, least = pl.col("piece_ns"), pl.col("least_ns")
+    counted, rated = pl.col("flops").is_not_null(), least.is_not_null()
+    return {
+        "flops_ns": pl.when(counted).then(time),
+        "bytes_ns": pl.when(pl.col("bytes").is_not_null()).then(time),
+        "rated_ns": pl.when(rated).then(time),
+        "rated_flops": pl.when(rated).then("flops"),
+        "timed_least_ns": pl.when(time.is_not_null()).then(least),
+        "wasted_ns": pl.when(time >= least).then(time - least),
+        "faster_ns": pl.when(time < least).then(time),
+        "moving_ns": pl.when(time > 0).then("memory_ns"),
+        **{f"{name}-bound ns": pl.when(pl.col("bound") == name).then(least) for name in BOUNDS},
+        **{f"flops with {name}": pl.when(pl.col(name).is_not_null()).then("flops") for name in _INTENSITIES},
+        **{f"{name} with flops": pl.when(counted).then(name) for name in _INTENSITIES},
+    }
+
+
+_PARTS: Final = [part.alias(name) for name, part in _parts().items()]
+_SUMMED: Final = ["duration", "flops", "bytes", *_parts()]
+
+
 def level(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     """The pieces `under_roofs` by these keys: the keys and the columns of LEVEL_SCHEMA, the most wasted time first, then
     what is known without a roof.
     """
-    sums = rows.group_by(keys).agg(_sums())
-    most = (
-        rows.filter(pl.col("flops") > 0)
-        .group_by([*keys, "precision", "unit"])
-        .agg(pl.col("flops").sum())
-        .sort("flops", "precision", "unit", descending=[True, False, False], nulls_last=True)
+    found = rows.select("precision", "unit").unique().rows()
+    works = sorted(found, key=lambda work: [(word is None, word) for word in work]) or [(None, None)]
+    sums = rows.group_by(keys).agg(
+        pl.col("call").n_unique().cast(pl.Int64).alias("calls"),
+        pl.col(_SUMMED).sum(),
+        pl.col(_SUMMED).count().name.prefix("known "),
+        pl.col("source", "bytes_source").unique(),
+        *(_flops_of(*work).alias(f"work {number}") for number, work in enumerate(works)),
     )
-    most = most.unique(keys, keep="first", maintain_order=True).drop("flops")
-    found = sums.join(most, on=keys, how="left", nulls_equal=True).with_columns(_rates())
-    found = found.select(*keys, *(pl.col(name).cast(kind) for name, kind in LEVEL_SCHEMA.items()))
-    texts = [name for name, kind in found.schema.items() if kind in (pl.Categorical, pl.Enum)]
+    flops = sums.select(f"work {number}" for number in range(len(works))).to_numpy()
+    most = [
+        works[number] if most_flops > 0 else (None, None)
+        for number, most_flops in zip(flops.argmax(axis=1).tolist(), flops.max(axis=1).tolist(), strict=True)
+    ]
+    figures = sums.with_columns(
+        pl.col(pl.Categorical, pl.Enum).cast(pl.String),
+        pl.Series("precision", [precision for precision, _ in most], dtype=pl.String),
+        pl.Series("unit", [unit for _, unit in most], dtype=pl.String),
+    ).select(*keys, *_FIGURES)
     order = ["wasted_ns", "bytes_ns", "device_ns", "flops", *keys]
     falling = [True, True, True, True, *(False for _ in keys)]
-    return found.with_columns(pl.col(texts).cast(pl.String)).sort(order, descending=falling, nulls_last=True)
+    return figures.sort(order, descending=falling, nulls_last=True)
 
 
-def _sums() -> list[pl.Expr]:
-    time, least = pl.col("piece_ns"), pl.col("least_ns")
-    counted, moved = pl.col("flops").is_not_null(), pl.col("bytes").is_not_null()
-    rated, both = least.is_not_null(), counted & moved
-    longer = rated & (time >= least)
-    return [
-        pl.col("call").n_unique().cast(pl.Int64).alias("calls"),
-        _some("duration").alias("device_ns"),
-        _some("flops").alias("flops"),
-        _joined("source"),
-        _some("bytes").alias("bytes"),
-        _joined("bytes_source"),
-        _some("piece_ns", counted).alias("flops_ns"),
-        _some("piece_ns", moved).alias("bytes_ns"),
-        _some("piece_ns", rated).alias("rated_ns"),
-        _some("least_ns", time.is_not_null()).alias("least_ns"),
-        _some("flops", rated).alias("_rated_flops"),
-        (time - least).filter(longer).sum().alias("_wasted"),
-        time.filter(rated & (time < least)).sum().alias("_faster"),
-        pl.col("memory_ns").filter(time > 0).sum().alias("_moving"),
-        *(least.filter(pl.col("bound") == name).sum().alias(f"_{name}") for name in BOUNDS),
-        *(
-            _ratio("flops", name, both if name == "bytes" else counted).alias(title)
-            for name, title in _INTENSITIES.items()
-        ),
-    ]
+def _flops_of(precision: str | None, unit: str | None) -> pl.Expr:
+    """The FLOPs of this kind of work."""
+    same = pl.col("precision").eq_missing(precision) & pl.col("unit").eq_missing(unit)
+    return pl.when(same).then("flops").sum()
 
 
-_INTENSITIES: Final = {"bytes": "intensity", "l2_bytes": "l2_intensity", "l1_bytes": "l1_intensity"}
+_BOUND_SUMS: Final = {name: pl.col(f"{name}-bound ns") for name in BOUNDS}
+BOUND_OF_SUMS: Final = pl.when(pl.max_horizontal(_BOUND_SUMS.values()) > 0).then(
+    pl.coalesce(
+        pl.when(ns == pl.max_horizontal(_BOUND_SUMS.values())).then(pl.lit(name))
+        for name, ns in _BOUND_SUMS.items()
+    )
+)
+"""What most of the least time is spent on; null where none is known."""
 
 
-def _rates() -> list[pl.Expr]:
-    least = pl.col("least_ns")
-    most = pl.max_horizontal(f"_{name}" for name in BOUNDS)
-    bound = pl.coalesce(pl.when(pl.col(f"_{name}") == most).then(pl.lit(name)) for name in BOUNDS)
+def _figures() -> dict[str, pl.Expr]:
+    least = _some("timed_least_ns")
     rated = least.is_not_null()
-    return [
-        pl.when(pl.col("flops") > 0).then(_over("flops", pl.col("flops_ns"), 1e9)).alias("flops_per_s"),
-        _over("bytes", pl.col("bytes_ns"), 1e9).alias("bytes_per_s"),
-        pl.when(pl.col("_rated_flops") > 0)
-        .then(_over("_rated_flops", least, 1e9))
-        .alias("attainable_flops_per_s"),
-        _over("least_ns", pl.col("rated_ns"), 1).alias("efficiency"),
-        pl.when(rated & (most > 0)).then(bound).alias("bound"),
-        pl.when(rated).then("_wasted").alias("wasted_ns"),
-        pl.when(rated).then("_faster").alias("faster_ns"),
-        _over("rated_ns", pl.col("device_ns"), 1).alias("rated_share"),
-        pl.when(pl.col("_moving") > 0)
-        .then(_over("_moving", pl.col("bytes_ns"), 1))
-        .alias("bandwidth_efficiency"),
-    ]
+    return {
+        "calls": pl.col("calls"),
+        "device_ns": _some("duration"),
+        "flops": _some("flops"),
+        "source": _joined("source"),
+        "bytes": _some("bytes"),
+        "bytes_source": _joined("bytes_source"),
+        "precision": pl.col("precision"),
+        "unit": pl.col("unit"),
+        "flops_per_s": pl.when(pl.col("flops") > 0).then(_over("flops", pl.col("flops_ns"), 1e9)),
+        "bytes_per_s": _over("bytes", pl.col("bytes_ns"), 1e9),
+        "attainable_flops_per_s": pl.when(pl.col("rated_flops") > 0).then(_over("rated_flops", least, 1e9)),
+        "efficiency": _over("timed_least_ns", pl.col("rated_ns"), 1),
+        "bound": pl.when(rated).then(BOUND_OF_SUMS),
+        "least_ns": least,
+        "wasted_ns": pl.when(rated).then("wasted_ns"),
+        "faster_ns": pl.when(rated).then("faster_ns"),
+        "flops_ns": _some("flops_ns"),
+        "bytes_ns": _some("bytes_ns"),
+        "rated_ns": _some("rated_ns"),
+        # An operator's time stands at its longest activity; in odd traces others of it lie in another layer.
+        "rated_share": pl.when(pl.col("known rated_ns") > 0).then(
+            _over("rated_ns", pl.col("duration"), 1).clip(upper_bound=1.0)
+        ),
+        "bandwidth_efficiency": pl.when(pl.col("moving_ns") > 0).then(
+            _over("moving_ns", pl.col("bytes_ns"), 1)
+        ),
+        **{
+            title: _over(f"flops with {name}", pl.col(f"{name} with flops"), 1)
+            for name, title in _INTENSITIES.items()
+        },
+    }
 
 
-def _some(name: str, of: pl.Expr | None = None) -> pl.Expr:
+def _some(name: str) -> pl.Expr:
     """The sum of what is known; null if nothing is."""
-    values = pl.col(name) if of is None else pl.col(name).filter(of)
-    return pl.when(values.count() > 0).then(values.sum())
-
-
-def _ratio(name: str, other: str, of: pl.Expr) -> pl.Expr:
-    both = of & pl.col(other).is_not_null()
-    divisor = pl.col(other).filter(both).sum()
-    return pl.when(divisor > 0).then(pl.col(name).filter(both).sum() / divisor)
+    return pl.when(pl.col(f"known {name}") > 0).then(name)
 
 
 def _over(name: str, time: pl.Expr, times: float) -> pl.Expr:
@@ -194,5 +221,10 @@ def _over(name: str, time: pl.Expr, times: float) -> pl.Expr:
 
 
 def _joined(name: str) -> pl.Expr:
-    values = pl.col(name).drop_nulls().unique().sort()
-    return pl.when(values.len() > 0).then(values.str.join("+")).alias(name)
+    texts = pl.col(name).list.drop_nulls().list.sort().list.join("+")
+    return pl.when(texts != "").then(texts)
+
+
+FIGURES: Final = _figures()
+"""The columns of LEVEL_SCHEMA, from sums of the pieces."""
+_FIGURES: Final = [FIGURES[name].cast(kind).alias(name) for name, kind in LEVEL_SCHEMA.items()]

@@ -26,6 +26,7 @@ from tracekit.analyses.counters.analysis import (
     with_counters,
 )
 from tracekit.analyses.flops import counted
+from tracekit.analyses.flops.count import WIDENED
 from tracekit.analyses.scope import Scope, launch_times, step_at
 from tracekit.classify import categorise
 from tracekit.facts.kernel_rules import TF32
@@ -195,10 +196,6 @@ def _sums(values: pl.Series, order: Int64Array, begins: Int64Array) -> pl.Series
     return pl.select(pl.when(pl.Series(lacking == 0)).then(pl.Series(sums))).to_series().alias(values.name)
 
 
-_WIDENED: Final = ("bf16", "fp16", "fp8")
-"""Outside the matrix units PyTorch computes in fp32 on tensors of these types."""
-
-
 def _figures(*, timed: bool) -> list[pl.Expr]:
     """The columns of PIECE_SCHEMA, one row for each piece."""
     fill, copy = pl.col("kind") == "memset", pl.col("kind") == "memcpy"
@@ -234,7 +231,7 @@ def _figures(*, timed: bool) -> list[pl.Expr]:
         .then("flops_precision")
         .when(is_tf32)
         .then(pl.lit("tf32"))
-        .when(~pl.col("matrix") & pl.col("precision").is_in(_WIDENED))
+        .when(~pl.col("matrix") & pl.col("precision").is_in(WIDENED))
         .then(pl.lit("fp32"))
         .otherwise("precision"),
         "unit": pl.when(link)

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.roofline.analysis import rated_pieces, roofline
-from tracekit.analyses.roofline.levels import BOUNDS, LEVEL_SCHEMA, level
+from tracekit.analyses.roofline.levels import BOUND_OF_SUMS, BOUNDS, FIGURES, LEVEL_SCHEMA, level
 from tracekit.analyses.scope import Scope
 from tracekit.spans import Int64Array
 from tracekit.trees import rolled_up
@@ -38,7 +38,13 @@ def _by_shape(scope: Scope) -> pl.DataFrame:
     return level(rows.with_columns(inputs[name].gather(rows["op_id"]) for name in inputs.columns), _BY_SHAPE)
 
 
-_SUMS: Final = ("flops", "flops_ns", "both_flops", "both_bytes", *BOUNDS)
+_SUMS: Final = [
+    *("flops", "flops_ns", "flops with bytes", "bytes with flops"),
+    *(f"{name}-bound ns" for name in BOUNDS),
+]
+_RATES: Final = [
+    {**FIGURES, "bound": BOUND_OF_SUMS}[name].cast(LEVEL_SCHEMA[name]).alias(name) for name in _COLUMNS
+]
 
 
 def tree_rates(scope: Scope, parent: Int64Array, depth: Int64Array) -> dict[str, pl.Series]:
@@ -47,27 +53,8 @@ def tree_rates(scope: Scope, parent: Int64Array, depth: Int64Array) -> dict[str,
     `parent` (a row, −1 for a root) and `depth` have an entry for each row of the tree.
     """
     rows = rated_pieces(scope)
-    counted = pl.col("flops").is_not_null()
-    both = counted & pl.col("bytes").is_not_null()
-    own = rows.group_by(pl.col("layer_id").fill_null(parent.size - 1)).agg(
-        pl.col("flops").sum(),
-        pl.col("piece_ns").filter(counted).sum().alias("flops_ns"),
-        pl.col("flops").filter(both).sum().alias("both_flops"),
-        pl.col("bytes").filter(both).sum().alias("both_bytes"),
-        *(pl.col("least_ns").filter(pl.col("bound") == name).sum().alias(name) for name in BOUNDS),
-    )
+    own = rows.group_by(pl.col("layer_id").fill_null(parent.size - 1)).agg(pl.col(_SUMS).sum())
     sums = np.zeros((parent.size, len(_SUMS)), dtype=np.int64)
     sums[own["layer_id"].to_numpy()] = own.select(_SUMS).to_numpy()
-    whole = pl.DataFrame(rolled_up(sums, parent, depth), schema=list(_SUMS))
-    most = pl.max_horizontal(*BOUNDS)
-    rates = {
-        "flops_per_s": pl.when((pl.col("flops") > 0) & (pl.col("flops_ns") > 0)).then(
-            pl.col("flops") / pl.col("flops_ns") * 1e9
-        ),
-        "intensity": pl.when(pl.col("both_bytes") > 0).then(pl.col("both_flops") / pl.col("both_bytes")),
-        "bound": pl.when(most > 0).then(
-            pl.coalesce(pl.when(pl.col(name) == most).then(pl.lit(name)) for name in BOUNDS)
-        ),
-    }
-    found = whole.select(rates[name].cast(LEVEL_SCHEMA[name]).alias(name) for name in _COLUMNS)
-    return {name: found[name] for name in _COLUMNS}
+    whole = pl.DataFrame(rolled_up(sums, parent, depth), schema=_SUMS)
+    return whole.select(_RATES).to_dict()

@@ -21,6 +21,7 @@ from tracekit.analyses.counters.analysis import (
     with_counters,
 )
 from tracekit.analyses.flops import counted
+from tracekit.analyses.flops.count import WIDENED
 from tracekit.analyses.result import in_schema
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.xsp.catalogue import COLUMNS
@@ -38,6 +39,7 @@ _SHOWN = (
 )
 CALLS = {
     **{name: COLUMNS[name][0] for name in _SHOWN.split()},
+    "unit": pl.String(),  # matrix or vector, of the operator; null for none
     "step": pl.Int64(),
     "order": pl.Int64(),  # position in the step
     "turn": pl.Int64(),  # number of kernels of its name before it in its step, layer and phase
@@ -62,7 +64,12 @@ def kernel_calls(run: XspRun) -> pl.DataFrame:
         rows = rows.with_columns(pl.lit(None, pl.Int64).alias("duration_ns"))
     rows = _with_flops(rows, scope)
     if run.precision == "tf32":
-        rows = rows.with_columns(pl.col("precision").replace("fp32", "tf32"))
+        rows = rows.with_columns(
+            pl.when(pl.col("unit") != "vector")
+            .then(pl.col("precision").replace("fp32", "tf32"))
+            .otherwise("precision")
+            .alias("precision")
+        )
     rows = rows.with_columns(
         pl.lit(run.label).alias("run"),
         pl.int_range(pl.len()).over("step").alias("order"),
@@ -138,11 +145,19 @@ def _with_flops(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     owner = np.where(take(work.flops, owner) >= 0, owner, -1)  # of some operators only the bytes are known
     precision = np.where(owner >= 0, take(work.precision, owner), -1)
     names = pl.Series("precision", [*work.names, None])
+    matrix = (owner >= 0) & work.matrix[owner] if work.matrix.size else owner >= 0
     rows = rows.with_columns(
         pl.Series("owner", owner),
         pl.Series("of_operator", take(work.flops, owner)),
         names.gather(precision % names.len()),
+        pl.when(pl.Series(matrix))
+        .then(pl.lit("matrix"))
+        .when(pl.Series(owner >= 0))
+        .then(pl.lit("vector"))
+        .alias("unit"),
     )
+    widened = (pl.col("unit") == "vector") & pl.col("precision").is_in(WIDENED)
+    rows = rows.with_columns(pl.when(widened).then(pl.lit("fp32")).otherwise("precision").alias("precision"))
     # Copies do no arithmetic; among equal kernels the first counts.
     works = ~pl.col("kind").cast(pl.String).is_in(_NO_ARITHMETIC) & (pl.col("owner") >= 0)
     length = pl.when(works).then(pl.col("duration_ns").fill_null(0))

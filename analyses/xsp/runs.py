@@ -14,7 +14,8 @@ import polars as pl
 from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.scope import Scope, launch_times, once, select, step_at
-from tracekit.facts.device_peaks import fp32_tflops_of_clock, peak_bandwidth_gbps, peak_tflops
+from tracekit.facts.ceilings import catalogue_ceilings
+from tracekit.facts.device_peaks import fp32_tflops_of_clock, peak_bandwidth_gbps
 from tracekit.manifest import Level, Manifest, Settings
 from tracekit.spans import Int64Array
 from tracekit.statistics import trimmed_mean
@@ -146,14 +147,15 @@ class XspRun:
             return self.device.name
         return None if self.manifest is None else self.manifest.device_name
 
-    def peak_tflops(self, precision: str) -> float | None:
-        """The peak of the device for one of PRECISIONS in 10¹² FLOP/s: the vendor's figure, or for fp32 else the peak from
+    def peak_tflops(self, precision: str, unit: str = "matrix") -> float | None:
+        """The peak of a unit of the device (matrix or vector) for one of PRECISIONS in 10¹² FLOP/s: the vendor's figure, or for fp32 else the peak from
         the size and the clock in the trace; None without both.
         """
         name, device = self.device_name, self.device
-        listed = None if name is None else peak_tflops(name, precision, self._memory_bytes)
-        if listed is not None or precision != "fp32" or device is None:
-            return listed
+        listed = None if name is None else catalogue_ceilings(name, self._memory_bytes)
+        peak = None if listed is None else listed.peak(precision, unit)
+        if peak is not None or precision != "fp32" or device is None:
+            return None if peak is None else peak / 1e12
         return fp32_tflops_of_clock(device.compute_capability, device.sm_count, device.clock_hz)
 
     @property

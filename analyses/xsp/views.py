@@ -222,13 +222,13 @@ def _grouped(calls: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         *(_sum_of_all(name, is_kernel).alias(name) for name in _TRAFFIC),
         (pl.col("occupancy").first() if single else _weighted("occupancy")).alias("occupancy"),
     )
-    by_flops = pl.col("precision").sort_by("flops", nulls_last=False).drop_nulls().last()
+    by_flops = pl.col("precision", "unit").sort_by("flops", nulls_last=False).drop_nulls().last()
     others = [name for name in _OF_CALL if name not in keys]
     about = ordered.group_by(keys).agg(
         pl.col(others).first(),
         *([] if "type" in keys else [pl.col("type").drop_nulls().first()]),
         *(pl.col(name).drop_nulls().first() if single else _joined(name) for name in _SOURCES),
-        pl.col("precision").first() if single else by_flops,
+        pl.col("precision", "unit").first() if single else by_flops,
         pl.col("order").first() if single else pl.col("order").min(),
         pl.col("step").first().alias("first_step"),
         pl.col("step").n_unique().alias("steps"),
@@ -241,12 +241,16 @@ def _grouped(calls: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 def _with_roofline(rows: pl.DataFrame, run: XspRun) -> pl.DataFrame:
     """The rows with the columns of a roofline, over their `gpu_ns`, else their `duration_ns`.
 
-    The precision is that of the operator with the most FLOPs, else that of the run. Null if FLOPs, bytes, or the
+    The precision, and the unit whose peak counts, are those of the operator with the most FLOPs, else those of matrix products of the
+    run. Null if FLOPs, bytes, or the
     device's peaks are not known.
     """
     time = pl.col("gpu_ns" if "gpu_ns" in rows.columns else "duration_ns")
-    peaks = {name: run.peak_tflops(name) for name in PRECISIONS}
-    peak = pl.col("precision").replace_strict(peaks, default=None, return_dtype=pl.Float64)
+    peaks = {
+        f"{name} {unit}": run.peak_tflops(name, unit) for name in PRECISIONS for unit in ("matrix", "vector")
+    }
+    of_peak = pl.concat_str("precision", pl.col("unit").fill_null("matrix"), separator=" ")
+    peak = of_peak.replace_strict(peaks, default=None, return_dtype=pl.Float64)
     bandwidth = pl.lit(run.bandwidth_gbps, dtype=pl.Float64)
     # The bytes shown as read and as written add up to the bytes shown as moved.
     moved = pl.coalesce(pl.col("dram_read_bytes") + pl.col("dram_write_bytes"), "dram_bytes")

@@ -30,10 +30,11 @@ class Grid:
 
     `workloads` are named as in `tracekit.capture.run.run`, the others as in `tracekit.manifest.Settings`, and None
     means that the workload, or torch, chooses. Runs come in the order of the fields, the last one changing fastest,
-    and batches from small to large.
+    and batches from small to large. So runs that differ in the seed alone are apart in time.
     """
 
     workloads: Sequence[str]
+    seed: Sequence[int] = ()
     size: Sequence[int | None] = ()
     precision: Sequence[Precision] = ()
     compile: Sequence[bool] = ()
@@ -81,8 +82,8 @@ def run_key(plan: Plan) -> str:
 
 
 def series_key(plan: Plan) -> str:
-    """The key of all runs that differ from this one only in the batch."""
-    anonymous = msgspec.structs.replace(plan.settings, batch=None)
+    """The key of all runs that differ from this one only in the batch and the seed."""
+    anonymous = msgspec.structs.replace(plan.settings, batch=None, seed=0)
     return run_key(msgspec.structs.replace(plan, settings=anonymous))
 
 

@@ -57,6 +57,13 @@ def test_grid_has_each_combination_once_with_batches_ascending() -> None:
     assert len({series_key(p) for p in made}) == 4
 
 
+def test_a_repeated_grid_runs_again_after_all_of_it() -> None:
+    made = plans(Grid(workloads=["a"], seed=range(7, 9), batch=[4, 1]))
+    assert [(p.settings.seed, p.settings.batch) for p in made] == [(7, 1), (7, 4), (8, 1), (8, 4)]
+    assert len({run_key(p) for p in made}) == 4
+    assert len({series_key(p) for p in made}) == 1  # what one seed has no memory for, another has none for
+
+
 @pytest.mark.parametrize("change", [{"workload": "b"}, {"levels": ("M", "ML")}, {"data": "/d"}])
 def test_key_tells_apart_all_that_was_asked_for(change: dict[str, Any]) -> None:
     plan = Plan(workload="a", levels=("M",))

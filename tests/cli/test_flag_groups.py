@@ -61,6 +61,5 @@ def test_a_flag_of_the_command_replaces_that_of_a_group() -> None:
 
 @pytest.mark.parametrize("command", ["report", "idle", "view", "export", "xsp"])
 def test_commands_that_read_layers_take_the_same_choice_of_ranges(command: str) -> None:
-    program: Any = typer.main.get_command(main.app)
-    flags = {option for parameter in program.commands[command].params for option in parameter.opts}
+    flags = {option for parameter in main.declared(command).params for option in parameter.opts}
     assert {"--nvtx-depth", "--nvtx-include", "--nvtx-exclude", "--nvtx-domain"} <= flags

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from paths import PUBLIC, SAMPLES
 from real_traces import scope_of, traces
-from typer.main import get_command
 
 from tracekit.analyses import rules
 from tracekit.analyses.registry import BUILT_IN, get_analysis
 from tracekit.analyses.rules import RULES, run
 from tracekit.analyses.rules.rule import SETTINGS
 from tracekit.analyses.traits import WORDS
-from tracekit.cli.main import app
+from tracekit.cli.main import declared
 from tracekit.findings import BOUNDS, SEVERITIES, Finding
 from tracekit.manifest import Settings
 from tracekit.verdict.advice import GENERAL
@@ -94,8 +93,11 @@ def test_every_rule_is_registered_and_has_a_test() -> None:
 
 
 def test_every_flag_is_one_of_capture() -> None:
-    command = get_command(app).commands["capture"]  # type: ignore[attr-defined]
-    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    known = {
+        name
+        for parameter in declared("capture").params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }
     assert set(SETTINGS) <= known
     assert set(SETTINGS.values()) - {""} <= set(Settings.__struct_fields__)
     assert {flag for rule in rules.RULES.values() for flag in rule.advice.flags} <= set(SETTINGS)

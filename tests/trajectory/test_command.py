@@ -5,16 +5,21 @@ from __future__ import annotations
 import datetime
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import polars as pl
 import pytest
 
+import tracekit
 from tracekit.cli.main import main
 from tracekit.machine_file import Machine, Memory, Product, Rates, machine_path
 from tracekit.manifest import Settings, read_manifest
+from tracekit.report.trajectory import trajectory_section
 from tracekit.sweep_index import INDEX_FILE, index_of
+from tracekit.trajectory import Trajectories, read_runs, trajectories_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SAMPLE = ROOT / "sample_traces" / "cnn_cpu"
@@ -131,7 +136,7 @@ def test_what_does_not_belong_together_is_said(capsys: pytest.CaptureFixture[str
     text, errors = answer(capsys, *runs, again, *other, short, bare, tmp_path / "none", "--key", "batch")
     assert "The trajectory of cnn along the batch size" in text
     assert "The trajectory of mine along the batch size" in text
-    assert "again: it has the settings of b8, which counts" in errors
+    assert "again" not in errors  # a second run of b8 counts with it
     assert "short: no point: FLOPs or bytes were not captured" in errors
     assert "bare.json: its settings are not known" in errors
     assert "none" in errors
@@ -145,6 +150,30 @@ def test_what_does_not_belong_together_is_said(capsys: pytest.CaptureFixture[str
     (tmp_path / "empty").mkdir()
     index_of([{"status": "failed"}]).write_parquet(tmp_path / "empty" / INDEX_FILE)
     assert "no run tells its settings" in answer(capsys, tmp_path / "empty", code=4)[1]
+
+
+def test_runs_with_the_same_settings_are_one_point(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def sweep(name: str, factors: Sequence[float]) -> Trajectories:
+        runs = [
+            capture(tmp_path / name / f"{batch}-{seed}", (10.0 + batch) * factor, batch=batch, seed=seed)
+            for seed, factor in enumerate(factors)
+            for batch in (1, 8)
+        ]
+        return trajectories_of(read_runs(runs, tracekit.read), "batch")
+
+    once, three = sweep("once", [1.0]), sweep("three", [1.0, 0.7, 1.5])
+    for one, other in zip(once.runs, three.runs, strict=True):
+        assert other.time_ns == one.time_ns  # the median of three
+        spread = float(np.std(np.log([1.0, 0.7, 1.5]), ddof=1))
+        assert spread / 3**0.5 < other.error < 2 * spread / 3**0.5
+    points = [found.points.filter(pl.col("level") == "model") for found in (once, three)]
+    assert points[0]["flops_per_s"].to_list() == pytest.approx(points[1]["flops_per_s"].to_list())
+    assert (points[1]["error"] > points[0]["error"]).all()
+    told = "Each configuration was run once"
+    assert told in trajectory_section(once).answer
+    assert told not in trajectory_section(three).answer
 
 
 def test_precision_has_an_order_and_ranks_may_share_a_batch(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:  # fmt: skip

@@ -230,13 +230,23 @@ class GridFlags:
     ] = "no"
     workers: Annotated[str, flag("Numbers of processes that load data.", "--workers", metavar="LIST")] = "0"
     accumulate: Annotated[str, flag("Numbers of batches per step.", "--accumulate", metavar="LIST")] = "1"
+    repeat: Annotated[
+        int,
+        flag(
+            "Run the whole grid so many times, each time with the next seed.",
+            "--repeat",
+            metavar="INTEGER",
+            min=1,
+        ),
+    ] = 1
 
-    def of(self, workloads: Sequence[str]) -> Grid:
-        """All combinations, of these workloads. Raises UsageError for a value that is none."""
+    def of(self, workloads: Sequence[str], seed: int) -> Grid:
+        """All combinations, of these workloads; `seed` is the first. Raises UsageError for a value that is none."""
         from tracekit.capture.sweep import Grid
 
         return Grid(
             workloads=workloads,
+            seed=range(seed, seed + self.repeat),
             size=_numbers_or_none("--size", self.size),
             precision=_precisions_of("--precision", self.precision),
             compile=_flags_of("--compile", self.compile_),

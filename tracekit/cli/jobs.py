@@ -24,7 +24,7 @@ from tracekit.report.job_unread import unread_sentence, unread_table
 if TYPE_CHECKING:
     from tracekit.report.model import Section
 
-__all__ = ["Compare", "Joint", "of_files", "of_scopes"]
+__all__ = ["Compare", "Joint", "of_files", "of_scopes", "reading_progress"]
 
 Compare = tuple[int, int | None]
 """A rank, and the one to set it beside: None is the fastest."""
@@ -69,7 +69,7 @@ def of_files(
     )
     # The workers of a scheduler have another working directory.
     wanted = [str(path.absolute() if workers.dask and path.exists() else path) for path in paths]
-    progress = _progress()
+    progress = reading_progress()
     try:
         with workers.executor(len(wanted)) as executor:
             outcomes = summarise(wanted, options, executor=executor, jobs=workers.jobs, progress=progress)
@@ -121,7 +121,7 @@ def _places(job: Job, compare: Compare) -> tuple[int, int | None]:
     return places[compare[0]], None if compare[1] is None else places[compare[1]]
 
 
-def _progress() -> Callable[[int, int], None]:
+def reading_progress() -> Callable[[int, int], None]:
     """A line with the number of ranks that were read, on a terminal only; called with (0, 0) it wipes itself."""
     last = time.monotonic()
     wanted = sys.stderr.isatty()

@@ -8,41 +8,24 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import tracekit
-from tracekit.analyses.registry import BUILT_IN
-from tracekit.cli.commands.analysis import analysis, command_of, counters, idle, kernels, ops, roofline
-from tracekit.cli.commands.capture import capture
-from tracekit.cli.commands.characterize import characterize
-from tracekit.cli.commands.doctor import doctor
-from tracekit.cli.commands.export import export
-from tracekit.cli.commands.info import info
-from tracekit.cli.commands.layers import layers
-from tracekit.cli.commands.machine import machine
-from tracekit.cli.commands.merge import merge
-from tracekit.cli.commands.nsys_stats import nsys_stats
-from tracekit.cli.commands.report import report
-from tracekit.cli.commands.run import run as run_script
-from tracekit.cli.commands.scaling import scaling
-from tracekit.cli.commands.scrub import scrub
-from tracekit.cli.commands.sweep import sweep
-from tracekit.cli.commands.trajectory import trajectory
-from tracekit.cli.commands.view import view
-from tracekit.cli.commands.xsp import xsp
+from tracekit.cli.commands import COMMANDS, QUESTIONS, function_of
 from tracekit.cli.ending import ended_by_signals
-from tracekit.cli.options import PlainCommand
+from tracekit.cli.plain import PlainCommand, plainly_converted
 from tracekit.errors import TracekitError, WorkloadError, nearest
 from tracekit.facts.distribution import EXTRAS, how_to_install
 from tracekit.facts.terminal_text import printable
 
-__all__ = ["app", "main"]
+__all__ = ["app", "declared", "main"]
 
 _INTERRUPTED: Final = 130
 _LONGEST_LINE: Final = 1_000
@@ -53,8 +36,46 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _INTERNAL: Final = 70
 """The exit code of a fault in tracekit itself, as sysexits.h has it."""
 
+_SETTINGS: Final[dict[str, dict[str, Any]]] = {
+    # What stands behind the script is the script's.
+    "run": {"allow_interspersed_args": False},
+}
+
+
+class Program(TyperGroup):
+    """All commands. Lists of them, in the help and for completion, show their first lines; their flags are declared on demand."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        for name, line in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=line))
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters of the program itself."""
+        return plainly_converted(super().get_params(ctx))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first word names, with its flags, and the words behind it."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if command is None else declared(str(command.name)), rest
+
+
+@cache
+def declared(name: str) -> Any:
+    """A command with its flags, or with those of its own commands. Raises KeyError for a name that is not in COMMANDS."""
+    function = function_of(name)
+    if isinstance(function, typer.Typer):
+        return typer.main.get_command(function)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    alone.command(name, cls=PlainCommand, help=QUESTIONS.get(name), context_settings=_SETTINGS.get(name))(
+        function
+    )
+    return typer.main.get_command(alone)
+
+
 app = typer.Typer(
     name="tracekit",
+    cls=Program,
     help="Show where the time of a training or inference run went, why, and what would change it.",
     epilog="Exit codes: 0 fine, 1 errors in the file or a gate failed, 2 wrong usage, 3 unreadable input, 4 inconclusive.",
     no_args_is_help=True,
@@ -62,27 +83,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_WITH_OWN_FLAGS: Final[dict[str, Callable[..., None]]] = {
-    "idle": idle,
-    "layers": layers,
-    "kernels": kernels,
-    "ops": ops,
-    "roofline": roofline,
-    "counters": counters,
-}
-
-for command in (report, info, doctor):
-    app.command(cls=PlainCommand)(command)
-for built_in in BUILT_IN:
-    app.command(name=built_in.name, cls=PlainCommand, help=built_in.question)(
-        _WITH_OWN_FLAGS.get(built_in.name) or command_of(built_in.name)
-    )
-for command in (analysis, view, export, merge, scrub):
-    app.command(cls=PlainCommand)(command)
-# What stands behind the script is the script's.
-app.command("run", cls=PlainCommand, context_settings={"allow_interspersed_args": False})(run_script)
-for command in (capture, sweep, characterize, trajectory, scaling, machine, xsp, nsys_stats):
-    app.command(cls=PlainCommand)(command)
 
 
 def _print_version(value: bool) -> None:

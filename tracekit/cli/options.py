@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeGuard, TypeVar
 
 import typer
-from typer.core import TyperArgument, TyperCommand
 
 from tracekit.files import keep_inputs
 from tracekit.limits import Limits
@@ -23,6 +22,7 @@ __all__ = [
     "BY_SUFFIX",
     "MAX_EVENTS",
     "AnalysisFormat",
+    "CommPattern",
     "FactsFormat",
     "FigureFormat",
     "Figures",
@@ -32,7 +32,6 @@ __all__ = [
     "NoCache",
     "NoSizeLimit",
     "Output",
-    "PlainCommand",
     "Process",
     "Rank",
     "Reading",
@@ -85,23 +84,6 @@ def flag(text: str, *names: str, of: type[Enum] | None = None, **more: Any) -> A
     return typer.Option(*names, help=text, **{"metavar": shape, **more})
 
 
-class PlainCommand(TyperCommand):
-    """A command whose help names arguments as they are typed, without the types and ranges that they have in Python."""
-
-    def __init__(self, *values: Any, **named: Any) -> None:
-        super().__init__(*values, **named)
-        for parameter in self.params:
-            if isinstance(parameter, TyperArgument):
-                _make_plain(parameter)
-            vars(parameter)["_get_number_range_help_str"] = lambda: None  # [x>=1]
-
-
-def _make_plain(argument: Any) -> None:
-    usage = argument.metavar if argument.required else f"[{argument.metavar}]"
-    argument.get_usage_pieces = lambda _context: [usage]
-    argument.display_type_rich = lambda *_, **__: ""  # older releases of typer show no type
-
-
 def format_option(content: Can, text: str = BY_SUFFIX) -> Any:
     """The option `--format` of a command that writes this content."""
     return choice(formats.formats_of(content), "--format", "-f", text=text, others=Format)
@@ -145,6 +127,10 @@ WindowFlag = Annotated[
         "--window",
         of=WindowKind,
     ),
+]
+CommPattern = Annotated[
+    list[str] | None,
+    _names("--comm-pattern", "REGEX", "Kernels whose name matches count as communication"),
 ]
 Top = Annotated[int | None, flag("Show this many rows of each table.", min=1, max=10**9)]
 
@@ -236,10 +222,7 @@ class Selection:
     process: Process = None
     step: Step = None
     window: WindowFlag = WindowKind.steps
-    comm_pattern: Annotated[
-        list[str] | None,
-        _names("--comm-pattern", "REGEX", "Kernels whose name matches count as communication"),
-    ] = None
+    comm_pattern: CommPattern = None
     ranges: NamedRanges = field(default_factory=NamedRanges)
 
     @property

@@ -124,6 +124,7 @@ def emit_section(
     *,
     figures: Path | None,
     figure_format: FigureFormat,
+    top: int | None = None,
 ) -> None:
     """Write a section that is of no single trace to the file or stdout, or its tables into the folder; its figures into another.
 
@@ -144,7 +145,7 @@ def emit_section(
         tables = ((f"{section.name}.{one.name}.{chosen.value}", one.frame) for one in section.tables)
         write_all(output, ((name, encode_frame(chosen, frame)) for name, frame in tables))
     else:
-        emit(render_alone(chosen, section, page_for(chosen)), output)
+        emit(render_alone(chosen, section, page_for(chosen, top)), output)
 
 
 def check_binary(chosen: Format, output: Path | None, *, piped: bool) -> None:

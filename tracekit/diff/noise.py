@@ -25,7 +25,16 @@ from tracekit.facts.units import count_of
 from tracekit.scaling.laws import t_quantile
 from tracekit.statistics import outliers
 
-__all__ = ["FEWEST_STEPS", "TOLERANCE", "Change", "Estimate", "Runs", "Side", "compare_times"]
+__all__ = [
+    "FEWEST_STEPS",
+    "TOLERANCE",
+    "Change",
+    "Estimate",
+    "Runs",
+    "Side",
+    "compare_times",
+    "counted_steps",
+]
 
 Runs: TypeAlias = Sequence[Sequence[int] | npt.NDArray[np.int64]]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -115,7 +124,7 @@ def compare_times(
     """
     if paired and len(base) != len(new):
         raise ValueError(f"{len(base)} and {len(new)} runs are no pairs")
-    which, warm_up, left_out, notes = _counted(*(step_times or (base, new)))
+    which, warm_up, left_out, notes = counted_steps(*(step_times or (base, new)))
     values = [
         [np.asarray(run, dtype=np.float64)[mask] for run, mask in zip(*side, strict=True) if mask.any()]
         for side in zip((base, new), which, strict=True)
@@ -161,7 +170,7 @@ def _verdict(estimate: Estimate) -> str:
 # -- which steps count ------------------------------------------------------------------------------
 
 
-def _counted(base: Runs, new: Runs) -> tuple[list[list[Flags]], list[int], list[int], list[str]]:
+def counted_steps(base: Runs, new: Runs) -> tuple[list[list[Flags]], list[int], list[int], list[str]]:
     """Of both sides: which steps of each run count, how many are warm-up, how many outliers do not count; and notes on them."""
     far = [[np.array(outliers(run), dtype=np.bool_) for run in runs] for runs in (base, new)]
     first = [[_leading(flags) for flags in side] for side in far]

@@ -6,14 +6,15 @@ import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Annotated, Final
 
 import msgspec
 
 from tracekit.digest import Digest
-from tracekit.errors import UnreadableTraceError
+from tracekit.errors import TracekitError, UnreadableTraceError
 
-__all__ = ["LARGEST", "MARK", "VERSION", "Kept", "Run", "Side", "keep", "kept"]
+__all__ = ["LARGEST", "MARK", "VERSION", "Kept", "Run", "Side", "date_of", "keep", "kept"]
 
 VERSION: Final = 1
 """Of the file; rises when a field changes its meaning. Digests have a version of their own."""
@@ -48,8 +49,8 @@ class Side:
     name: str
     """As the user called it, for one line."""
     runs: tuple[Run, ...]
-    left_out: tuple[tuple[str, str], ...] = ()
-    """Files that cannot be read, each with its fault."""
+    left_out: tuple[TracekitError, ...] = ()
+    """Why files of it are not in its runs; each names its file."""
 
 
 class _RunHead(msgspec.Struct, frozen=True):
@@ -79,6 +80,18 @@ class Kept:
 
     runs: tuple[Run, ...]
     saved_ns: int
+
+
+def date_of(ns: int) -> str:
+    """An instant of UTC to the minute; empty for one that no calendar has.
+
+    >>> date_of(1_795_211_461_442_606_413)
+    '2026-11-20 21:51'
+    """
+    try:
+        return f"{datetime.fromtimestamp(ns / 1e9, tz=timezone.utc):%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def keep(runs: Sequence[Run]) -> bytes:

@@ -28,7 +28,7 @@ _LARGEST_REPORT: Final = 1 << 30
 _PACKED: Final = (".gz", ".zst", ".zip")
 _PACKED_TIMES: Final = 10
 """So many times larger is what was compressed."""
-_WORTH_WORKERS: Final = 48 << 20
+_WORTH_WORKERS: Final = 100 << 20
 """It takes as long to read so many bytes as to start other processes."""
 
 
@@ -217,7 +217,7 @@ def _of_kept(path: str) -> _File:
 def _of_answer(answer: Answer) -> _File:
     if answer.error is not None:
         if answer.misused:
-            return _File(answer.path, fault=UsageError(answer.error, path=_shown(answer.path)))
+            return _File(answer.path, fault=UsageError(answer.error))
         fault = UnreadableTraceError(answer.error, path=_shown(answer.path), remedy=answer.remedy)
         return _File(answer.path, fault=fault)
     return _File(answer.path, tuple(map(Digest.unpacked, answer.packed)))
@@ -227,7 +227,8 @@ def _of_answer(answer: Answer) -> _File:
 
 
 def _side(pieces: Sequence[_Piece], found: dict[str, _File], rank: int | None) -> Side:
-    files = [[found[path] for path in piece.files] for piece in pieces]
+    seen: set[object] = set()
+    files = [[found[path] for path in piece.files if _is_new(path, seen)] for piece in pieces]
     faults = [piece.fault for piece in pieces if piece.fault is not None]
     misfits = [each.fault for own in files for each in own if each.fault is not None]
     runs = [run for own in _joined(files) for run in _runs(own)]
@@ -235,8 +236,19 @@ def _side(pieces: Sequence[_Piece], found: dict[str, _File], rank: int | None) -
         raise [*faults, *misfits][0]
     if rank is not None:
         runs = _of_rank(runs, rank)
-    left_out = tuple((each.path or "", each.fault) for each in (*faults, *misfits))
-    return Side(", ".join(_shown(piece.path) for piece in pieces), tuple(runs), left_out)
+    return Side(", ".join(_shown(piece.path) for piece in pieces), tuple(runs), (*faults, *misfits))
+
+
+def _is_new(path: str, seen: set[object]) -> bool:
+    """Whether the file was not named before, also by another path: a run counts once."""
+    try:
+        status = Path(path).stat()
+        key: object = status.st_dev, status.st_ino
+    except (OSError, ValueError):
+        key = path
+    fresh = key not in seen
+    seen.add(key)
+    return fresh
 
 
 def _joined(pieces: Iterable[list[_File]]) -> list[list[_File]]:

@@ -14,11 +14,12 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attributed, attribution
+from tracekit.analyses.attribution.layer_spans import OF_MODEL
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, span_causes
 from tracekit.analyses.memory import memory
 from tracekit.analyses.scope import Scope, once, step_at, step_spans
-from tracekit.digest.model import KINDS, LEAVES, NO_STEP, STEPS, VALUES, Digest, Facts
+from tracekit.digest.model import KINDS, LAYERS, LEAVES, NO_STEP, STEPS, VALUES, Digest, Facts
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
 from tracekit.intervals import EMPTY, IntervalSet
@@ -61,7 +62,7 @@ def _digest_of(scope: Scope) -> Digest:
         .sort("step", "leaf")
         .select(pl.col(name).cast(kind) for name, kind in VALUES.items())
     )
-    return Digest(_facts(scope), steps, leaves, values)
+    return Digest(_facts(scope), steps, leaves, _layers(scope, leaves), values)
 
 
 def _leaves(scope: Scope, keys: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -75,6 +76,24 @@ def _leaves(scope: Scope, keys: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFram
     leaves = told.unique().sort(texts, nulls_last=True).with_row_index("leaf").cast({"leaf": pl.Int64})
     numbers = told.join(leaves, on=texts, how="left", nulls_equal=True, maintain_order="left")["leaf"]
     return keys.with_columns(numbers), leaves
+
+
+def _layers(scope: Scope, leaves: pl.DataFrame) -> pl.DataFrame:
+    """The layers of the leaves, and those around them."""
+    table = attribution(scope).layers
+    texts = clean_frame(table.select("path", "name", "type"))
+    parents = texts["path"].gather(table["parent_layer_id"]).alias("parent")
+    told = texts.with_columns(parents, table["source"].is_in(OF_MODEL).alias("part_of_model"))
+    told = told.unique("path", keep="first", maintain_order=True).select(
+        pl.col(name).cast(kind) for name, kind in LAYERS.items()
+    )
+    around, wanted = dict(told["path", "parent"].rows()), set[str]()
+    for leaf in leaves["layer"].drop_nulls().unique():
+        path = leaf
+        while path is not None and path not in wanted:
+            wanted.add(path)
+            path = around[path]
+    return told.filter(pl.col("path").is_in(wanted))
 
 
 def _slices(scope: Scope) -> tuple[Int64Array, Int64Array]:
@@ -287,7 +306,7 @@ def _facts(scope: Scope) -> Facts:
         world_size=meta.world_size,
         steps_inferred_from=scope.inferred_from,
         settings={} if chosen is None else msgspec.structs.asdict(chosen),
-        versions={clean(name): clean(value) for name, value in versions.items()},
+        versions={clean(name): clean(value) for name, value in versions.items() if name != "trace_id"},
         captured=tuple(sorted(meta.captured)),
         undisturbed_ns=() if manifest is None else tuple(manifest.step_times_ns("M")),
         recorded_utc_ns=meta.origin_utc_ns,

@@ -14,6 +14,7 @@ from tracekit.trace import Schema
 
 __all__ = [
     "KINDS",
+    "LAYERS",
     "LEAVES",
     "NO_STEP",
     "STEPS",
@@ -55,6 +56,15 @@ LEAVES: Final[Schema] = {
     "phase": pl.String,
 }
 """No two leaves agree in all columns but the first."""
+
+LAYERS: Final[Schema] = {
+    "path": pl.String,
+    "parent": pl.String,  # the path of the layer around it; null for a root
+    "name": pl.String,  # its part of the path
+    "type": pl.String,  # null where the profile does not tell
+    "part_of_model": pl.Boolean,  # False: stands for work in no layer, as `<optimizer>`
+}
+"""The layers of the leaves and those around them, in the order of the trace; no two have one path."""
 
 VALUES: Final[Schema] = {
     "step": pl.Int64,
@@ -103,6 +113,8 @@ class Digest:
     """One row per step in order of time (`STEPS`); of a trace without steps one row, the window, whose step is `NO_STEP`."""
     leaves: pl.DataFrame
     """`LEAVES`."""
+    layers: pl.DataFrame
+    """`LAYERS`."""
     values: pl.DataFrame
     """One row per step and leaf that occurs in it (`VALUES`)."""
 
@@ -125,10 +137,12 @@ class Digest:
 
     def plain(self) -> Plain:
         """The same as lists, one for each column."""
-        steps, leaves, values = (
-            frame.to_dict(as_series=False) for frame in (self.steps, self.leaves, self.values)
+        steps, leaves, layers, values = (
+            frame.to_dict(as_series=False) for frame in (self.steps, self.leaves, self.layers, self.values)
         )
-        return Plain(VERSION, self.facts, _Steps(**steps), _Leaves(**leaves), _Values(**values))
+        return Plain(
+            VERSION, self.facts, _Steps(**steps), _Leaves(**leaves), _Layers(**layers), _Values(**values)
+        )
 
     @staticmethod
     def unpacked(data: bytes) -> Digest:
@@ -154,6 +168,7 @@ class Digest:
                 plain.facts,
                 pl.DataFrame(msgspec.structs.asdict(plain.steps), STEPS),
                 pl.DataFrame(msgspec.structs.asdict(plain.leaves), LEAVES),
+                pl.DataFrame(msgspec.structs.asdict(plain.layers), LAYERS),
                 pl.DataFrame(msgspec.structs.asdict(plain.values), VALUES),
             )
         except pl.exceptions.PolarsError as error:
@@ -164,6 +179,9 @@ class Digest:
             made.steps.height > 0
             and made.steps["step"].is_unique().all()
             and made.leaves["leaf"].equals(pl.Series("leaf", range(made.leaves.height), dtype=pl.Int64))
+            and made.layers["path"].is_unique().all()
+            and made.leaves["layer"].drop_nulls().is_in(made.layers["path"].implode()).all()
+            and made.layers["parent"].drop_nulls().is_in(made.layers["path"].implode()).all()
             and made.values["leaf"].is_between(0, made.leaves.height - 1).all()
             and made.values["step"].is_in(made.steps["step"].implode()).all()
             and (told["ns"] == told["time_ns"] * made.facts.devices).all()
@@ -213,6 +231,14 @@ class _Leaves(msgspec.Struct, frozen=True):
     phase: list[str | None]
 
 
+class _Layers(msgspec.Struct, frozen=True):
+    path: list[str]
+    parent: list[str | None]
+    name: list[str]
+    type: list[str | None]
+    part_of_model: list[bool]
+
+
 class _Values(msgspec.Struct, frozen=True):
     step: list[Number]
     leaf: list[Amount]
@@ -228,4 +254,5 @@ class Plain(msgspec.Struct, frozen=True):
     facts: Facts
     steps: _Steps
     leaves: _Leaves
+    layers: _Layers
     values: _Values

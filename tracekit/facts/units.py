@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "NS_PER_MS",
     "NS_PER_S",
     "NS_PER_US",
     "count_of",
     "format_bytes",
+    "format_change",
     "format_count",
     "format_flop",
     "format_ns",
     "format_share",
+    "listed",
     "times",
 ]
 
@@ -35,6 +39,16 @@ def format_ns(ns: float | None) -> str:
         if abs(ns) >= size:
             return f"{_three_digits(ns / size)} {unit}"
     return f"{ns:.0f} ns"
+
+
+def format_change(ns: float | None) -> str:
+    """By how much a time differs, with its sign.
+
+    >>> format_change(3_907_825), format_change(-999), format_change(0)
+    ('+3.91 ms', '−999 ns', '0 ns')
+    """
+    sign = "" if not ns else "+" if ns > 0 else "−"
+    return NOT_CAPTURED if ns is None else f"{sign}{format_ns(abs(ns))}"
 
 
 def format_bytes(count: float | None) -> str:
@@ -65,10 +79,10 @@ def format_flop(count: float, *, per_second: bool = False) -> str:
 def format_share(part: float | None) -> str:
     """A ratio as a percentage with one decimal.
 
-    >>> format_share(0.31416), format_share(None)
-    ('31.4 %', '–')
+    >>> format_share(0.31416), format_share(-0.02), format_share(None)
+    ('31.4 %', '−2.0 %', '–')
     """
-    return NOT_CAPTURED if part is None else f"{100 * part:.1f} %"
+    return NOT_CAPTURED if part is None else f"{round(100 * part, 1) or 0:.1f} %".replace("-", "−")
 
 
 def format_count(count: int | None) -> str:
@@ -87,6 +101,15 @@ def count_of(count: int, one: str, many: str = "") -> str:
     ('1 step', '1,200 steps', '2 kernels were')
     """
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+def listed(parts: Sequence[str], word: str = "and") -> str:
+    """The parts one after the other, the last behind a word.
+
+    >>> listed(["a", "b", "c"]), listed(["a"])
+    ('a, b and c', 'a')
+    """
+    return f" {word} ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def times(count: int) -> str:

@@ -52,6 +52,11 @@ _COLOURS: Final = {
     "forward": "#4e79a7",
     "backward": "#9d6bb3",
     "data": "#e39a2d",
+    "slower": "#c3272f",
+    "a little slower": "#e39a97",
+    "in both": "#8b93a0",
+    "a little faster": "#96b2e3",
+    "faster": "#3567c4",
 }
 _OTHER: Final = "#8b93a0"
 _SERIES: Final = ("#4e79a7", "#f28e2b", "#59a14f", "#9d6bb3", "#4fa5a0", "#e8798a", "#9c755f", "#dcb53c")
@@ -191,7 +196,7 @@ def _icicle(axes: Axes, data: dict[str, Any]) -> None:
             edgecolor="white",
             linewidth=0.4,
             height=1,
-            label=kind,
+            label=data.get("kinds", {}).get(kind, kind),
         )
     for node in nodes:
         letters = int(LETTERS * node["value"] / total)
@@ -236,15 +241,21 @@ def _line(axes: Axes, data: dict[str, Any]) -> None:
             series["x"], series["y"], where="post", color=colour, label=_label(series["label"]), linewidth=1
         )
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_cell(value, data["unit"])))
-    _time_axis(axes, "time")
+    if ends := data.get("ends"):
+        axes.set_xticks(
+            [min(s["x"][0] for s in data["series"]), max(s["x"][-1] for s in data["series"])], ends
+        )
+    else:
+        _time_axis(axes, "time")
     axes.tick_params(labelsize=8)
     axes.set_ylim(bottom=0 if min(min(s["y"]) for s in data["series"]) >= 0 else None)
 
 
 def _curve(axes: Axes, data: dict[str, Any]) -> None:
     base = data.get("base", 2)
-    axes.set_xscale("log", base=base)
-    axes.set_yscale("log", base=base)
+    if base:
+        axes.set_xscale("log", base=base)
+        axes.set_yscale("log", base=base)
     for index, series in enumerate(data["series"]):
         colour, label = _SERIES[index % len(_SERIES)], _label(series["label"])
         if series["style"] == "dots":
@@ -254,7 +265,7 @@ def _curve(axes: Axes, data: dict[str, Any]) -> None:
                 axes.plot(series["x"], series["y"], color=colour, linewidth=1)
                 for x, y, mark in zip(series["x"], series["y"], marks, strict=True):
                     axes.annotate(plain(mark), (x, y), (4, 4), textcoords="offset points", fontsize=7)
-            elif base == 2:
+            elif base == 2 and all(float(x).is_integer() for x in series["x"]):  # such as numbers of ranks
                 axes.set_xticks(sorted(set(series["x"])))
         elif series["style"] == "dashes":
             axes.plot(series["x"], series["y"], color=_OTHER, label=label, linestyle="--", linewidth=1)
@@ -263,12 +274,15 @@ def _curve(axes: Axes, data: dict[str, Any]) -> None:
         else:
             axes.plot(series["x"], series["y"], color=colour, label=label, linewidth=1.2)
             axes.fill_between(series["x"], series["low"], series["high"], color=colour, alpha=0.15)
-    if any("marks" in series for series in data["series"]):  # else a narrow range of them may have no tick
+    if base and any(
+        "marks" in series for series in data["series"]
+    ):  # else a narrow range of them may have no tick
         powers = [log(value, base) for series in data["series"] for value in series["x"]]
         axes.set_xlim(base ** floor(min(powers)), base ** ceil(max(powers)))
         axes.set_ylim(top=1.5 * max(max(series["y"]) for series in data["series"]))
-    low = min(min(series["y"]) for series in data["series"])
-    axes.set_ylim(bottom=low / 1.5)
+    if base:
+        low = min(min(series["y"]) for series in data["series"])
+        axes.set_ylim(bottom=low / 1.5)
     for axis, title in ((axes.xaxis, data["x_title"]), (axes.yaxis, data["y_title"])):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_label_text(title, fontsize=8)

@@ -116,8 +116,9 @@ def _icicle(tree: pl.DataFrame, phases: pl.DataFrame) -> Iterator[Figure]:
         return
     nodes: list[dict[str, Any]] = []
     at = 0
+    times = dict(phases.select("phase", "device_ns").rows())
     for phase in PHASES:
-        value = int(phases.filter(pl.col("phase") == phase)["device_ns"].sum())
+        value = times.get(phase, 0)
         if value:
             nodes.append({"label": phase, "kind": phase, "depth": 0, "start": at, "value": value})
             nodes += _boxes(tree, phase, at, LEAST_BOX * total)
@@ -128,8 +129,9 @@ def _icicle(tree: pl.DataFrame, phases: pl.DataFrame) -> Iterator[Figure]:
 def _boxes(frame: pl.DataFrame, phase: str, start: int, least: float) -> Iterator[dict[str, Any]]:
     """The layers of a phase: each begins where the one beside it ends, the first of them where the one above does."""
     free = [start]  # by depth, where the next box begins
-    rows = frame.filter(pl.col(f"{phase}_ns") > 0).select("name", "depth", f"{phase}_ns").rows()
-    for name, depth, value in rows:
+    for name, depth, value in frame.select("name", "depth", f"{phase}_ns").rows():
+        if value <= 0:
+            continue
         at = free[depth]
         free[depth] += value
         del free[depth + 1 :]

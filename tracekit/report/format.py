@@ -12,8 +12,17 @@ import polars as pl
 
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.result import UNITS, unit_of
+from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import NO_LAYERS, PARTS_OF_STEP
-from tracekit.facts.units import count_of, format_bytes, format_count, format_flop, format_ns, format_share
+from tracekit.facts.units import (
+    count_of,
+    format_bytes,
+    format_change,
+    format_count,
+    format_flop,
+    format_ns,
+    format_share,
+)
 from tracekit.findings import bound_name
 from tracekit.names import category_name
 from tracekit.report.model import Column, Scalar, Section, Table, TraceInfo, Tree, Unit, Window
@@ -27,6 +36,7 @@ __all__ = [
     "arranged",
     "bound_name",
     "costliest",
+    "first_rows",
     "format_cell",
     "format_device",
     "format_excerpt",
@@ -37,6 +47,7 @@ __all__ = [
     "format_window",
     "is_silent",
     "legend",
+    "listed_tables",
     "missing",
     "shown_columns",
     "sorted_tree",
@@ -70,7 +81,7 @@ def format_value(value: Any, column: Column) -> str:
     """
     if isinstance(value, str):
         if column.name in _NAMED:
-            return category_name(value)
+            return cause_name(value) if value in CAUSES else category_name(value)
         if column.name == "cause":
             return cause_name(value)
         if column.name in SHAPES:
@@ -122,6 +133,7 @@ _FORMATS: Final[dict[Unit, Callable[[Any], str]]] = {
     "id": str,
     "device": lambda number: "host" if number < 0 else str(number),
     "ns": format_ns,
+    "change": format_change,
     "time": format_ns,
     "bytes": format_bytes,
     "ratio": format_share,
@@ -231,6 +243,15 @@ _TOLD: Final = {
 _OF_LAYERS: Final = {"layer", "name", "path", "pattern", "type"}
 
 
+def listed_tables(section: Section) -> list[Table]:
+    """The tables that a text shows: a time series only where it is the one table."""
+    return [
+        table
+        for table in section.tables
+        if not table.detail and (not table.series or len(section.tables) == 1)
+    ]
+
+
 def shown_columns(table: Table, names: Sequence[str] | None = None, *, zeros: bool = False) -> list[Column]:
     """The columns of these names (all when None) that hold anything, in this order.
 
@@ -247,13 +268,13 @@ def _says_something(table: Table, column: Column, *, zeros: bool) -> bool:
     rows = table.frame.height
     if not rows:
         return True
-    if values.null_count() == rows or (column.unit == "text" and not (values.fill_null("") != "").any()):
+    if values.null_count() == rows or (column.unit == "text" and not (values != "").any()):
         return False
     if column.name in REPEATS and REPEATS[column.name] in table.frame.columns:
         return bool((values != table.frame[REPEATS[column.name]]).any())
     if column.unit == "device":
         return rows == 1 or values.n_unique() > 1
-    return zeros or column.unit != "ns" or bool((values.fill_null(0) != 0).any())
+    return zeros or column.unit != "ns" or bool((values != 0).any())
 
 
 def arranged(table: Table) -> pl.DataFrame:
@@ -261,7 +282,7 @@ def arranged(table: Table) -> pl.DataFrame:
     tree = table.tree
     if tree is None or not tree.largest_first:
         return table.frame
-    return _by(table.frame, tree.measure)
+    return _by(table.frame, tree.measure, sizes=True)
 
 
 def sorted_tree(table: Table, column: Column) -> Table:
@@ -273,8 +294,9 @@ def sorted_tree(table: Table, column: Column) -> Table:
     )
 
 
-def _by(frame: pl.DataFrame, column: str, *, descending: bool = True) -> pl.DataFrame:
-    rank = frame.select(pl.col(column).rank("ordinal", descending=descending)).to_series()
+def _by(frame: pl.DataFrame, column: str, *, descending: bool = True, sizes: bool = False) -> pl.DataFrame:
+    value = pl.col(column).abs() if sizes else pl.col(column)
+    rank = frame.select(value.rank("ordinal", descending=descending)).to_series()
     key = rank.cast(pl.Int64).fill_null(frame.height + 1).to_numpy()
     return frame[depth_first(parent_rows(frame), key)]
 
@@ -285,7 +307,7 @@ def costliest(table: Table, rows: int) -> pl.DataFrame:
     if table.tree is None or frame.height <= rows:
         return frame.head(rows)
     above = parent_rows(frame).tolist()
-    measure = frame[table.tree.measure].fill_null(0).to_numpy()
+    measure = frame[table.tree.measure].fill_null(0).abs().to_numpy()
     kept: set[int] = set()
     for row in np.lexsort((np.arange(frame.height), frame["depth"].to_numpy(), -measure)).tolist():
         chain = _missing_chain(row, above, kept)
@@ -294,6 +316,28 @@ def costliest(table: Table, rows: int) -> pl.DataFrame:
         if len(kept) == rows:
             break
     return frame[sorted(kept)]
+
+
+def first_rows(table: Table, rows: int) -> pl.DataFrame:
+    """The first rows; of a `summed` table with more than fit one more, with the sums of the others.
+
+    >>> frame = pl.DataFrame({"name": ["a", "b", "c"], "ns": [5, 2, 1]})
+    >>> first_rows(Table("t", "T", frame, (), 3, summed=True), 1).rows()
+    [('a', 5), ('all 2 others', 3)]
+    """
+    frame = table.frame
+    if not table.summed or frame.height <= rows + 1:  # one row more takes no more room than the sum
+        return frame.head(rows + 1 if table.summed else rows)
+    others = frame.slice(rows)
+    texts = [name for name, kind in frame.schema.items() if not kind.is_numeric()]
+    first = next(name for name in (*table.short, *texts) if name in texts)
+    last = others.select(
+        pl.lit(f"all {others.height:,} others" if name == first else None, dtype=kind).alias(name)
+        if name in texts
+        else pl.col(name).sum()
+        for name, kind in frame.schema.items()
+    )
+    return pl.concat([frame.head(rows), last])
 
 
 def _missing_chain(row: int, above: list[int], kept: set[int]) -> list[int]:

@@ -15,11 +15,13 @@ from tracekit.report.format import (
     RIGHT_ALIGNED,
     bound_name,
     costliest,
+    first_rows,
     format_scalars,
     format_source,
     format_value,
     format_window,
     legend,
+    listed_tables,
     missing,
     shown_columns,
 )
@@ -103,7 +105,13 @@ def _section(section: Section, top: int) -> Iterator[str]:
     if section.error is not None:
         yield f"This analysis failed: {escape(section.error)}"
         return
-    yield escape(section.answer)
+    yield (
+        f"**{escape(section.tag.capitalize())}.** {escape(section.answer)}"
+        if section.tag
+        else escape(section.answer)
+    )
+    if section.points:
+        yield "\n".join(f"- **{escape(label)}**: {escape(text)}" for label, text in section.points)
     lacking = missing(section)
     if lacking:
         yield f"*Not captured: {escape(lacking)}.*"
@@ -111,9 +119,10 @@ def _section(section: Section, top: int) -> Iterator[str]:
         yield " · ".join(f"{escape(name)} {escape(value)}" for name, value in scalars)
     if section.findings:
         yield "\n".join(map(_finding, section.findings))
-    listed = [table for table in section.tables if not table.series or len(section.tables) == 1]
-    for table in listed:
-        yield from _table(table, top)
+    listed = listed_tables(section)
+    for number, table in enumerate(listed):
+        # Below a verdict the first table is enough until a reader wants more.
+        yield from _folded(table, top) if section.tag and number else _table(table, top)
     if names := legend(costliest(table, top) for table in listed):
         yield escape(names)
 
@@ -124,12 +133,21 @@ def _finding(finding: Finding) -> str:
     return f"{text} *Try:* {escape(finding.advice)}" if finding.advice else text
 
 
+def _folded(table: Table, top: int) -> Iterator[str]:
+    title, *rows = _table(table, top) if table.frame.height else [""]
+    if rows:
+        yield f"<details><summary>{title.replace('**', '')}</summary>"
+        yield from rows
+        yield "</details>"
+
+
 def _table(table: Table, top: int) -> Iterator[str]:
     if not table.frame.height:
         return
     columns = shown_columns(table, table.short or None)
-    frame = costliest(table, top) if table.tree is not None else table.frame.head(top)
-    more = f" ({frame.height} of {format_count(table.total_rows)})" if table.total_rows > frame.height else ""
+    frame = costliest(table, top) if table.tree is not None else first_rows(table, top)
+    shown = min(top, frame.height)
+    more = f" ({shown} of {format_count(table.total_rows)})" if table.total_rows > frame.height else ""
     yield f"**{escape(table.title)}**{more}"
     rows = [[escape(column.title) for column in columns]]
     rows += map(list, zip(*(_cells(frame[column.name], column) for column in columns), strict=True))

@@ -61,8 +61,8 @@ class Table:
     """Rows of one kind. `frame` has exactly the `columns`; `total_rows` counts the rows before any limit.
 
     `short` names the columns that fit a narrow page; `series` marks a time series, which is drawn, not listed. `hidden` names columns that only data have, no page.
-    `tree` is set when the rows form a tree. `kept` names columns that say what a row is, and go last where a page is narrow. Without a row in a
-    `main` table the section says nothing.
+    `detail` marks what only a page with room for it lists, or data. `summed` says that a page that has no room for all rows ends with one that sums the others. `tree` is set when the rows form a tree. `kept` names columns that say what a row is, and go last where a page is narrow. Without a row in a
+    `main` table the section says nothing. A `whole` one shows all its columns at first wherever there is room to scroll.
     """
 
     name: str
@@ -76,6 +76,9 @@ class Table:
     tree: Tree | None = None
     kept: tuple[str, ...] = ()
     main: bool = False
+    summed: bool = False
+    detail: bool = False
+    whole: bool = False
 
     def column(self, name: str) -> Column | None:
         """The column of this name, None when there is none."""
@@ -87,10 +90,10 @@ class Figure:
     """What to draw, as plain lists.
 
     `stack`: `{"unit", "rows": [{"label", "parts": [{"label", "value"}]}]}`; `bars`: `{"unit", "bars": [{"label",
-    "value"}]}`; `line`: `{"unit", "series": [{"label", "x": [ns], "y": [value]}]}`, where y holds until the next x;
-    `icicle`: `{"unit", "total", "nodes": [{"label", "kind", "depth", "start", "value"}]}`, boxes below each other;
+    "value"}]}`; `line`: `{"unit", "series": [{"label", "x": [ns], "y": [value]}]}`, where y holds until the next x; where x is no time, words for both `ends`;
+    `icicle`: `{"unit", "total", "nodes": [{"label", "kind", "depth", "start", "value"}]}`, boxes below each other; they may have a `hint`, and the figure words for its `kinds`;
     `curve`, on logarithmic axes: `{"x_title", "y_title", "series": [{"label", "style", "x", "y"}]}`, the style `dots`, `dashes`, or
-    `line`, which has a band from `low` to `high`; dots may have `names`, `sizes` (0 to 1) and `marks` (texts beside them; a line joins such dots), the axes a `base` other than 2;
+    `line`, which has a band from `low` to `high`; dots may have `names`, `sizes` (0 to 1) and `marks` (texts beside them; a line joins such dots), the axes a `base` other than 2, where 0 makes them linear;
     `heat`: `{"bin_ns", "span_ns", "maps": [{"label", "kind", "rows": [{"label", "ranks", "percent": [0 to 100, −1 for
     nothing]}]}]}`; rows of several ranks have their middle, and `least` and `most`.
     """
@@ -105,7 +108,7 @@ class Figure:
 class Section:
     """What one analysis found. `not_captured` says what the profile lacks and which flag captures it.
 
-    `error` is the one line of an analysis from another package that failed; None otherwise.
+    A `tag` of a word or two stands before the answer; the `points` below it are pairs of a label and a text. `error` is the one line of an analysis from another package that failed; None otherwise.
     """
 
     name: str
@@ -117,6 +120,8 @@ class Section:
     scalars: dict[str, Scalar] = field(default_factory=dict)
     figures: tuple[Figure, ...] = ()
     error: str | None = None
+    tag: str = ""
+    points: tuple[tuple[str, str], ...] = ()
 
     def table(self, name: str) -> Table | None:
         """The table of this name, None when there is none."""

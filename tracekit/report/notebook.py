@@ -73,7 +73,8 @@ def _section(section: Section, tables: int) -> Iterator[str]:
     if section.error is not None:
         yield paragraph(section.error, "This analysis failed:")
         return
-    yield paragraph(section.answer)
+    yield paragraph(section.answer, f"{section.tag.capitalize()}." if section.tag else "")
+    yield items((f"{label}:", text) for label, text in section.points)
     if lacking := missing(section):
         yield paragraph(lacking, "Not captured:")
     if scalars := format_scalars(section):

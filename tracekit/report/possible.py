@@ -36,11 +36,15 @@ def impossible(results: Mapping[str, Result]) -> Iterator[HealthItem]:
 
 
 def _broken(frame: pl.DataFrame) -> Iterator[str]:
-    numeric = [name for name, dtype in frame.schema.items() if dtype.is_numeric()]
-    checked = [name for name in numeric if _AMOUNT.search(name) or _SHARE.search(name)]
-    if not checked or not frame.height:
-        return
-    ends = frame.select(pl.col(checked).min(), pl.col(checked).max().name.suffix(" max")).row(0)
-    for name, low, high in zip(checked, ends, ends[len(checked) :], strict=False):
-        if low is not None and (low < -_ROUNDING or (_SHARE.search(name) and high > 1 + _ROUNDING)):
-            yield name
+    for column in frame if frame.height else ():
+        is_share = _SHARE.search(column.name) is not None
+        if not column.dtype.is_numeric() or not (is_share or _AMOUNT.search(column.name)):
+            continue
+        least, most = _number(column.min()), _number(column.max())
+        if least < -_ROUNDING or (is_share and most > 1 + _ROUNDING):
+            yield column.name
+
+
+def _number(value: object) -> float:
+    """The value; 0, which can be, of a column that has none."""
+    return value if isinstance(value, int | float) else 0

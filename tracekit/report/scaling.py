@@ -9,7 +9,7 @@ import polars as pl
 
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.result import Unit, column_of
-from tracekit.facts.units import count_of, format_bytes, format_ns, format_share
+from tracekit.facts.units import count_of, format_bytes, format_ns, format_share, listed
 from tracekit.names import category_name, clean_frame
 from tracekit.report.model import Column, Figure, Section, Table
 from tracekit.scaling import HOPS, PARTS, Fit, Run, Scaling
@@ -139,7 +139,7 @@ def _costs(scaling: Scaling, row: dict[str, Any]) -> Iterator[str]:
         for part in reversed(told)
         if losses[part] < 0
     ]
-    texts = ([f"it loses {_listed(cost)}"] if cost else []) + ([_listed(gain)] if gain else [])
+    texts = ([f"it loses {listed(cost)}"] if cost else []) + ([listed(gain)] if gain else [])
     if texts:
         text = "; ".join(texts)
         yield f"{text[:1].upper()}{text[1:]}."
@@ -159,10 +159,6 @@ def _in_words(scaling: Scaling, row: dict[str, Any], part: str, *, less: bool = 
     most = causes.sort("loss_share", descending=True).row(0, named=True)
     mostly = most["cause"] and most["loss_share"] >= MOSTLY * row["idle_loss_share"]
     return f"{words} (mostly {cause_name(most['cause'])})" if mostly else words
-
-
-def _listed(parts: Sequence[str], word: str = "and") -> str:
-    return f" {word} ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def _batches(scaling: Scaling) -> Iterator[str]:
@@ -197,7 +193,7 @@ def _law(scaling: Scaling) -> Iterator[str]:
     best = [fit for fit in scaling.steps if fit.best]
     amdahl = next((fit for fit in scaling.steps if fit.law == "amdahl" and (fit.best or not best)), None)
     if len(best) > 1:
-        yield f"Step times fit {_listed([LAWS[fit.law] for fit in best], 'or')} equally well."
+        yield f"Step times fit {listed([LAWS[fit.law] for fit in best], 'or')} equally well."
     elif best and not amdahl:
         yield f"Step times fit {LAWS[best[0].law]} best."
     elif scaling.kind != "unknown" and not best:
@@ -234,7 +230,7 @@ def _rests_on(scaling: Scaling) -> Iterator[str]:
 
 def _gap(run: Run) -> str:
     which = (
-        f" (not {_listed([str(rank) for rank in run.missing])})" if 0 < len(run.missing) <= MOST_NAMED else ""
+        f" (not {listed([str(rank) for rank in run.missing])})" if 0 < len(run.missing) <= MOST_NAMED else ""
     )
     return f"{run.name} has {run.traced} of {run.ranks}{which}"
 

@@ -90,6 +90,8 @@ def _best(found: Trajectories) -> Iterator[str]:
         else:
             yield f"{program} is fastest with {name}: {rate} samples a second, {gain}."
         yield from _how_sure(one, names)
+    if found.recommendations and not any(run.repeats for run in found.runs):
+        yield "Each configuration was run once, so what changes from run to run does not show; `tracekit sweep --repeat 3` shows it."
 
 
 def _how_sure(one: Recommendation, names: Sequence[str]) -> Iterator[str]:

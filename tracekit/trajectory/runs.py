@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import log
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from tracekit.sweep_index import DONE, INDEX_FILE, OUT_OF_MEMORY, read_index
 from tracekit.trace import Schema, Trace
 from tracekit.trajectory.labels import ASSUMED_ERROR
 
-__all__ = ["LEVELS", "WORK", "Run", "Swept", "error_of", "read_runs", "settings_of"]
+__all__ = ["LEVELS", "TYPES", "WORK", "Run", "Swept", "error_of", "pooled", "read_runs", "settings_of"]
 
 LEVELS: Final = ("model", "layer type", "kernel class")
 WORK: Final[Schema] = {
@@ -37,6 +38,9 @@ WORK: Final[Schema] = {
 """Columns of `Run.work`: of a step and of one rank. `time_ns` of the model is that of the step, else that of the row's activities;
 `error` is its standard error, relative to it; `covered_share` is the part of the activities' time of which FLOPs are known, `share`
 that of the row in all of it."""
+
+TYPES: Final[Schema] = {"type": pl.String, "time_ns": pl.Float64}
+"""Columns of `Run.types`: of a step and of one rank, the summed time of the activities."""
 
 _LEAST_ERROR: Final = 0.01
 """Two runs of a program rarely agree better, which the scatter of the steps within a run does not show."""
@@ -66,11 +70,31 @@ class Run:
     """Of one of its devices, or of the processors with this number of threads; None if they are not known."""
     devices: int = 1
     """Of a rank."""
+    repeats: tuple[tuple[int, ...], ...] = ()
+    """The step times of more runs with the same settings."""
+    spread: float = 0.0
+    """The standard error of the time of one run by what changes from run to run, relative to it; 0 if no settings were run twice."""
+    types: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=TYPES))
+    """The time of each layer type in a step, with or without known FLOPs (`TYPES`); empty without a trace."""
+    parameters: int | None = None
+    """Of the model; None if they were not counted."""
+    counted_flops: int | None = None
+    """Of a step and a rank, as the capture counted them; None if it did not."""
 
     @property
     def time_ns(self) -> float | None:
-        """The trimmed mean of the step times; None without steps."""
-        return trimmed_mean(self.step_times)
+        """The trimmed mean of the step times, of several runs that of their times; None without steps."""
+        return trimmed_mean([time for each in self._timed if (time := trimmed_mean(each)) is not None])
+
+    @property
+    def error(self) -> float:
+        """The standard error of the time, relative to it: by the steps, or by the runs where that is more."""
+        count = len(self._timed)
+        return max(*map(error_of, self._timed), self.spread) / count**0.5 if count else error_of(())
+
+    @property
+    def _timed(self) -> list[tuple[int, ...]]:
+        return [each for each in (self.step_times, *self.repeats) if each]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,6 +138,49 @@ def settings_of(manifest: Manifest) -> dict[str, Setting | None]:
     if chosen.threads is None:
         settings["threads"] = manifest.cpu_threads or None
     return {name: value for name, value in settings.items() if name not in _IGNORED}
+
+
+def pooled(runs: Sequence[Run]) -> list[Run]:
+    """One run for each combination of settings, with the step times of all that have it, and the spread between such runs."""
+    alike: dict[tuple[object, ...], list[Run]] = {}
+    for run in runs:
+        alike.setdefault(tuple(sorted(run.settings.items())), []).append(run)
+    joined = [_joined(group) for group in alike.values()]
+    spread = _spread(joined)
+    return [replace(run, spread=spread, work=_timed(replace(run, spread=spread))) for run in joined]
+
+
+def _joined(group: Sequence[Run]) -> Run:
+    """The first run that has points, with the times of the others that were timed like it."""
+    first = max(group, key=lambda run: (run.undisturbed, run.work.height > 0))
+    others = [run.step_times for run in group if run is not first and run.undisturbed == first.undisturbed]
+    return replace(first, repeats=tuple(others))
+
+
+def _spread(runs: Sequence[Run]) -> float:
+    """The standard deviation of the logarithms of the times of runs that have the same settings, wider for few of them."""
+    squares, freedom = 0.0, 0
+    for run in runs:
+        logs = [log(time) for each in (run.step_times, *run.repeats) if (time := trimmed_mean(each))]
+        squares += float(np.var(logs)) * len(logs) if logs else 0.0
+        freedom += max(len(logs) - 1, 0)
+    return (squares / freedom) ** 0.5 * t_quantile(freedom) / t_quantile(10**9) if freedom else 0.0
+
+
+def _timed(run: Run) -> pl.DataFrame:
+    """The work of a run with the time of all runs with its settings as that of its model."""
+    if not run.repeats or run.time_ns is None:
+        return run.work
+    time = run.time_ns
+    of_step = {
+        "time_ns": pl.lit(time),
+        "error": pl.lit(run.error),
+        "flops_per_s": pl.col("flops") / time * 1e9,
+    }
+    of_model = pl.col("level") == "model"
+    return run.work.with_columns(
+        pl.when(of_model).then(to).otherwise(name).alias(name) for name, to in of_step.items()
+    )
 
 
 def error_of(times: Sequence[int]) -> float:
@@ -180,6 +247,9 @@ def _run(file: RunFiles, manifest: Manifest, read: Callable[[Path], Trace], step
         work=pl.DataFrame(schema=WORK) if scope is None else _work(scope, times),
         ceilings=None if scope is None else _ceilings(scope),
         devices=1 if scope is None else max(1, scope.activities["device_id"].n_unique()),
+        types=pl.DataFrame(schema=TYPES) if scope is None else _types(scope),
+        parameters=manifest.parameters,
+        counted_flops=manifest.flops_per_step,
     )  # fmt: skip
 
 
@@ -187,6 +257,11 @@ def _ceilings(scope: Scope) -> Ceilings | None:
     """Those of its devices; None if they differ, or are not known."""
     found = list(device_ceilings(scope).values())
     return found[0] if found and all(one == found[0] for one in found) else None
+
+
+def _types(scope: Scope) -> pl.DataFrame:
+    per_step = pl.col("device_ns") / (scope.steps.height or 1)
+    return roofline(scope).types.select(pl.col("type").cast(pl.String), per_step.alias("time_ns"))
 
 
 def _work(scope: Scope, times: Sequence[int]) -> pl.DataFrame:

@@ -14,7 +14,7 @@ from tracekit.manifest import PRECISIONS, Setting
 from tracekit.trace import Schema
 from tracekit.trajectory.labels import KEYS, Point, segment_of
 from tracekit.trajectory.recommend import NUMERIC, Recommendation, Trial, recommend
-from tracekit.trajectory.runs import LEVELS, Run, Swept, error_of
+from tracekit.trajectory.runs import LEVELS, Run, Swept, pooled
 
 __all__ = ["POINTS", "SEGMENTS", "Trajectories", "trajectories_of", "varied_keys"]
 
@@ -72,19 +72,12 @@ def varied_keys(runs: Sequence[Run]) -> list[str]:
 def trajectories_of(swept: Swept, key: str) -> Trajectories:
     """The trajectories of these runs along the setting `key` (one of `labels.KEYS`), one for each combination of the others.
 
-    The batch of a rank may differ along `ranks`. Of several runs with the same settings the first counts.
+    The batch of a rank may differ along `ranks`. Runs with the same settings count as one (`runs.pooled`).
     """
     left_out = [*swept.left_out]
-    runs: dict[tuple[object, ...], Run] = {}
-    for run in swept.runs:
-        told = tuple(sorted(run.settings.items()))
-        if run.settings.get(key) is None:
-            left_out.append(f"{run.name}: its {key.replace('_', ' ')} is not known")
-        elif told in runs:
-            left_out.append(f"{run.name}: it has the settings of {runs[told].name}, which counts")
-        else:
-            runs[told] = run
-    kept = list(runs.values())
+    unknown = [run.name for run in swept.runs if run.settings.get(key) is None]
+    left_out += [f"{name}: its {key.replace('_', ' ')} is not known" for name in unknown]
+    kept = pooled([run for run in swept.runs if run.settings.get(key) is not None])
     groups = _groups(kept, key)
     lacking = [run.name for run in kept if not run.work.height]
     left_out += [f"{name}: no point: FLOPs or bytes were not captured" for name in lacking]
@@ -247,7 +240,7 @@ def _trial(run: Run, varied: set[str]) -> Trial | None:
         place=place,
         samples=float(run.samples or place["batch"] * place["ranks"]),
         time_ns=time,
-        error=error_of(run.step_times),
+        error=run.error,
         choice=tuple(
             (name, value) for name, value in run.settings.items() if name not in (*NUMERIC, *_IDENTITY)
         ),

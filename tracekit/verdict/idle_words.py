@@ -16,7 +16,7 @@ from tracekit.facts.stack_names import PARTS_OF_STEP
 from tracekit.facts.units import NS_PER_US, format_ns, format_share
 from tracekit.names import short_frame, shorten_name
 
-__all__ = ["MOSTLY", "HostCode", "host_code", "in_long_gaps", "main_cause", "where"]
+__all__ = ["IDLE_PHRASES", "MOSTLY", "HostCode", "host_code", "in_long_gaps", "main_cause", "where"]
 
 MOSTLY: Final = 0.5
 """The headline names a line, layer or operator if half of the cause's time lies there."""
@@ -37,7 +37,7 @@ _SAMPLED: Final = " according to samples"
 _POOLED: Final = r"#(?![A-Za-z])"
 """Ranges that differ in numbers only are one range, with # for the numbers. (Names as `Optimizer.step#AdamW.step` have a # of their own.)"""
 
-_PHRASES: Final = {
+IDLE_PHRASES: Final = {
     "synchronisation": "in calls that wait for the device",
     "data_loading": "for data",
     "allocation": "for memory allocation",
@@ -68,7 +68,7 @@ def main_cause(results: Mapping[str, Result], device_id: int, basis: int, *, fra
         return where(results, cause, device_id)
     place = where(results, cause, device_id)
     unseen = cause in HOST_CODE and not place and not frames
-    what = "with no record of what the host did" if unseen else f"{_PHRASES[cause]}{place}"
+    what = "with no record of what the host did" if unseen else f"{IDLE_PHRASES[cause]}{place}"
     return f", including {format_share(ns / basis)} {what}"
 
 
@@ -93,7 +93,7 @@ def host_code(results: Mapping[str, Result], device_id: int) -> HostCode | None:
     cause, ns, _ = causes[0]
     functions = results["idle"].tables().get("by_function")
     return HostCode(
-        _PHRASES[cause], ns, where(results, cause, device_id), formats_text(functions) is not None, cause
+        IDLE_PHRASES[cause], ns, where(results, cause, device_id), formats_text(functions) is not None, cause
     )
 
 
@@ -105,7 +105,7 @@ def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:
 
 def _host_causes(results: Mapping[str, Result], device_id: int) -> list[tuple[str, int, int]]:
     """The causes on the host, largest first, each with its time in ns and its number of gaps."""
-    mine = (pl.col("device_id") == device_id) & pl.col("cause").is_in(list(_PHRASES))
+    mine = (pl.col("device_id") == device_id) & pl.col("cause").is_in(list(IDLE_PHRASES))
     causes = results["idle"].tables()["by_cause"].filter(mine).select("cause", "total_ns", "gaps")
     return causes.sort("total_ns", descending=True, maintain_order=True).rows()
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracekit.report.model import Report, Section, Table
     from tracekit.trace import Trace
 
-__all__ = ["Part", "analysis", "command_of", "counters", "idle", "kernels", "ops", "roofline", "run_analysis"]
+__all__ = ["Part", "analysis", "command_of", "run_analysis"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +87,6 @@ def analysis(
     if not traces:
         raise UsageError("no trace is given", remedy="give a trace file after the name of the analysis")
     run_analysis(name, Request(traces, Selection(step=step, window=window), format_=format_, output=output))
-
-
-def command_of(name: str) -> Callable[..., None]:
-    """The command of an analysis without its own flags."""
-
-    def command(*, request: Request) -> None:
-        run_analysis(name, request)
-
-    command.__name__ = name
-    return with_flags(command)
 
 
 def run_analysis(
@@ -291,3 +281,17 @@ def ops(
     """Run `ops`; the registry has its help."""
     tables = ("by_shape",) if by_shape else None if request.table else ("by_operator",)
     run_analysis("ops", request, None if tables is None else Part(tables, "shapes"))
+
+
+_WITH_OWN_FLAGS: Final = (counters, idle, kernels, roofline, ops)
+
+
+def command_of(name: str) -> Callable[..., None]:
+    """The command of an analysis."""
+
+    def command(*, request: Request) -> None:
+        run_analysis(name, request)
+
+    command.__name__ = name
+    own = {one.__name__: one for one in _WITH_OWN_FLAGS}
+    return own.get(name) or with_flags(command)

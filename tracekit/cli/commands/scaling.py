@@ -14,13 +14,14 @@ from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Reading, with_flags
 from tracekit.cli.sources import expanded
-from tracekit.errors import InconclusiveError, UnreadableTraceError
+from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError
 from tracekit.files import keep_inputs
 from tracekit.report import formats
 from tracekit.report.formats import Can
 
 if TYPE_CHECKING:
     from tracekit.job.rank_set import Member
+    from tracekit.report.model import Section
     from tracekit.scaling import Run
 
 __all__ = ["scaling"]
@@ -36,12 +37,24 @@ class Batch(str, Enum):
 @with_flags
 def scaling(
     runs: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             metavar="RUN...",
-            help="Runs of one program: each a trace, a folder or a pattern of the traces of its ranks. A folder may also hold several runs.",
+            help="Runs of one program: each a trace, a folder or a pattern of the traces of its ranks. A folder may also hold several runs. "
+            "Or results of MLPerf training: logs, or folders of them.",
         ),
-    ],
+    ] = None,
+    fit: Annotated[
+        Path | None, flags.flag("Results of MLPerf training to forecast from.", "--fit", metavar="RESULTS")
+    ] = None,
+    questions: Annotated[
+        Path | None,
+        flags.flag(
+            "A CSV of configurations (benchmark, accelerators, batch, epochs): forecast their time to train.",
+            "--forecast",
+            metavar="FILE",
+        ),
+    ] = None,
     without_batch: Annotated[
         Batch | None,
         flags.flag(
@@ -63,7 +76,15 @@ def scaling(
 
     The speed-up and efficiency of each run, what efficiency is lost to, and the laws that the step times follow.
     """
+    if fit is not None or questions is not None:
+        _forecast(fit, questions, output, unused=runs)
+        return
+    if not runs:
+        raise UsageError("scaling needs runs", remedy="name runs, or --fit RESULTS --forecast FILE")
     chosen = formats.choose_format(Can.REPORT, format_, output, command="scaling", several=True)
+    if (section := _of_results(runs)) is not None:
+        out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format)
+        return
     compared = _compared(_read(runs, step, jobs, reading))
     from tracekit.report.scaling import scaling_section
     from tracekit.scaling import scaling_of
@@ -72,6 +93,49 @@ def scaling(
         scaling_of(compared, without_batch=None if without_batch is None else without_batch.value)
     )
     out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format)
+
+
+def _forecast(
+    fit: Path | None, questions: Path | None, output: Path | None, unused: Sequence[Path] | None
+) -> None:
+    """Write the answers as CSV. Raises UsageError unless both files are given, and nothing else."""
+    if fit is None or questions is None or unused:
+        raise UsageError(
+            "a forecast needs --fit and --forecast, and no runs",
+            remedy="tracekit scaling --fit RESULTS --forecast FILE -o ANSWERS.csv",
+        )
+    from tracekit.mlperf import cells_of, read_results
+    from tracekit.mlperf.questions import answers_of, read_questions
+
+    rows = read_questions(questions)
+    keep_inputs([questions])
+    answers = answers_of(cells_of(read_results([fit]).runs), rows)
+    unknown = answers["predicted"].null_count()
+    if unknown:
+        out.say(f"tracekit: the results do not tell {unknown} of {answers.height} times")
+    out.emit_frame(answers, formats.Format.csv, output)
+
+
+def _of_results(paths: Sequence[Path]) -> Section | None:
+    """The section of results of MLPerf; None if the paths are not such. Raises UsageError if only some are."""
+    from tracekit.mlperf import holds_results, read_results
+
+    of_mlperf = [holds_results(path) for path in paths]
+    if not any(of_mlperf):
+        return None
+    if not all(of_mlperf):
+        other = paths[of_mlperf.index(False)]
+        raise UsageError(
+            "it holds no log of MLPerf's, as the others do",
+            path=other,
+            remedy="give results, or runs of one program",
+        )
+    from tracekit.report.mlperf import mlperf_section
+
+    results = read_results(paths)
+    for line in results.left_out:
+        out.say(f"tracekit: left out: {line}")
+    return mlperf_section(results)
 
 
 def _read(runs: Sequence[Path], step: str | None, jobs: int | None, reading: Reading) -> list[Run]:

@@ -71,7 +71,7 @@ def sweep(
     """
     chosen = format_of(format_, None, command="sweep")
     combinations, settings, options, levels = (
-        grid.of(workload),
+        grid.of(workload, setup.settings.seed),
         setup.settings,
         Profile().of(extent.length),
         extent.chosen,

@@ -31,6 +31,11 @@ KNOWN_KINDS: Final = frozenset(
             "data",
             "set-up",
             "waits",
+            "in-both",
+            "slower",
+            "a-little-slower",
+            "a-little-faster",
+            "faster",
         ),
     }
 )
@@ -165,10 +170,11 @@ def _icicle(figure: Figure) -> Chart:
         length = _percent(node["value"], total)
         kind = kind_class(node["kind"])
         label = node["label"] if length >= LABELLED else ""
-        hint = f"{node['label']}: {value} ({share})"
+        hint = node.get("hint", f"{node['label']}: {value} ({share})")
         boxes.append(Box(kind, _percent(node["start"], total), length, node["depth"], label, hint))
-        if node["depth"] == 0:
+        if node["depth"] == 0 and "kinds" not in figure.data:
             legend.append(Bar(node["label"], kind, length, value, share))
+    legend += [Bar(word, kind_class(kind), 0, "", "") for kind, word in figure.data.get("kinds", {}).items()]
     levels = max((node["depth"] for node in nodes), default=0) + 1
     return Chart(figure.name, figure.title, "icicle", legend=tuple(legend), boxes=tuple(boxes), levels=levels)
 
@@ -209,7 +215,10 @@ def _bars(figure: Figure) -> Chart:
 
 
 def _bar(label: str, kind: str, value: int, unit: Any, greatest: int, total: int) -> Bar:
-    cell, share = format_cell(value, unit), format_share(value / total)
+    cell = format_cell(value, unit)
+    share = (
+        "" if unit == "number" else format_share(value / total)
+    )  # plain numbers, such as ratios, have no sum
     return Bar(label, kind_class(kind), _percent(value, greatest), cell, share)
 
 
@@ -219,19 +228,27 @@ def _lines(figure: Figure) -> Chart:
     high = max(one["x"][-1] for one in series)
     top = max(max(one["y"]) for one in series) or 1
     bottom = min(0, *(min(one["y"]) for one in series))
-    lines = tuple(_line(one, index, (low, high), (bottom, top), unit) for index, one in enumerate(series))
+    ends = figure.data.get("ends")
+    first, last = ends or [format_cell(x, "time") for x in (low, high)]
+    lines = tuple(
+        _line(one, index, (low, high), (bottom, top), unit, holds=not ends)
+        for index, one in enumerate(series)
+    )
     return Chart(
         figure.name,
         figure.title,
         "line",
         lines=lines,
         top=format_cell(top, unit),
-        first=format_cell(low, "time"),
-        last=format_cell(high, "time"),
+        first=first,
+        last=last,
     )
 
 
-def _line(one: dict[str, Any], index: int, span: tuple[int, int], limits: tuple[int, int], unit: Any) -> Line:
+def _line(
+    one: dict[str, Any], index: int, span: tuple[int, int], limits: tuple[int, int], unit: Any, *, holds: bool
+) -> Line:
+    """A series; its last value `holds` until the end of the figure."""
     low, high = span
     bottom, top = limits
     across, up = PATH_WIDTH / max(high - low, 1), PATH_HEIGHT / max(top - bottom, 1)
@@ -241,7 +258,7 @@ def _line(one: dict[str, Any], index: int, span: tuple[int, int], limits: tuple[
         # a value holds until the next one: first across, then up or down
         pieces.append(f"M{at:.1f} {height:.1f}" if last is None else f"H{at:.1f}V{height:.1f}")
         last = height
-    path = "".join(pieces) + f"H{PATH_WIDTH}"
+    path = "".join(pieces) + (f"H{PATH_WIDTH}" if holds else "")
     zero = PATH_HEIGHT + bottom * up
     start = (one["x"][0] - low) * across
     area = f"{path}V{zero:.1f}H{start:.1f}Z"

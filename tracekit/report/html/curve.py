@@ -1,4 +1,4 @@
-"""Curves on logarithmic axes as shapes for the page."""
+"""Curves on logarithmic or linear axes as shapes for the page."""
 
 from __future__ import annotations
 
@@ -53,11 +53,13 @@ class _Axis:
     begin: float
     end: float
     base: float
+    """0 for a linear axis; else `low` and `high` are powers of it."""
 
     def at(self, value: float) -> float:
         """The place of a value, at an end of the axis if it lies beyond."""
-        inside = min(max(value, self.base**self.low), self.base**self.high)
-        share = (log(inside, self.base) - self.low) / (self.high - self.low)
+        if self.base:
+            value = log(max(value, self.base**self.low), self.base)
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return round(self.begin + share * (self.end - self.begin), 1)
 
 
@@ -77,12 +79,20 @@ def curves(figure: Figure) -> Curves:
 
 
 def _axis(values: Sequence[float], begin: float, end: float, base: float) -> _Axis:
+    if not base:
+        margin = (max(values) - min(values)) / 20 or abs(values[0]) / 20 or 1.0
+        return _Axis(min(values) - margin, max(values) + margin, begin, end, base)
     powers = [log(value, base) for value in values if value > 0]
     low, high = floor(min(powers)), ceil(max(powers))
     return _Axis(low, max(high, low + 1), begin, end, base)
 
 
 def _ticks(axis: _Axis) -> tuple[tuple[float, str], ...]:
+    if not axis.base:
+        power = 10 ** floor(log((axis.high - axis.low) / 4, 10))
+        width = next(power * each for each in (1, 2, 5, 10) if (axis.high - axis.low) / (power * each) <= 8)
+        places = [width * each for each in range(ceil(axis.low / width), floor(axis.high / width) + 1)]
+        return tuple((axis.at(place), f"{place:.6g}") for place in places)
     every = ceil((axis.high - axis.low) / 10)
     powers = range(int(axis.low), int(axis.high) + 1, every)
     return tuple((axis.at(axis.base**power), f"{axis.base**power:g}") for power in powers)

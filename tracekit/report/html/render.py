@@ -24,6 +24,7 @@ from tracekit.report.format import (
     RIGHT_ALIGNED,
     bound_name,
     costliest,
+    first_rows,
     format_cell,
     format_scalars,
     format_source,
@@ -77,7 +78,7 @@ MOST_HEADLINES: Final = 4
 LEAST_LAYER: Final = 0.05
 """A smaller share of the window makes no card of a layer beside the verdict."""
 
-DRAWN: Final = frozenset({"breakdown", "steps", "scaling"})
+DRAWN: Final = frozenset({"breakdown", "steps", "scaling", "diff", "compare"})
 """Sections that open with their figure, not with a table."""
 JOINT: Final = ("ranks", "heat", "beside")
 """What of the joint view of a job is open, in this order."""
@@ -110,6 +111,8 @@ class Grid:
     hints: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     total_rows: int
+    whole: bool
+    """Whether all columns are visible at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,12 @@ def render_reports(
 def render_alone(section: Section, _page: Page) -> str:
     """The page of one section that is of no single trace."""
     view, title = _view(section, frozenset()), section.name.capitalize()
-    view["folds"] = [replace(fold, open=True) for fold in view["folds"]]
+    first = next((fold for fold in view["folds"] if fold.kind == "grid"), None)
+    view["folds"] = [
+        # Below a verdict are many tables, of which a reader opens the one that he needs.
+        replace(fold, open=not section.tag or fold is first or fold.kind in ("drawing", "tree"))
+        for fold in view["folds"]
+    ]
     return _page_of(title=title, source="", bodies=[], compared=[], overview=view, schema=SCHEMA_VERSION)
 
 
@@ -369,7 +377,7 @@ def _shown(tree: Branches) -> str:
 
 
 def _grid(section: Section, table: Table) -> Grid:
-    frame = table.frame.head(MAX_ROWS)
+    frame = first_rows(table, MAX_ROWS)
     others = [name for name in frame.columns if name not in table.short]
     # figures before names, and what is the same in every row last: it tells a reader the least
     ordered = [
@@ -379,7 +387,8 @@ def _grid(section: Section, table: Table) -> Grid:
     columns = tuple(column for column in shown_columns(table, ordered) if column.name != "activity_id")
     cells = [_cells(frame[column.name], column) for column in columns]
     hints = tuple(meaning(section.name, column.name) for column in columns)
-    return Grid(table.name, table.title, columns, hints, tuple(zip(*cells, strict=True)), table.total_rows)
+    rows = tuple(zip(*cells, strict=True))
+    return Grid(table.name, table.title, columns, hints, rows, table.total_rows, table.whole)
 
 
 def _is_text(table: Table, name: str) -> bool:

@@ -32,8 +32,19 @@ MOST_SIBLINGS: Final = 8
 LEAST_SIBLING: Final = 0.005
 """So do those with a smaller part of the time, if there are several."""
 
-FIGURES: Final = ("device_ns", "share", "device_own_ns", "calls", "host_ns")
+FIGURES: Final = (
+    "device_ns",
+    "share",
+    "device_own_ns",
+    "calls",
+    "host_ns",
+    "tree_base_ns",
+    "tree_new_ns",
+    "tree_delta_ns",
+)
 _SUMS: Final = (*FIGURES, *(f"{phase}_ns" for phase in PHASES))
+_CHANGE: Final = "tree_delta_ns"
+"""What the tree of two runs has instead of phases."""
 NAME_WIDTH: Final = 64
 
 
@@ -69,6 +80,8 @@ def repeats_as_one(table: Table) -> Table | None:
     Siblings repeat if they have one type and names that differ in a number only, as in the patterns of layers.
     """
     frame = table.frame
+    if "source" not in frame.columns:  # what names its layers so is not known
+        return None
     stems = frame.select(_stem()).to_series().to_list()
     above = parent_rows(frame).tolist()
     groups: dict[tuple[int, str, str | None], int] = {}
@@ -140,17 +153,24 @@ def branches(table: Table, *, folded: bool) -> Branches:
     figures = [
         one for one in figures if one.name in frame.columns and frame[one.name].null_count() < frame.height
     ]
-    walk = _Walk(frame, figures, folded=folded)
+    measure = _CHANGE if _CHANGE in frame.columns else "device_ns"
+    walk = _Walk(frame, figures, measure, folded=folded)
     nodes, ends = walk.nodes()
-    phases = [phase for phase in PHASES if (frame[f"{phase}_ns"] > 0).any()]
     return Branches(
         table.title,
         tuple(column.title for column in figures),
         tuple(nodes),
         ends,
-        tuple((kind_class(phase), phase.replace("_", "-")) for phase in phases),
+        tuple((kind_class(kind), kind.replace("_", "-")) for kind in _kinds(frame)),
         table.total_rows,
     )
+
+
+def _kinds(frame: pl.DataFrame) -> list[str]:
+    """What bars have pieces of."""
+    if _CHANGE in frame.columns:
+        return [*SIDES]
+    return [phase for phase in PHASES if (frame[f"{phase}_ns"] > 0).any()]
 
 
 Place = int | tuple[int, ...]
@@ -160,13 +180,20 @@ Place = int | tuple[int, ...]
 class _Walk:
     """The walk through a tree that makes its nodes."""
 
-    def __init__(self, frame: pl.DataFrame, figures: list[Column], *, folded: bool) -> None:
+    def __init__(self, frame: pl.DataFrame, figures: list[Column], measure: str, *, folded: bool) -> None:
         """Parents and their rows; `frame` has each row before those below it."""
         self.rows, self.figures, self.folded = frame.rows(named=True), figures, folded
+        self.measure = measure
         self.below: dict[int, list[int]] = {}
         for row, parent in enumerate(parent_rows(frame).tolist()):
             self.below.setdefault(parent, []).append(row)
-        self.greatest = max((row["device_ns"] or 0 for row in self.rows), default=0) or 1
+        self.summed = [column.name for column in figures if column.unit != "text"]
+        if measure == _CHANGE:
+            self.parts, lengths = _side_parts, ["tree_base_ns", "tree_new_ns"]
+        else:
+            self.parts, lengths = _phase_parts, [measure]
+            self.summed += [f"{phase}_ns" for phase in PHASES]
+        self.greatest = max((row[name] or 0 for row in self.rows for name in lengths), default=0) or 1
         self.total = sum(map(self._cost, self.below.get(-1, [])))
         self.opened = self._opened()
 
@@ -184,7 +211,8 @@ class _Walk:
         return list(rows) if few else [*rows[:most], tuple(rows[most:])]
 
     def _cost(self, row: int) -> int:
-        return self.rows[row]["device_ns"] or 0
+        cost: int = self.rows[row][self.measure] or 0
+        return abs(cost)
 
     def _opened(self) -> set[int]:
         """The rows that are open at first: the costliest first, as long as no more than `OPEN_LAYERS` rows are visible."""
@@ -227,7 +255,7 @@ class _Walk:
             type=shorten_name(row["type"] or "", NAME_WIDTH),
             path=row["path"],
             figures=tuple(format_cell(row[column.name], column.unit) for column in self.figures),
-            parts=tuple(_phase_parts(row, self.greatest)),
+            parts=tuple(self.parts(row, self.greatest)),
             inner=inner,
             open=place in self.opened,
             ends=ends,
@@ -235,10 +263,13 @@ class _Walk:
 
     def _more(self, places: tuple[int, ...]) -> dict[str, Any]:
         """The sums over rows that stand behind one."""
-        names = {column.name for column in self.figures} | {f"{phase}_ns" for phase in PHASES}
-        values = {name: [v for at in places if (v := self.rows[at][name]) is not None] for name in names}
+        values = {
+            name: [v for at in places if (v := self.rows[at][name]) is not None]
+            for name in dict.fromkeys(self.summed)
+        }
         sums = {name: sum(given) if given else None for name, given in values.items()}
-        return {"name": f"{len(places)} more", "type": "", "path": "", **sums}
+        less = ", which changed less" if self.measure == _CHANGE else ""
+        return {"name": f"{len(places)} more{less}", "type": "", "path": "", **sums}
 
 
 def _phase_parts(row: dict[str, Any], greatest: int) -> Iterator[Part]:
@@ -252,3 +283,20 @@ def _phase_parts(row: dict[str, Any], greatest: int) -> Iterator[Part]:
                 kind_class(phase), round(100 * at / greatest, 2), round(100 * value / greatest, 2), hint
             )
         at += value or 0
+
+
+SIDES: Final = ("in both", "slower", "faster")
+"""The pieces of a bar that compares two runs: the shorter time, and by how much the other one exceeds it."""
+
+
+def _side_parts(row: dict[str, Any], greatest: int) -> Iterator[Part]:
+    """The pieces of a layer's bar, as long as its longer time."""
+    base, new = row["tree_base_ns"] or 0, row["tree_new_ns"] or 0
+    at = 0
+    for kind, value in zip(SIDES, (min(base, new), max(new - base, 0), max(base - new, 0)), strict=True):
+        if value:
+            hint = f"{kind}: {format_ns(value)}"
+            yield Part(
+                kind_class(kind), round(100 * at / greatest, 2), round(100 * value / greatest, 2), hint
+            )
+        at += value

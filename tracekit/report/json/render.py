@@ -51,7 +51,16 @@ def render_reports(
 
 def render_alone(section: Section, page: Page) -> str:
     """A section that is of no single trace, under its name."""
-    return render_data({"schema_version": SCHEMA_VERSION, section.name: section_dict(section, top=page.top)})
+    verdict = {}
+    if section.tag:
+        points = [{"label": label, "text": text} for label, text in section.points]
+        verdict = {"verdict": section.tag, "points": points}
+    return render_data(
+        {
+            "schema_version": SCHEMA_VERSION,
+            section.name: {**verdict, **section_dict(section, top=page.top)},
+        }
+    )
 
 
 def render_data(value: Any) -> str:

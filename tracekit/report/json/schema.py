@@ -7,13 +7,17 @@ import types
 import typing
 from typing import Any, Final, Literal, Union
 
+import polars as pl
+
 from tracekit.analyses.registry import BUILT_IN, Analysis
 from tracekit.analyses.result import unit_of
 from tracekit.digest.model import Plain
 from tracekit.findings import Finding
+from tracekit.report.diff_tables import SCHEMAS as DIFF_TABLES
 from tracekit.report.model import SCHEMA_VERSION, HealthItem, TraceInfo, Unit, Verdict, Window
+from tracekit.trace import Schema
 
-__all__ = ["report_schema"]
+__all__ = ["diff_schema", "report_schema"]
 
 _PRIMITIVES: Final[dict[Any, dict[str, Any]]] = {
     int: {"type": "integer"},
@@ -24,6 +28,7 @@ _PRIMITIVES: Final[dict[Any, dict[str, Any]]] = {
 }
 _DESCRIPTIONS: Final[dict[Unit, str]] = {
     "ns": "a duration in ns",
+    "change": "by how much a duration in ns differs",
     "time": "an instant in ns from the trace's origin",
     "bytes": "bytes",
     "ratio": "a ratio, 1 is all",
@@ -75,6 +80,31 @@ def report_schema() -> dict[str, Any]:
     return schema
 
 
+def diff_schema() -> dict[str, Any]:
+    """The schema (draft 2020-12) of what `tracekit diff` writes as JSON."""
+    tables = {
+        name: {"type": "array", "items": _columns(list(columns), columns)}
+        for name, columns in DIFF_TABLES.items()
+    }
+    section = _section(tables)
+    point = _object({"label": {"type": "string"}, "text": {"type": "string"}})
+    own = {
+        "verdict": {"enum": ["slower", "faster", "same", "inconclusive"]},
+        "points": {"type": "array", "items": point},
+    }
+    section["properties"] = {**own, **section["properties"]}
+    section["required"] = list(section["properties"])
+    finding = _dataclass(Finding)
+    finding["properties"]["seconds_at_stake"] = {"type": ["number", "null"]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "tracekit diff",
+        "description": "Times are ns of a step, ratios 1 for all; null stands for what was not captured.",
+        **_object({"schema_version": {"const": SCHEMA_VERSION}, "diff": section}),
+        "$defs": {"finding": finding, "row": _row()},
+    }
+
+
 def _analysis(analysis: Analysis) -> dict[str, Any]:
     views = analysis.tables().items()
     return _section(
@@ -103,15 +133,26 @@ def _row() -> dict[str, Any]:
     return {"type": "object", "additionalProperties": values}
 
 
-def _columns(names: list[str]) -> dict[str, Any]:
+def _columns(names: list[str], types: Schema | None = None) -> dict[str, Any]:
     """Rows with at least these columns; more may come in a later version."""
-    return {"type": "object", "properties": {name: _column(name) for name in names}, "required": names}
+    columns = {name: _column(name, (types or {}).get(name)) for name in names}
+    return {"type": "object", "properties": columns, "required": names}
 
 
-def _column(name: str) -> dict[str, Any]:
+def _column(name: str, dtype: pl.DataType | type[pl.DataType] | None = None) -> dict[str, Any]:
     unit = unit_of(name)
     kind = "number" if unit in _FRACTIONS or (unit == "ns" and name.startswith(_AVERAGES)) else "integer"
     kind = {"text": "string", "flag": "boolean"}.get(unit, kind)
+    if dtype is not None:
+        kind = (
+            "string"
+            if dtype == pl.String
+            else "number"
+            if dtype.is_float()
+            else "boolean"
+            if dtype == pl.Boolean
+            else "integer"
+        )
     schema: dict[str, Any] = {"type": [kind, "null"]}
     if unit in _DESCRIPTIONS:
         schema["description"] = _DESCRIPTIONS[unit]

@@ -181,8 +181,8 @@ def _tree_columns(table: Table, frame: pl.DataFrame) -> list[Column]:
 
 def _bars(table: Table, frame: pl.DataFrame) -> list[str]:
     measure = table.tree.measure if table.tree else ""
-    greatest = table.frame[measure].max()
-    values: list[Any] = frame[measure].fill_null(0).to_list()
+    greatest = table.frame[measure].abs().max()
+    values: list[Any] = frame[measure].fill_null(0).abs().to_list()
     return [
         _bar(value / greatest if isinstance(greatest, int | float) and greatest > 0 else 0)
         for value in values

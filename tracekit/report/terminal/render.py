@@ -20,11 +20,13 @@ from tracekit.names import unbroken
 from tracekit.report.format import (
     bound_name,
     costliest,
+    first_rows,
     format_scalars,
     format_source,
     format_window,
     is_silent,
     legend,
+    listed_tables,
     missing,
     shown_columns,
     sorted_tree,
@@ -59,6 +61,8 @@ OVERVIEW: Final[dict[str, tuple[tuple[str, int], ...]]] = {
 ELSEWHERE: Final = frozenset({"ops"})
 """Sections that the report leaves to their own commands: operators stand among the kernels already."""
 
+_MOST_LINES: Final = 8
+"""Of one point below an answer."""
 MOST_LINES: Final = 110
 """Two screens; a longer report shows fewer rows of its tables."""
 
@@ -87,24 +91,28 @@ Lines = Iterator[Text]
 def render(report: Report, page: Page) -> str:
     """The whole report; without a `top` tables have few rows, so that it fits two screens."""
     width = max(page.width, LEAST_WIDTH)
-    for shorter in range(SHORTEST + 1):
-        lines = _lines(report, width, page.top, shorter)
-        if page.top is not None or len(lines) <= MOST_LINES:
-            break
-    return _draw(lines, width, page.color)
-
-
-def _lines(report: Report, width: int, top: int | None, shorter: int) -> list[Text]:
-    """The whole report, with tables shortened by so many rows."""
-    lines = [*_head(report, width)]
     said = {advice.finding for advice in report.verdict.advice[:1]}
     silent = [section for section in report.sections if is_silent(section)]
-    for section in report.sections:
-        if section not in silent and section.name not in ELSEWHERE:
-            lines += _section(section, width, _limits(section, top, shorter), said)
-    lines += _not_captured(silent, width)
-    lines += _health(report, width)
-    return [*lines, Text(), *_wrapped(GLOSSARY, width, "dim")]
+    shown = [one for one in report.sections if one not in silent and one.name not in ELSEWHERE]
+    above = [*_head(report, width)]
+    below = [
+        *_not_captured(silent, width),
+        *_health(report, width),
+        Text(),
+        *_wrapped(GLOSSARY, width, "dim"),
+    ]
+    made: dict[tuple[str, tuple[int, ...]], list[Text]] = {}
+    for shorter in range(SHORTEST + 1):  # by so many rows
+        lines = list(above)
+        for section in shown:
+            limits = _limits(section, page.top, shorter)
+            key = section.name, tuple(limits.values())
+            if key not in made:
+                made[key] = [*_section(section, width, limits, said)]
+            lines += made[key]
+        if page.top is not None or len(lines) + len(below) <= MOST_LINES:
+            break
+    return _draw([*lines, *below], width, page.color)
 
 
 def head(trace: TraceInfo, page: Page) -> str:
@@ -122,7 +130,7 @@ def render_section(section: Section, page: Page) -> str:
     lines = [*_opening(section, width), *_scalars(section, width)]
     for finding in section.findings:
         lines += _finding(finding, width, advice=True, full=True)
-    listed = [table for table in section.tables if not table.series or len(section.tables) == 1]
+    listed = listed_tables(section)
     lines += _tables(listed, width, [page.top or DEFAULT_ROWS] * len(listed), titled=True)
     for figure in section.figures:
         if figure.kind == "heat":
@@ -179,12 +187,7 @@ def _head(report: Report, width: int) -> Lines:
 
 
 def _verdict(verdict: Verdict, width: int) -> Lines:
-    tag = bound_name(verdict.bound).upper()
-    for index, line in enumerate(_fold(f"{tag}  {verdict.headline}", width)):
-        if index == 0:
-            yield Text.assemble((tag, "bold reverse"), line[len(tag) :])
-        else:
-            yield Text(line)
+    yield from _tagged(bound_name(verdict.bound), verdict.headline, width)
     costs = [f"{cost.label} {format_ns(cost.ns)} ({format_share(cost.share)})" for cost in verdict.costs]
     if costs:
         yield from _labelled("costs", f"of {format_ns(verdict.basis_ns)}: {' · '.join(costs)}", width)
@@ -202,6 +205,13 @@ def _verdict(verdict: Verdict, width: int) -> Lines:
         yield from _labelled("also" if index else "try", f"{advice.title}{stake}: {words}", width, most=8)
     for note in verdict.notes:
         yield from _labelled("note", note, width)
+
+
+def _tagged(tag: str, text: str, width: int) -> Lines:
+    """The text behind a word or two that stand out."""
+    tag = tag.upper()
+    for index, line in enumerate(_fold(f"{tag}  {text}", width)):
+        yield Text(line) if index else Text.assemble((tag, "bold reverse"), line[len(tag) :])
 
 
 def _first_sentence(text: str) -> str:
@@ -268,10 +278,16 @@ def _opening(section: Section, width: int) -> Lines:
     if section.error is not None:
         yield from _wrapped(f"This analysis failed: {section.error}", width, "red")
         return
-    yield from _wrapped(section.answer, width)
+    yield from _tagged(section.tag, section.answer, width) if section.tag else _wrapped(section.answer, width)
+    yield from _points(section.points, width)
     lacking = missing(section)
     if lacking:
         yield from _wrapped(f"Not captured: {lacking}.", width, "dim")
+
+
+def _points(points: Sequence[tuple[str, str]], width: int) -> Lines:
+    for label, text in points:
+        yield from _labelled(label, text, width, most=_MOST_LINES)
 
 
 def _scalars(section: Section, width: int) -> Lines:
@@ -320,7 +336,9 @@ def _table(table: Table, width: int, rows: int, *, titled: bool) -> Lines:
         columns = shown_columns(table, table.short or None)
         if not columns:
             return
-        lines, fitted = grid(table, columns, width=width - 2, rows=shown)
+        some = first_rows(table, shown)
+        lines, fitted = grid(replace(table, frame=some), columns, width=width - 2, rows=some.height)
+        shown = table.frame.height if some.height == table.frame.height else shown
         left_out = ", ".join(column.title for column in columns if column not in fitted)
     if titled:
         more = f"  {shown} of {format_count(table.total_rows)}" if table.total_rows > shown else ""
@@ -435,6 +453,6 @@ def _draw(lines: Iterable[Text], width: int, color: bool) -> str:
         emoji=False,
         legacy_windows=False,
     )
-    for line in lines:
-        console.print(line, no_wrap=True, overflow="ellipsis", crop=False, soft_wrap=False)
+    # One by one, rich would take three times as long.
+    console.print(Text("\n").join(lines), no_wrap=True, overflow="ellipsis", crop=False, soft_wrap=False)
     return out.getvalue()

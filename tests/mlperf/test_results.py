@@ -1,0 +1,353 @@
+"""MLPerf's logs and tables: every run and score of round 0.6 that lies beside the checkout, and logs with faults."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Sequence
+from math import exp
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.paths import ROOT
+from tracekit.cli.main import main
+from tracekit.errors import UnreadableTraceError
+from tracekit.mlperf import Cell, LoggedRun, cells_of, cells_table, read_results, score_of, steps_table
+from tracekit.mlperf.forecast import Question, compared, doubling_end, forecast, left_out
+from tracekit.mlperf.log import read_log
+from tracekit.mlperf.runs import runs_in
+
+DATA = ROOT.parent / "shared" / "data" / "mlperf06"
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason="the tables of MLPerf 0.6 are not beside the checkout"
+)
+
+
+def logged(
+    batch: int = 64, epochs: int = 3, second: float = 10.0, *, stop: str | None = "success", at: float = 1e9
+) -> list[str]:
+    """A log of a run whose epochs take so long, each with an evaluation of a second, one epoch a block."""
+
+    def line(time: float, key: str, value: object = None, **metadata: object) -> str:
+        return f":::MLL {at + time:.3f} {key}: {json.dumps({'value': value, 'metadata': metadata})}\n"
+
+    lines = [
+        line(0, "submission_benchmark", "net"),
+        line(1, "init_start"),
+        line(2, "global_batch_size", batch),
+        line(5, "run_start"),
+    ]
+    for epoch in range(epochs):
+        begin = 5 + epoch * (second + 1)
+        lines += [
+            line(begin, "block_start", first_epoch_num=epoch + 1, epoch_count=1),
+            line(begin + second, "eval_start", epoch_num=epoch + 1),
+            line(begin + second + 1, "eval_accuracy", 0.1 * epoch, epoch_num=epoch + 1),
+            line(begin + second + 1, "block_stop", first_epoch_num=epoch + 1),
+        ]
+    return [*lines, line(5 + epochs * (second + 1), "run_stop", status=stop)] if stop else lines
+
+
+# -- round 0.6 -------------------------------------------------------------------------------------
+
+
+@needs_data
+def test_every_run_and_every_score_of_the_tables() -> None:
+    runs = read_results([DATA]).runs
+    told = pl.read_csv(DATA / "runs.csv")
+    assert len(runs) == told.height
+    found = {(run.organisation, run.system, run.benchmark, run.name.rpartition("_")[2]): run for run in runs}
+    for row in told.rows(named=True):
+        run = found[row["org"], row["system"], row["benchmark"], str(row["run"])]
+        assert run.run_s == pytest.approx(row["run_s"], abs=2e-3)
+        assert run.init_s == pytest.approx(row["init_s"], abs=2e-3)
+        assert (run.batch, run.evaluations, run.last_epoch) == (
+            row["global_batch"],
+            row["evals"],
+            row["last_epoch"],
+        )
+    cells = cells_table(cells_of(runs))
+    scores = pl.read_csv(DATA / "cells.csv")
+    joined = cells.join(
+        scores, left_on=["organisation", "system", "benchmark"], right_on=["org", "system", "benchmark"]
+    )
+    assert joined.height == scores.height == cells.height
+    assert float((joined["score_min"] - joined["score_min_right"]).abs().max() or 0) < 1e-3  # type: ignore[arg-type]
+
+
+@needs_data
+def test_whole_logs_say_what_the_tables_say() -> None:
+    told = {
+        (row["org"], row["system"], row["benchmark"], row["run"]): row
+        for row in pl.read_csv(DATA / "runs.csv").rows(named=True)
+    }
+    runs = read_results([DATA / "raw"]).runs
+    compared = 0
+    for run in runs:
+        row = told.get(
+            (run.organisation, run.system, run.benchmark, int(run.name.partition("result_")[2][0]))
+        )
+        if row is not None:
+            assert (run.accelerators, run.batch, run.evaluations) == (
+                row["accelerators"],
+                row["global_batch"],
+                row["evals"],
+            )
+            assert run.run_s == pytest.approx(row["run_s"], abs=2e-3)
+            compared += 1
+    assert (len(runs), compared) == (13, 12)  # Intel's is in no table
+    intel = next(run for run in runs if run.organisation == "Intel")
+    assert intel.succeeded
+    assert intel.problems == ("a value that is neither JSON nor a Python literal, 1 times, first in line 9",)
+
+
+@needs_data
+def test_epochs_count_blocks_and_not_what_their_evaluations_are_called() -> None:
+    cells = {
+        (cell.organisation, cell.system, cell.benchmark): cell for cell in cells_of(read_results([DATA]).runs)
+    }
+    assert [cells["Google", f"tpu-v3-{cores}", "ssd"].mean("epochs") for cores in (32, 512)] == [58, 75]
+    assert cells["Google", "tpu-v3-32", "transformer"].mean("epochs") == cells[
+        "Google", "tpu-v3-32", "transformer"
+    ].mean("evaluations")
+    assert cells["Google", "tpu-v3-32", "mask"].mean("epochs") == 15
+    steps = steps_table(list(cells.values())).filter(pl.col("series") == "Google, tpu-v3, ssd")
+    assert steps["limited_by"].to_list() == ["batch-limited", "batch-limited", "epoch-limited"]
+    product = steps["speedup"] * steps["epochs"] * steps["evaluation"] * steps["training"]
+    assert product.to_list() == pytest.approx(steps["chips"].to_list())
+
+
+# -- scores ----------------------------------------------------------------------------------------
+
+
+def test_a_score_drops_the_fastest_and_the_slowest_and_a_failure_is_slowest() -> None:
+    times = [random.Random(7).uniform(10, 20) for _ in range(10)]
+    assert score_of(times) == pytest.approx(sum(sorted(times)[1:-1]) / 8)
+    assert score_of([*times, None]) == pytest.approx(sum(sorted(times)[1:]) / 9)
+    assert score_of([*times, None, None]) is None
+    assert score_of([]) is None
+
+
+# -- logs with faults ------------------------------------------------------------------------------
+
+
+def test_a_log_that_is_cut_two_runs_in_one_and_a_clock_that_jumps() -> None:
+    (cut,) = runs_in(read_log(logged(stop=None)), "cut")
+    assert (cut.status, cut.run_s, cut.epochs, cut.evaluations) == ("cut", None, 3, 3)
+    assert cut.problems == ("the log ends before the run does",)
+    two = runs_in(read_log([*logged(), *logged(second=20, at=2e9)]), "two")
+    assert [run.run_s for run in two] == [33, 63]
+    assert all("2 runs in one file" in run.problems for run in two)
+    jumped = logged()
+    jumped[8:8] = [text.replace("1000000", "999990", 1) for text in logged()[7:8]]
+    (run,) = runs_in(read_log(jumped), "jumps")
+    assert any(problem.startswith("the clock jumps back by") for problem in run.problems)
+    assert run.run_s == 33
+
+
+def test_lines_behind_other_text_wrapped_or_damaged() -> None:
+    lines = logged()
+    lines = [f"3: epoch {text}" if at % 2 else text for at, text in enumerate(lines)]
+    long = lines[4]
+    lines[4:5] = [long[:60] + "\n", long[60:]]
+    lines.insert(3, ":::MLL yesterday run_start: {}\n")
+    lines.insert(3, ":::MLL 1e99 run_start: {}\n")
+    lines.insert(3, ":::MLL 1000000001.0 eval_offset: {value: true}\n")
+    log = read_log(lines)
+    assert log.defects == {
+        "a value that is neither JSON nor a Python literal": (1, 4),
+        "a time that is none": (1, 5),
+        "no time or no key": (1, 6),
+    }
+    (run,) = runs_in(log, "odd")
+    assert (run.run_s, run.epochs, run.batch) == (33, 3, 64)
+    new = [
+        f':::MLLOG {{"namespace": "", "time_ms": {1000 * second}, "key": "{key}", "value": 1, "metadata": {{}}}}\n'
+        for second, key in ((1, "run_start"), (9, "run_stop"))
+    ]
+    (run,) = runs_in(read_log(new), "new")
+    assert run.run_s == 8
+    assert runs_in(read_log(["nothing here\n", ":::MLL\n"]), "none") == []
+
+
+def test_nothing_in_a_log_is_evaluated(tmp_path: Path) -> None:
+    bomb = f"__import__('pathlib').Path({str(tmp_path / 'run')!r}).touch()"
+    log = read_log([f":::MLL 1.0 run_start: {bomb}\n", ":::MLL 2.0 run_stop: " + "[" * 100_000 + "\n"])
+    assert [event.value for event in log.events] == [None, None]
+    assert not list(tmp_path.iterdir())
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def results(folder: Path, sizes: dict[int, tuple[int, float, int]]) -> Path:
+    for chips, (batch, second, epochs) in sizes.items():
+        for number in range(3):
+            place = folder / "acme" / f"box-{chips}" / "net"
+            place.mkdir(parents=True, exist_ok=True)
+            lines = logged(batch, epochs, second + number / 100)
+            lines.insert(
+                1,
+                f":::MLL 1000000000.5 submission_platform: {json.dumps({'value': f'{chips}xBOX', 'metadata': {}})}\n",
+            )
+            with gzip.open(place / f"result_{number}.txt.gz", "wt") as stream:
+                stream.writelines(lines)
+    return folder
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 0) -> tuple[str, str]:
+    with pytest.raises(SystemExit) as leave:
+        main(["scaling", *map(str, arguments)])
+    text = capsys.readouterr()
+    assert (leave.value.code or 0) == code, text.err
+    return " ".join(text.out.split()), text.err
+
+
+def test_what_limits_each_step_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = results(
+        tmp_path,
+        {8: (64, 80.0, 4), 16: (128, 40.0, 4), 32: (256, 20.0, 6), 64: (256, 15.0, 6), 128: (512, 14.0, 6)},
+    )
+    text, _ = answer(capsys, folder)
+    assert "acme, box, net: 128 chips train 3.6 times as fast as 8 (22.5 % efficiency)" in text
+    assert "From 64 to 128 chips it is communication-limited" in text
+    data = json.loads(answer(capsys, folder, "-f", "json")[0])
+    steps = next(table for table in data["tables"] if table["name"] == "steps") if "tables" in data else None
+    frame = steps_table(cells_of(read_results([folder]).runs))
+    assert frame["limited_by"].to_list() == [
+        "none",
+        "epoch-limited",
+        "batch-limited",
+        "communication-limited",
+    ]
+    assert steps is None or len(steps["rows"]) == 4
+    page = tmp_path / "page.html"
+    answer(capsys, folder, "-o", page)
+    assert "Epochs against batch" in page.read_text()
+
+
+def test_what_is_no_result(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = results(tmp_path / "good", {8: (64, 80.0, 4)})
+    assert "no system in two sizes" in answer(capsys, folder)[0]
+    trace = ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz"
+    assert "it holds no log of MLPerf's" in answer(capsys, folder, trace, code=2)[1]
+    (tmp_path / "begun.txt").write_text(":::MLL 1.0 init_start: {}\n")
+    assert "no run of MLPerf's is in it" in answer(capsys, tmp_path / "begun.txt", code=3)[1]
+    with pytest.raises(UnreadableTraceError):
+        read_results([tmp_path / "begun.txt"])
+
+
+# -- forecasts -------------------------------------------------------------------------------------
+
+
+@needs_data
+def test_the_largest_cells_of_round_0_6_are_foretold_from_the_others() -> None:
+    errors = left_out(cells_of(read_results([DATA]).runs))
+    google = [abs(error) for name, error in errors.items() if name.startswith("Google")]
+    assert len(google) == 5
+    assert sum(google) / 5 < 0.04
+    largest = max(abs(error) for error in errors.values())
+    assert largest < 0.3  # from one node to four, the network is new
+    beside = [row for row in compared(cells_of(read_results([DATA]).runs)) if None not in row]
+    ours, amdahl, power = (sum(abs(row[at] or 0) for row in beside) for at in (2, 3, 4))  # type: ignore[arg-type, misc]
+    assert ours < min(amdahl, power) / 3
+
+
+def cells(
+    exponent: float,
+    sizes: Sequence[tuple[int, int, int]],
+    noise: float = 0.0,
+    benchmark: str = "net",
+    seed: int = 0,
+) -> list[Cell]:
+    """Cells whose epochs take a power of the batch of a chip."""
+    rng = random.Random(seed)
+    made = []
+    for chips, batch, epochs in sizes:
+        seconds = epochs * 1e5 * (batch / chips) ** exponent / batch
+        runs = [
+            LoggedRun(
+                name="",
+                status="success",
+                run_s=seconds * exp(rng.gauss(0, noise)),
+                epochs=float(epochs),
+                batch=batch,
+            )
+            for _ in range(5)
+        ]
+        made.append(Cell("we", f"box-{chips}", benchmark, chips, batch, tuple(runs)))
+    return made
+
+
+SIZES = [(8, 512, 4), (16, 512, 4), (32, 1024, 5), (64, 1024, 5), (128, 1024, 5)]
+
+
+@pytest.mark.parametrize("exponent", [0.4, 0.7, 1.0])
+def test_planted_powers_are_recovered_beyond_the_sizes_that_were_run(exponent: float) -> None:
+    errors, held = [], 0
+    for seed in range(40):
+        known = cells(exponent, SIZES, 0.03, seed=seed)
+        for chips, batch, epochs in ((256, 1024, 5), (512, 2048, 6)):
+            (truth,) = cells(exponent, [(chips, batch, epochs)])
+            found = forecast(known, Question("net", chips, batch, epochs))
+            assert found is not None
+            errors.append(abs(found.seconds / (truth.score_s or 1) - 1))
+            held += found.low <= (truth.score_s or 1) <= found.high
+    assert sum(errors) / len(errors) < 0.04
+    assert held >= 0.85 * len(errors)
+
+
+def test_amdahl_s_law_is_exact_where_it_holds() -> None:
+    def at(chips: int) -> Cell:
+        return Cell(
+            "we",
+            f"box-{chips}",
+            "net",
+            chips,
+            512,
+            (LoggedRun(name="", status="success", run_s=20 + 4000 / chips, epochs=4.0, batch=512),),
+        )
+
+    ((_, chips, _, amdahl, power),) = compared([at(chips) for chips in (8, 16, 32, 64)])
+    assert chips == 64
+    assert amdahl == pytest.approx(0, abs=1e-9)
+    assert power is not None
+    assert power < -0.05
+
+
+def test_what_a_forecast_needs_and_where_doubling_ends() -> None:
+    known = cells(0.05, SIZES)
+    assert forecast(known, Question("other", 64)) is None
+    assert doubling_end(known, Question("net", 128)) == 128  # a power of 0.05 gains 3.5 %
+    assert doubling_end(cells(0.8, SIZES), Question("net", 128)) == 1024  # no chip without a sample
+    alone = forecast(known[:1], Question("net", 16))
+    assert alone is not None
+    assert alone.high > 1.5 * alone.low
+    assert forecast(known, Question("net", 128)).epochs == 5  # type: ignore[union-attr]
+
+
+def test_forecasts_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = results(
+        tmp_path / "results", {8: (64, 80.0, 4), 16: (128, 40.0, 4), 32: (256, 20.0, 6), 64: (256, 15.0, 6)}
+    )
+    asked, answers = tmp_path / "cells.csv", tmp_path / "answers.csv"
+    asked.write_text(
+        "id,org,system,benchmark,accelerators,global_batch,last_epoch\na,acme,box-128,net,128,256,6\nb,x,y,unknown,8,,\n"
+    )
+    _, errors = answer(capsys, "--fit", folder, "--forecast", asked, "-o", answers)
+    assert "the results do not tell 1 of 2 times" in errors
+    table = pl.read_csv(answers)
+    assert table.columns[:2] == ["id", "predicted"]
+    (one, none) = table.rows(named=True)
+    assert 6 * 11 / 60 < one["predicted"] < 6 * 16 / 60
+    assert one["low"] < one["predicted"] < one["high"]
+    assert none["predicted"] is None
+    assert "a forecast needs --fit and --forecast" in answer(capsys, "--fit", folder, code=2)[1]
+    assert "scaling needs runs" in answer(capsys, code=2)[1]
+    asked.write_text("id,benchmark\n1,net\n")
+    assert "it has no column accelerators" in answer(capsys, "--fit", folder, "--forecast", asked, code=2)[1]
+    asked.write_text("benchmark,accelerators\nnet,-3\n")
+    assert "no number of chips" in answer(capsys, "--fit", folder, "--forecast", asked, code=2)[1]

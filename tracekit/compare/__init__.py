@@ -1,0 +1,18 @@
+"""Devices × models: measured latencies of cases (a model with its settings) on several devices, compared case by case."""
+
+from tracekit.compare.comparison import Comparison, compare
+from tracekit.compare.measured import Measured, joined, measured_runs
+from tracekit.compare.ranks import kendall_tau, pareto_set
+from tracekit.compare.tables import is_table, read_table
+
+__all__ = [
+    "Comparison",
+    "Measured",
+    "compare",
+    "is_table",
+    "joined",
+    "kendall_tau",
+    "measured_runs",
+    "pareto_set",
+    "read_table",
+]

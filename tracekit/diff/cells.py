@@ -1,0 +1,229 @@
+"""The cells of a comparison as arrays: what each took on both sides, how sure that is, and the groups that a change may have hit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracekit.diff.matching import TEXTS
+from tracekit.diff.pool import Pool
+
+__all__ = ["Cells", "Groups", "cells_as_arrays", "groups_of"]
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_MOST_LEVELS: Final = 64
+_PRIOR_STEPS: Final = 4
+_UNKNOWN_SPREAD: Final = 0.03
+"""Of a cell, relative to its time, where there is one step only."""
+_LEAST_SPREAD: Final = 1e-4
+_CLOCK_NS: Final = 1.0
+_MOST_CELLS: Final = 20_000
+"""The groups are made of the largest cells; what lies beyond stays unexplained."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """One entry per cell. Times are ns per step."""
+
+    frame: pl.DataFrame
+    """`how`, `leaves`, `base_sum`, `new_sum`, `base_calls`, `new_calls` (per step), and of the largest leaf of either side the texts and the node as
+    `base_NAME`, `new_NAME`; as `NAME` those of the new side, else of the base.
+    """
+    sums: tuple[Array, Array]
+    denominators: tuple[int, int]
+    base: Array
+    new: Array
+    error: Array
+    """The standard error of new − base."""
+    values: tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]
+    """Of each side `at` (the step), cell, ns."""
+    counts: tuple[int, int]
+
+    def exactly(self, cells: Array) -> Fraction:
+        """The change of some cells together, in ns per step."""
+        base, new = (
+            Fraction(int(sums[cells].sum()), denominator)
+            for sums, denominator in zip(self.sums, self.denominators, strict=True)
+        )
+        return new - base
+
+    def noise(self, cells: Array) -> float | None:
+        """The standard error of the change of some cells together, by the spread of their sum; None with one step on a side."""
+        if min(self.counts) < 2:
+            return None
+        wanted, total = np.zeros(self.base.size, dtype=bool), 0.0
+        wanted[cells] = True
+        for (at, cell, ns), count in zip(self.values, self.counts, strict=True):
+            met = wanted[cell]
+            total += float(np.bincount(at[met], ns[met], minlength=count).var(ddof=1)) / count
+        return float(np.sqrt(max(total, float((self.error[cells] ** 2).sum()))))
+
+
+def cells_as_arrays(rows: pl.DataFrame, base: Pool, new: Pool) -> Cells:
+    """The cells of `matching.cells_of`."""
+    columns = (*TEXTS, "node")
+    ordered = rows.sort("ns", descending=True)
+    firsts = [
+        ordered.filter(pl.col("new") == side)
+        .unique("cell", keep="first", maintain_order=True)
+        .select("cell", *(pl.col(name).alias(f"{('base', 'new')[side]}_{name}") for name in columns))
+        for side in (False, True)
+    ]
+    sums = rows.group_by("cell").agg(
+        pl.col("how").first(),
+        pl.len().alias("leaves"),
+        *(
+            pl.col(column).filter(pl.col("new") == side).sum().alias(f"{('base', 'new')[side]}_{name}")
+            for column, name in (("ns", "sum"), ("calls", "calls"))
+            for side in (False, True)
+        ),
+    )
+    frame = sums.sort("cell")
+    for first in firsts:
+        frame = frame.join(first, on="cell", how="left", maintain_order="left")
+    denominators = base.side.denominator, new.side.denominator
+    frame = frame.with_columns(
+        *(pl.coalesce(f"new_{name}", f"base_{name}").alias(name) for name in columns),
+        pl.col("base_calls") / denominators[0],
+        pl.col("new_calls") / denominators[1],
+    )
+    exact = frame["base_sum"].to_numpy(), frame["new_sum"].to_numpy()
+    values, variances = zip(
+        *(
+            _spread(rows.filter(pl.col("new") == bool(i)), side, frame.height)
+            for i, side in enumerate((base, new))
+        ),
+        strict=True,
+    )
+    means = exact[0] / denominators[0], exact[1] / denominators[1]
+    counts = base.side.count, new.side.count
+    return Cells(frame, exact, denominators, *means, _errors(means, variances, counts), values, counts)
+
+
+def _spread(rows: pl.DataFrame, side: Pool, count: int) -> tuple[tuple[Array, Array, Array], Array]:
+    """Of each step and cell the ns, and of each cell the variance over the steps."""
+    cell_of = np.full(side.leaves.height, -1, dtype=np.int64)
+    cell_of[rows["leaf"].to_numpy()] = rows["cell"].to_numpy()
+    cell = cell_of[side.values["leaf"].to_numpy()]
+    told = pl.DataFrame({"at": side.values["at"], "cell": cell, "ns": side.values["ns"]}).filter(
+        pl.col("cell") >= 0
+    )
+    sums = told.group_by("at", "cell").agg(pl.col("ns").sum() / side.side.unit)
+    at, cells, ns = (sums[name].to_numpy() for name in ("at", "cell", "ns"))
+    steps = max(1, side.side.count)
+    mean = np.bincount(cells, ns, minlength=count) / steps
+    squares = np.bincount(cells, (ns - mean[cells]) ** 2, minlength=count)
+    absent = steps - np.bincount(cells, minlength=count)
+    return (at, cells, ns), (squares + absent * mean**2) / max(1, steps - 1)
+
+
+def _errors(means: tuple[Array, Array], variances: tuple[Array, ...], counts: tuple[int, int]) -> Array:
+    """The standard error of each cell's change: its own spread, drawn towards what is common relative to the mean."""
+    total = np.zeros(means[0].size)
+    for mean, variance, count in zip(means, variances, counts, strict=True):
+        there = mean > 0
+        common = _UNKNOWN_SPREAD
+        if count > 1 and there.any():
+            common = float(_weighted_median(np.sqrt(variance[there]) / mean[there], mean[there]))
+        prior = (max(common, _LEAST_SPREAD) * mean) ** 2
+        drawn = (_PRIOR_STEPS * prior + (count - 1) * variance) / (_PRIOR_STEPS + count - 1)
+        total += (drawn + _CLOCK_NS**2) / max(1, count)
+    return np.asarray(np.sqrt(total))
+
+
+def _weighted_median(values: Array, weights: Array) -> float:
+    order = np.argsort(values, kind="stable")
+    reach = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reach, reach[-1] / 2)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """Sets of cells that have something in common. Group g is `members[starts[g] : starts[g + 1]]`."""
+
+    dimensions: tuple[tuple[str, ...], ...]
+    kind: Array
+    """Of each group the number of what its cells have in common, in `dimensions`."""
+    node: Array
+    """The layer below which all cells lie, if that is it; else −1."""
+    members: Array
+    starts: Array
+    of: Array
+    """The group of each member."""
+
+    def cells(self, group: int) -> Array:
+        """The cells of a group."""
+        return self.members[self.starts[group] : self.starts[group + 1]]
+
+    def sums(self, weights: Array) -> Array:
+        """The sum of the cells' weights for each group."""
+        return np.bincount(self.of, weights[self.members], minlength=self.kind.size)
+
+
+def groups_of(cells: Cells, wanted: Array, parents: Array, dimensions: tuple[tuple[str, ...], ...]) -> Groups:
+    """The groups of the wanted cells (a mask) by each of some combinations of columns. `layer` stands for all layers around a cell,
+    whose `parents` are given; `cell` for the cell alone; no column for all.
+    """
+    at = np.flatnonzero(wanted)
+    if at.size > _MOST_CELLS:
+        size = np.maximum(cells.base, cells.new)[at]
+        at = np.sort(at[np.argpartition(-size, _MOST_CELLS)[:_MOST_CELLS]])
+    node = cells.frame["node"].fill_null(-1).to_numpy()[at]
+    row, around = _around(node, parents)
+    columns = {column for each in dimensions for column in each} - {"layer", "cell"}
+    known = {name: cells.frame[name].is_not_null().to_numpy()[at] for name in columns}
+    codes = {
+        name: np.unique(
+            cells.frame[name].to_physical().fill_null(-1).cast(pl.Int64).to_numpy()[at], return_inverse=True
+        )[1]
+        for name in columns
+    }
+    everything = np.ones(at.size, dtype=bool)
+    codes["cell"] = np.arange(at.size)
+    kinds, nodes, members, of, count = [], [], [], [], 0
+    for number, wanted_columns in enumerate(dimensions):
+        mine = row if "layer" in wanted_columns else np.arange(at.size)
+        told = np.ones(mine.size, dtype=bool)
+        for column in wanted_columns:
+            told &= known.get(column, everything)[mine]
+        mine = mine[told]
+        key = around[told] if "layer" in wanted_columns else np.zeros(mine.size, dtype=np.int64)
+        innermost = key
+        for column in wanted_columns:
+            if column != "layer":
+                code = codes[column][mine]
+                key = np.unique(key * (int(code.max(initial=0)) + 1) + code, return_inverse=True)[1]
+        distinct, first, group = np.unique(key, return_index=True, return_inverse=True)
+        kinds.append(np.full(distinct.size, number))
+        nodes.append(innermost[first] if "layer" in wanted_columns else np.full(distinct.size, -1))
+        members.append(at[mine])
+        of.append(group + count)
+        count += distinct.size
+    every, group = np.concatenate(members), np.concatenate(of)
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(count + 1))
+    return Groups(
+        dimensions, np.concatenate(kinds), np.concatenate(nodes), every[order], starts, group[order]
+    )
+
+
+def _around(node: Array, parents: Array) -> tuple[Array, Array]:
+    """For each cell the layers around it, its own first: the row of the cell, the layer."""
+    rows, found = [], []
+    row, at = np.arange(node.size), node
+    for _ in range(_MOST_LEVELS):
+        row, at = row[at >= 0], at[at >= 0]
+        if not row.size:
+            break
+        rows.append(row)
+        found.append(at)
+        at = parents[at]
+    if not rows:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    return np.concatenate(rows), np.concatenate(found)

@@ -1,0 +1,72 @@
+"""Two sides compared in every respect: what changed, whether it is more than noise, and the gates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracekit.diff.compare import diff_of
+from tracekit.diff.gate import Gate, Judgement, judge_runs, step_times
+from tracekit.diff.model import Diff
+from tracekit.diff.noise import Change, Runs, compare_times
+from tracekit.digest import Digest
+from tracekit.errors import UsageError
+from tracekit.facts.units import count_of
+
+__all__ = ["Compared", "compared"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Compared:
+    """A comparison of two sides."""
+
+    diff: Diff
+    runs: tuple[Runs, Runs]
+    """The times of the steps of each run of base and new, in ns, or of whole windows if `diff.per` says so; each that of the slowest rank."""
+    times: Change
+    """How they differ."""
+    judgements: tuple[Judgement, ...] = ()
+    """One for each gate."""
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether all figures of both sides are the same."""
+        parts = (frame["base_ns"].equals(frame["new_ns"]) for frame in self.diff.by.values())
+        return self.times.median.low == self.times.median.high == 1 and not self.diff.change and all(parts)
+
+
+def compared(
+    base: Sequence[Sequence[Digest]],
+    new: Sequence[Sequence[Digest]],
+    gates: Sequence[Gate] = (),
+    *,
+    paired: bool = False,
+) -> Compared:
+    """The comparison of two sides, each of one run or several, and a run of the digests of its ranks or processes.
+
+    The parts of a step are means over all ranks; its time is that of the slowest rank. `paired`: runs of one place belong together.
+
+    >>> import tracekit
+    >>> from tracekit.digest import digest_of
+    >>> run = digest_of(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> found = compared([[run]], [[run]])
+    >>> found.times.verdict, found.diff.changes, found.unchanged
+    ('same', (), True)
+
+    Raises UsageError for pairs of which one is missing, and for a gate on something that no run has.
+    """
+    if paired and len(base) != len(new):
+        raise UsageError(
+            f"{count_of(len(base), 'run')} of the base and {len(new)} of the new side are no pairs",
+            remedy="name as many of both, or leave --paired out",
+        )
+    found = diff_of(*([rank for run in side for rank in run] for side in (base, new)))
+    runs = [[step_times(run) for run in side] for side in (base, new)]
+    if found.per == "window":
+        runs = [[run.sum(keepdims=True) for run in side] for side in runs]
+    return Compared(
+        diff=found,
+        runs=(runs[0], runs[1]),
+        times=compare_times(runs[0], runs[1], paired=paired),
+        judgements=tuple(judge_runs(gates, base, new, paired=paired)),
+    )

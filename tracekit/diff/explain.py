@@ -1,0 +1,310 @@
+"""Which few groups of cells explain the change.
+
+What differs in kind comes first: work of one side only, other kernels, types, shapes, numbers of calls. Of each such difference the
+largest groups are taken in which everything differs so. Then, for what is left and the same on both sides, the hypothesis "the
+calls of this group take longer by one factor, and nothing else changed" is tried for every group; the one that leaves least
+(the sum of |change − predicted change|) is taken, the more specific of two that do equally well; what it explains is taken away;
+again, until what is left is noise. Idle time goes by cause: there, the group whose sum changed most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracekit.diff.cells import Cells, Groups, groups_of
+from tracekit.diff.model import ChangeKind
+
+__all__ = ["Found", "explained"]
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_DIMENSIONS: Final = (
+    ("layer",),
+    ("operator",),
+    ("type",),
+    ("category",),
+    ("name",),
+    ("phase",),
+    ("layer", "operator"),
+    ("layer", "category"),
+    ("layer", "name"),
+    ("layer", "phase"),
+    ("type", "operator"),
+    ("type", "phase"),
+    ("operator", "shapes"),
+    ("operator", "phase"),
+    ("category", "phase"),
+    ("layer", "operator", "phase"),
+    (),
+    ("cell",),
+)
+"""What the cells of a group may have in common; of groups that do equally well the first."""
+_OF_IDLE: Final = (
+    ("category",),
+    ("category", "name"),
+    ("category", "operator"),
+    ("category", "layer"),
+    ("category", "name", "operator"),
+    ("category", "name", "operator", "layer"),
+    ("cell",),
+)
+
+_PURE: Final = 0.97
+_FEWER: Final = 0.02
+_SURE: Final = 4.5
+"""Standard errors; thousands of groups are tried."""
+_LEAST: Final = 5e-4
+"""Of the step time: smaller changes are not told."""
+_LEAST_NS: Final = 1.0
+_MUCH: Final = 0.01
+"""Of the step time: what is left of a category is told from this on."""
+_AS_GOOD: Final = 0.98
+_AS_GOOD_IDLE: Final = 0.9
+_HARDLY_LARGER: Final = 1.25
+_WITHIN: Final = 0.5
+_MOST: Final = 24
+"""Changes of one kind of difference."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A part of the change: its cells, how much of them it explains, and what they have in common."""
+
+    kind: ChangeKind
+    cells: Array
+    delta: Fraction
+    noise: float | None
+    by: tuple[str, ...]
+    """The columns of the group; empty for all work, `rest` for the small ones of a kind together."""
+    node: int = -1
+    sure: bool = True
+
+
+def explained(cells: Cells, parents: Array, *, names: bool) -> list[Found]:
+    """The changes; their cells may overlap, their amounts do not. `names`: kernels of both sides have the same names."""
+    if not cells.base.size:
+        return []
+    return _Search(cells, parents, names=names).found
+
+
+class _Search:
+    def __init__(self, cells: Cells, parents: Array, *, names: bool) -> None:
+        self.cells = cells
+        self.parents = parents
+        self.left = cells.new - cells.base
+        self.given = np.zeros(cells.base.size, dtype=np.int64)  # ps of each cell's change that are explained
+        self.open = np.ones(cells.base.size, dtype=bool)  # nothing explains all of the cell's change
+        self.least = max(_LEAST * max(cells.base.sum(), cells.new.sum()), _LEAST_NS)
+        self.found: list[Found] = []
+        idle = (cells.frame["kind"] == "idle").to_numpy()
+        self.dimensions = tuple(each for each in _DIMENSIONS if names or "name" not in each)
+        self.groups = groups_of(cells, ~idle, parents, self.dimensions)
+        how = cells.frame["how"].cast(pl.String).to_numpy()
+        other = np.isin(how, ["operator", "category"])
+        replaced = (how == "kernel") & names
+        open_ = ~idle
+        self._pure("added", (how == "none") & (cells.base == 0) & open_)
+        self._pure("removed", (how == "none") & (cells.base > 0) & open_)
+        self._pairs("dtype", (how == "dtype") & open_, "dtypes")
+        self._pure("shape", (how == "shape") & open_)
+        self._pairs("kernel", replaced & open_, "name")
+        self._pairs("kernel", other & open_, "operator")
+        open_ &= ~replaced & ~other & ~np.isin(how, ["none", "dtype", "shape"])
+        more, fewer = self._called(open_)
+        self._pure("more_calls", more)
+        self._pure("fewer_calls", fewer)
+        self._factors(open_ & ~more & ~fewer)
+        self._idle(idle)
+        self._unsure(idle)
+
+    # -- what differs in kind -----------------------------------------------------------------------
+
+    def _called(self, wanted: Array) -> tuple[Array, Array]:
+        """Cells whose number of calls explains most of their change: more, fewer."""
+        before, after = (self.cells.frame[f"{side}_calls"].to_numpy() for side in ("base", "new"))
+        known = wanted & (before > 0) & (np.abs(after - before) > _FEWER * before)
+        effect = np.where(known, (after - before) * self.cells.base / np.maximum(before, 1e-300), 0.0)
+        known &= np.abs(self.left - effect) <= np.maximum(_WITHIN * np.abs(effect), 3 * self.cells.error)
+        return known & (after > before), known & (after < before)
+
+    def _pure(self, kind: ChangeKind, mask: Array) -> None:
+        """The largest groups in which everything differs so."""
+        groups, size = self.groups, np.maximum(self.cells.base, self.cells.new)
+        if not mask.any():
+            return
+        there = groups.sums(size * mask)
+        pure = np.flatnonzero((there > 0) & (there >= _PURE * groups.sums(size)))
+        outer = kind in ("added", "removed")
+        depth = self._depths(groups.node[pure]) * (1 if outer else -1)
+        order = pure[np.lexsort((depth, groups.kind[pure], -np.round(there[pure])))]
+        free, taken = mask.copy(), 0
+        for group in order:
+            mine = groups.cells(int(group))
+            mine = mine[free[mine]]
+            if mine.size and size[mine].sum() >= _WITHIN * there[group]:
+                if there[group] < self.least or taken == _MOST:
+                    break
+                by = groups.dimensions[groups.kind[group]]
+                self._whole(kind, mine, by or (() if not taken else ("rest",)), int(groups.node[group]))
+                free[mine] = False
+                taken += 1
+        rest = np.flatnonzero(free)
+        if size[rest].sum() >= self.least:
+            self._whole(kind, rest, ("rest",), -1)
+
+    def _pairs(self, kind: ChangeKind, mask: Array, column: str) -> None:
+        """All cells in which one thing stands for one other."""
+        wanted = np.flatnonzero(mask)
+        size = np.maximum(self.cells.base, self.cells.new)
+        pairs = (
+            self.cells.frame[wanted]
+            .select(
+                f"base_{column}", f"new_{column}", pl.Series("cell", wanted), pl.Series("size", size[wanted])
+            )
+            .group_by(f"base_{column}", f"new_{column}")
+            .agg("cell", pl.col("size").sum())
+            .sort("size", f"base_{column}", f"new_{column}", descending=[True, False, False])
+        )
+        rest: list[Array] = []
+        for number, (mine, total) in enumerate(pairs.select("cell", "size").rows()):
+            if number < _MOST and total >= self.least:
+                self._whole(kind, np.array(mine), ("pair",), -1)
+            else:
+                rest.append(np.array(mine))
+        if rest and size[np.concatenate(rest)].sum() >= self.least:
+            self._whole(kind, np.concatenate(rest), ("rest",), -1)
+
+    def _depths(self, nodes: Array) -> Array:
+        depth, at = np.zeros(nodes.size, dtype=np.int64), nodes.copy()
+        for _ in range(64):
+            inside = at >= 0
+            if not inside.any():
+                break
+            depth += inside
+            at = np.where(inside, self.parents[at], -1)
+        return depth
+
+    def _whole(
+        self, kind: ChangeKind, mine: Array, by: tuple[str, ...], node: int, *, sure: bool = True
+    ) -> None:
+        """All that is left of some cells is this."""
+        delta = self.cells.exactly(mine) - Fraction(int(self.given[mine].sum()), 1000)
+        self.found.append(Found(kind, mine, delta, self.cells.noise(mine), by, node, sure))
+        self.left[mine] = 0.0
+        self.open[mine] = False
+
+    # -- what takes longer ---------------------------------------------------------------------------
+
+    def _factors(self, wanted: Array) -> None:
+        groups = groups_of(self.cells, wanted & (self.cells.base > 0), self.parents, self.dimensions)
+        if not groups.kind.size:
+            return
+        error, weight = np.sqrt(groups.sums(self.cells.error**2)), groups.sums(self.cells.base)
+        depth = self._depths(groups.node)
+        open_ = np.ones(groups.kind.size, dtype=bool)
+        for _ in range(4 * _MOST):
+            up, down = groups.sums(np.maximum(self.left, 0)), groups.sums(np.maximum(-self.left, 0))
+            most, net = np.maximum(up, down), np.abs(up - down)
+            tried = np.flatnonzero(open_ & (net > _SURE * error) & (net > self.least))
+            gains, best = {}, 0.0
+            for group in tried[np.argsort(-most[tried])]:
+                if most[group] < _AS_GOOD * best:
+                    break
+                gains[int(group)] = gain = self._gain(groups.cells(int(group)))
+                best = max(best, gain)
+            if best <= 0:
+                return
+            good = np.array([group for group, gain in gains.items() if gain >= _AS_GOOD * best])
+            group = _specific(good, weight, groups.kind, depth)
+            if not self._taken(groups, group):
+                open_[group] = False
+
+    def _gain(self, mine: Array) -> float:
+        mine = mine[self.open[mine]]
+        left, base = self.left[mine], self.cells.base[mine]
+        predicted = _median_ratio(left, base) * base
+        return float(np.abs(left).sum() - np.abs(left - predicted).sum())
+
+    def _taken(self, groups: Groups, group: int) -> bool:
+        """Take away what one factor for a group explains. Cells that changed in the same way, but by more, keep the rest of it."""
+        mine = groups.cells(group)
+        mine = mine[self.open[mine]]
+        left, error = self.left[mine], 3 * self.cells.error[mine]
+        predicted = _median_ratio(left, self.cells.base[mine]) * self.cells.base[mine]
+        sign = 1.0 if predicted.sum() > 0 else -1.0
+        along, expected = left * sign, np.abs(predicted)
+        whole = (along >= -error) & (along <= expected + np.maximum(_WITHIN * expected, error))
+        part = along > expected + np.maximum(_WITHIN * expected, error)
+        parts = np.where(part, np.round(predicted * 1000), 0).astype(np.int64)
+        delta = (
+            self.cells.exactly(mine[whole])
+            - Fraction(int(self.given[mine[whole]].sum()), 1000)
+            + Fraction(int(parts.sum()), 1000)
+        )
+        touched = mine[whole | part]
+        noise = self.cells.noise(touched)
+        least = _SURE * (noise or float(np.sqrt((self.cells.error[touched] ** 2).sum())))
+        if abs(delta) < max(self.least, least):
+            return False
+        kind: ChangeKind = "slower" if delta > 0 else "faster"
+        self.found.append(
+            Found(kind, touched, delta, noise, groups.dimensions[groups.kind[group]], int(groups.node[group]))
+        )
+        self.given[mine] += parts
+        self.left[mine] = np.where(whole, 0.0, left - parts / 1000)
+        self.open[mine[whole]] = False
+        return True
+
+    # -- idle time -----------------------------------------------------------------------------------
+
+    def _idle(self, wanted: Array) -> None:
+        groups = groups_of(self.cells, wanted, self.parents, _OF_IDLE)
+        if not groups.kind.size:
+            return
+        error = np.sqrt(groups.sums(self.cells.error**2))
+        weight, depth = groups.sums(np.maximum(self.cells.base, self.cells.new)), self._depths(groups.node)
+        open_ = np.ones(groups.kind.size, dtype=bool)
+        for _ in range(2 * _MOST):
+            score = np.where(open_, np.abs(groups.sums(self.left)) - 2 * error, 0.0)
+            if score.max() < self.least:
+                return
+            good = np.flatnonzero(score >= _AS_GOOD_IDLE * score.max())
+            group = _specific(good, weight, groups.kind, depth)
+            mine = groups.cells(group)
+            mine = mine[self.left[mine] != 0]
+            noise = self.cells.noise(mine)
+            delta = float(self.left[mine].sum())
+            if abs(delta) < _SURE * (noise or float(error[group])):
+                open_[group] = False
+                continue
+            by, node = groups.dimensions[groups.kind[group]], int(groups.node[group])
+            self._whole("idle", mine, by, node)
+
+    def _unsure(self, idle: Array) -> None:
+        """What is left of a category of work or a cause, if that is much: it may be noise."""
+        for mask in (idle, ~idle & (self.cells.base > 0)):
+            groups = groups_of(self.cells, mask & self.open, self.parents, (("category",),))
+            left = groups.sums(self.left)
+            for group in np.flatnonzero(np.abs(left) >= _MUCH / _LEAST * self.least):
+                kind: ChangeKind = "idle" if mask is idle else "slower" if left[group] > 0 else "faster"
+                self._whole(kind, groups.cells(int(group)), ("category",), -1, sure=False)
+
+
+def _specific(good: Array, weight: Array, kind: Array, depth: Array) -> int:
+    """Of groups that do equally well one of the smallest: of those that are hardly larger than it the simplest, the innermost."""
+    small = good[weight[good] <= weight[good].min() * _HARDLY_LARGER]
+    return int(small[np.lexsort((-depth[small], kind[small]))[0]])
+
+
+def _median_ratio(change: Array, base: Array) -> float:
+    """The factor for which the sum of |change − factor · base| is least."""
+    ratio = change / base
+    order = np.argsort(ratio, kind="stable")
+    reach = np.cumsum(base[order])
+    return float(ratio[order][np.searchsorted(reach, reach[-1] / 2)])

@@ -1,0 +1,97 @@
+"""The runs of one side as one: sums over their kept steps, per device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracekit.diff.model import SIDE_STEPS, Side
+from tracekit.digest import Digest
+from tracekit.errors import UsageError
+
+__all__ = ["Pool", "pool"]
+
+_TEXTS: Final = ("kind", "category", "name", "operator", "shapes", "dtypes", "layer", "type", "phase")
+_MOST_UNITS: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """A side, and what its steps went to; times and counts are multiplied by `side.unit` over the devices of their run."""
+
+    side: Side
+    layers: pl.DataFrame
+    """As in a digest; of all runs."""
+    leaves: pl.DataFrame
+    """The texts of a digest's leaves with the sums `ns`, `calls`, `duration_ns`; `leaf` is the row."""
+    values: pl.DataFrame
+    """`at` (a kept step of any run, from 0), `leaf`, `ns`."""
+
+
+def pool(digests: Sequence[Digest], kept: Sequence[npt.NDArray[np.bool_]], *, windows: bool) -> Pool:
+    """One side from its processes. `kept` says which steps of each count; `windows`: all steps of a process are one."""
+    unit = math.lcm(*(digest.facts.devices for digest in digests))
+    if unit > _MOST_UNITS:
+        devices = ", ".join(str(digest.facts.devices) for digest in digests)
+        raise UsageError(
+            f"runs on {devices} devices have no common measure", remedy="compare them one by one"
+        )
+    steps, rows, count = [], [], 0
+    texts, numbers = _texts(digests)
+    for run, (digest, keep, own) in enumerate(zip(digests, kept, numbers, strict=True)):
+        told = digest.steps.with_columns(pl.lit(run, pl.Int64).alias("run"), pl.Series("kept", keep))
+        steps.append(told.select(*SIDE_STEPS))
+        counted = told.filter("kept").select("step", pl.lit(run, pl.Int64).alias("at"))
+        if not windows:
+            counted = counted.with_columns(pl.int_range(count, count + pl.len()).alias("at"))
+        count += 1 if windows else counted.height
+        scale = pl.when(digest.leaves["kind"] == "call").then(unit).otherwise(unit // digest.facts.devices)
+        by_leaf = digest.leaves.select(scale.cast(pl.Int64).alias("weight"), own.alias("of_side"))
+        rows.append(_weighted(digest.values.join(counted, on="step"), by_leaf))
+    values, made = pl.concat(rows), pl.concat(steps)
+    sums = values.group_by("leaf").agg(pl.col("ns", "calls", "duration_ns").sum())
+    leaves = texts.join(sums, on="leaf", how="left", maintain_order="left").with_columns(
+        pl.col("ns", "calls", "duration_ns").fill_null(0)
+    )
+    facts = tuple(digest.facts for digest in digests)
+    side = Side(
+        name=", ".join(dict.fromkeys(each.name for each in facts)),
+        facts=facts,
+        steps=made,
+        has_steps=all(digest.has_steps for digest in digests),
+        time_ns=int(made.filter("kept")["time_ns"].sum()),
+        count=count,
+        unit=unit,
+    )
+    layers = pl.concat([digest.layers for digest in digests]).unique(
+        "path", keep="first", maintain_order=True
+    )
+    return Pool(side, layers, leaves, values.select("at", "leaf", "ns"))
+
+
+def _weighted(values: pl.DataFrame, by_leaf: pl.DataFrame) -> pl.DataFrame:
+    """The values with the leaves of the side, per device of the side's unit."""
+    weight = by_leaf["weight"].gather(values["leaf"])
+    return values.select(
+        "at",
+        by_leaf["of_side"].gather(values["leaf"]).alias("leaf"),
+        *(values[column] * weight for column in ("ns", "calls", "duration_ns")),
+    )
+
+
+def _texts(digests: Sequence[Digest]) -> tuple[pl.DataFrame, list[pl.Series]]:
+    """The distinct leaves of all digests, and for each digest the numbers of its own."""
+    if len(digests) == 1:
+        return digests[0].leaves, [digests[0].leaves["leaf"]]
+    every = pl.concat([digest.leaves.select(_TEXTS) for digest in digests])
+    texts = every.unique(maintain_order=True).with_row_index("leaf").cast({"leaf": pl.Int64})
+    numbers = every.join(texts, on=_TEXTS, how="left", nulls_equal=True, maintain_order="left")["leaf"]
+    heights = [digest.leaves.height for digest in digests]
+    starts = np.cumsum([0, *heights[:-1]])
+    return texts, [numbers.slice(int(start), height) for start, height in zip(starts, heights, strict=True)]

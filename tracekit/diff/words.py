@@ -1,0 +1,361 @@
+"""A change in one line of English."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from tracekit.diff.cells import Cells
+from tracekit.diff.explain import Found
+from tracekit.diff.layers import Nodes
+from tracekit.diff.model import Change, ChangeKind
+from tracekit.facts.stack_names import NO_LAYERS
+from tracekit.facts.units import format_ns
+from tracekit.names import category_name, shorten_name
+from tracekit.verdict.idle_words import IDLE_PHRASES
+
+__all__ = ["Teller"]
+
+_LONGEST: Final = 80
+_MOST_INPUTS: Final = 3
+_NEARLY: Final = 0.95
+_PLACE: Final = ("phase", "type", "operator", "category", "name", "shapes", "dtypes")
+_PHASES: Final = {
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimizer",
+    "communication": "the reduction of gradients",
+    "data": "loading and copying of data",
+    "set_up": "the set-up",
+    "other": "work outside the phases",
+}
+_DTYPES: Final = {"float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
+_OTHER_CAUSES: Final = {
+    "dependency": "for work on other streams",
+    "kernel_gap": "in short gaps between kernels",
+    "unexplained": "for no reason that the profile shows",
+    "not_captured": "for no reason that was recorded",
+}
+_PLURAL: Final = ("layers of", "copies and casts", "fused kernels", "random numbers", "recurrent layers")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Told:
+    """What a title is made of."""
+
+    kind: ChangeKind
+    delta: Fraction
+    by: tuple[str, ...]
+    place: dict[str, str]
+    layers: int
+    where: str
+    before: str | None
+    after: str | None
+    base_ns: float
+    base_calls: float
+    new_calls: float
+
+    @property
+    def plural(self) -> bool:
+        return self.where.startswith(_PLURAL)
+
+    @property
+    def signed(self) -> str:
+        return f"({'−' if self.delta < 0 else '+'}{self.amount})"
+
+    @property
+    def amount(self) -> str:
+        return format_ns(abs(float(self.delta)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Teller:
+    """What the titles need beside the changes."""
+
+    cells: Cells
+    nodes: Nodes
+    calls: pl.DataFrame
+    """`Diff.calls`."""
+    on_cpu: bool | None
+    """None: one side."""
+
+    def change(self, found: Found) -> Change:
+        """The change with its title."""
+        rows = self.cells.frame[found.cells]
+        place, layers = self._place(found, rows), rows["node"].drop_nulls().n_unique()
+        before, after = _exchanged(found, rows)
+        base_ns, new_ns = (float(side[found.cells].sum()) for side in (self.cells.base, self.cells.new))
+        base_calls, new_calls = (float(rows[f"{side}_calls"].sum()) for side in ("base", "new"))
+        where = _subject(found, place, layers)
+        told = _Told(
+            found.kind,
+            found.delta,
+            found.by,
+            place,
+            layers,
+            where,
+            before,
+            after,
+            base_ns,
+            base_calls,
+            new_calls,
+        )
+        title = self._idle(told) if found.kind == "idle" else self._called(told) if "calls" in found.kind else _TITLES[found.kind](told)  # fmt: skip
+        return Change(
+            kind=found.kind,
+            delta=found.delta,
+            title=title,
+            place=place,
+            before=before,
+            after=after,
+            layers=layers,
+            base_ns=base_ns,
+            new_ns=new_ns,
+            base_calls=base_calls,
+            new_calls=new_calls,
+            noise_ns=found.noise,
+            sure=found.sure,
+        )
+
+    def _place(self, found: Found, rows: pl.DataFrame) -> dict[str, str]:
+        """What all the cells have in common; of idle time, which is in many small pieces, nearly all."""
+        size = pl.Series(np.maximum(self.cells.base, self.cells.new)[found.cells])
+        least = float(size.sum()) * (_NEARLY if found.kind == "idle" else 1) * (1 - 1e-9)
+        place = {}
+        for column in _PLACE:
+            sums = rows.select(pl.col(column).alias("value"), size.alias("size")).group_by("value")
+            value, ns = sums.agg(pl.col("size").sum()).sort("size", "value", descending=True).row(0)
+            if value is not None and ns >= least:
+                place[column] = str(value)
+        node = found.node if found.node >= 0 else self._common(rows["node"])
+        if node >= 0:
+            place["layer"] = self.nodes.frame["path"][node]
+            kind = self.nodes.frame["type"][node]
+            place.pop("type", None)
+            if kind is not None:
+                place["type"] = kind
+        if found.kind == "idle" and "category" in place:
+            place["cause"] = place.pop("category")
+        return place
+
+    def _common(self, nodes: pl.Series) -> int:
+        """The innermost layer around all nodes; −1 if there is none, or only one that holds all layers."""
+        if nodes.null_count():
+            return -1
+        parents = self.nodes.frame["parent_layer_id"].fill_null(-1).to_list()
+        chains = []
+        for node in nodes.unique():
+            chain, at = [], node
+            while at >= 0:
+                chain.append(at)
+                at = parents[at]
+            chains.append(chain[::-1])
+        shared = -1
+        for level in zip(*chains, strict=False):
+            if len(set(level)) > 1:
+                break
+            shared = level[0]
+        return -1 if shared >= 0 and parents[shared] < 0 and len(chains) > 1 else shared
+
+    def _called(self, told: _Told) -> str:
+        after, before = _number(told.new_calls), _number(told.base_calls)
+        what = (
+            "times"
+            if self.on_cpu or "name" in told.by or told.place.get("category") == "memcpy"
+            else "kernels"
+        )
+        what = what.removesuffix("s") if after == "1" else what
+        return f"{told.where} {'run' if told.plural else 'runs'} {after} {what} per step, not {before} {told.signed}"
+
+    def _idle(self, told: _Told) -> str:
+        cause, longer = told.place.get("cause", ""), told.delta > 0
+        phrase = IDLE_PHRASES.get(cause) or _OTHER_CAUSES.get(cause, "")
+        if self.on_cpu is None:
+            text = f"the time in which nothing runs is {told.amount} {'longer' if longer else 'shorter'}"
+        elif self.on_cpu:
+            text = f"the program spends {told.amount} {'more' if longer else 'less'} outside operators"
+        else:
+            text = f"the device is idle {told.amount} {'longer' if longer else 'less'}"
+        text += f" {phrase}".rstrip()
+        lead = ""
+        if "name" in told.place:
+            text += f": {told.place['name']}"
+            lead = self._more_often(told.place["name"])
+        if "operator" in told.place:
+            text += f" in {told.place['operator']}"
+        if "layer" in told.place:
+            text += f" in {_layer(told.place)}"
+        return lead + text
+
+    def _more_often(self, name: str) -> str:
+        """`cudaStreamSynchronize is called 2 times more per step; `, if it is."""
+        rows = self.calls.filter(pl.col("name") == name)
+        more = _number(float((rows["new_calls"] - rows["base_calls"]).sum()))
+        if more in ("0", "−0"):
+            return ""
+        often = {"1": "once"}.get(more.removeprefix("−"), f"{more.removeprefix('−')} times")
+        return f"{name} is called {often} {'less' if more.startswith('−') else 'more'} per step; "
+
+
+# -- where ------------------------------------------------------------------------------------------
+
+
+def _layer(place: dict[str, str]) -> str:
+    path = place["layer"]
+    if path in NO_LAYERS:
+        return NO_LAYERS[path]
+    return f"layer {path}" + (f" ({place['type']})" if "type" in place else "")
+
+
+def _subject(found: Found, place: dict[str, str], layers: int) -> str:
+    """`aten::mm in layer fc (Linear)`, `layer fc (Linear)`, `layers of type Linear in the backward pass`."""
+    by = set(found.by) & set(place)
+    if found.by == ("rest",):
+        return "other work"
+    if found.by in (("pair",), ("cell",)):
+        by = set(place) & {"operator", "name", "layer"} or set(place) & {"category"}
+    during = f" in {_PHASES[place['phase']]}" if "phase" in by else ""
+    if by & {"operator", "name"}:
+        head = place["operator"] if "operator" in by else shorten_name(place["name"], _LONGEST)
+    elif "category" in by:
+        head = category_name(place["category"])
+    elif "layer" in by:
+        return _layer(place) + during
+    elif "type" in by:
+        return f"layers of type {place['type']}{during}"
+    else:
+        return during.removeprefix(" in ") or "all work"
+    if "layer" in place:
+        head += f" in {_layer(place)}"
+    elif "type" in by:
+        head += f" in layers of type {place['type']}"
+    elif layers > 1:
+        head += f" in {layers} layers"
+    return head + during
+
+
+# -- titles -----------------------------------------------------------------------------------------
+
+
+def _slower(told: _Told) -> str:
+    part = float(told.delta) / told.base_ns
+    longer = part > 0
+    how = (
+        f"{1 + part:.1f} times as long"
+        if part >= 1
+        else f"{_percent(abs(part))} {'longer' if longer else 'less time'}"
+    )
+    takes = f"{'take' if told.plural else 'takes'} {told.amount} {'longer' if longer else 'less'}"
+    return f"{told.where} {takes}: the same calls take {how}"
+
+
+def _alone(told: _Told) -> str:
+    """Work that only one side has."""
+    new = told.kind == "added"
+    calls = _number(told.new_calls if new else told.base_calls)
+    often = "" if told.by in (("layer",), ("rest",), ()) else f", {calls} per step"
+    return f"{told.where} {'are' if told.plural else 'is'} {'new' if new else 'gone'}{often} {told.signed}"
+
+
+def _replaced(told: _Told) -> str:
+    if told.before is None or told.after is None:
+        return f"other kernels replace those of {told.where} {told.signed}"
+    operator = told.place.get("operator", told.after)
+    of = "" if operator in (told.before, told.after) else f" for {operator}"
+    inside = f" in {told.where.partition(' in ')[2]}" if " in " in told.where else ""
+    names = (shorten_name(each, _LONGEST) for each in (told.after, told.before))
+    return f"{' replaces '.join(names)}{of}{inside} {told.signed}"
+
+
+def _retyped(told: _Told) -> str:
+    types = "of other types" if told.before is None else f"{told.after}, not {told.before}"
+    where = told.where
+    if told.by == ("pair",) and not {"operator", "layer"} & set(told.place):
+        where = f"layers of type {told.place['type']}" if "type" in told.place else f"{told.layers} layers"
+    return f"inputs of {where} are {types} {told.signed}"
+
+
+def _reshaped(told: _Told) -> str:
+    shapes = "" if told.before is None or told.after is None else f": {_inputs(told.before, told.after)}"
+    return f"{told.where} {'have' if told.plural else 'has'} inputs of other shapes{shapes} {told.signed}"
+
+
+_TITLES: Final[dict[str, Callable[[_Told], str]]] = {
+    "slower": _slower,
+    "faster": _slower,
+    "added": _alone,
+    "removed": _alone,
+    "kernel": _replaced,
+    "dtype": _retyped,
+    "shape": _reshaped,
+}
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.0f} %" if part >= 0.095 else f"{100 * part:.1f} %"
+
+
+def _number(count: float) -> str:
+    text = f"{count:,.0f}" if abs(count - np.round(count)) < 0.05 else f"{count:,.1f}"
+    return text.replace("-", "−")
+
+
+# -- what stands for what ---------------------------------------------------------------------------
+
+
+def _exchanged(found: Found, rows: pl.DataFrame) -> tuple[str | None, str | None]:
+    """What stood in the place of what now, if that is one thing in all cells."""
+    if found.kind == "dtype":
+        told = {_types(*pair) for pair in rows.select("base_dtypes", "new_dtypes").cast(pl.String).rows()}
+        return told.pop() if len(told) == 1 else (None, None)
+    if found.kind == "shape" and (rows["leaves"] > 2).any():
+        return None, None
+    for column in {"kernel": ("name", "operator"), "shape": ("shapes",)}.get(found.kind, ()):
+        pairs = rows.select(f"base_{column}", f"new_{column}").cast(pl.String).unique()
+        before, after = pairs.row(0)
+        if pairs.height > 1:
+            return None, None
+        if before != after:
+            return before, after
+    return None, None
+
+
+def _list(text: str | None) -> list[object]:
+    """The inputs that a text of shapes or types lists."""
+    try:
+        return msgspec.json.decode(text or "[]", type=list[object])
+    except msgspec.DecodeError:
+        return [text]
+
+
+def _types(before: str | None, after: str | None) -> tuple[str | None, str | None]:
+    """The types that differ: `fp32` and `bf16`."""
+    both = zip(_list(before), _list(after), strict=False)
+    pairs = dict.fromkeys((str(old), str(new)) for old, new in both if old != new)
+    if not pairs:
+        return before, after
+    old, new = (
+        " and ".join(dict.fromkeys(_DTYPES.get(each, each) for each in side))
+        for side in zip(*pairs, strict=True)
+    )
+    return old, new
+
+
+def _inputs(before: str, after: str) -> str:
+    """`input 1 is 128 × 64, not 32 × 64`."""
+    old, new = _list(before), _list(after)
+    if len(old) != len(new):
+        return f"{len(new)} inputs, not {len(old)}"
+    both = enumerate(zip(old, new, strict=True), 1)
+    told = [f"input {number} is {_size(b)}, not {_size(a)}" for number, (a, b) in both if a != b]
+    return ", ".join(told[:_MOST_INPUTS])
+
+
+def _size(shape: object) -> str:
+    return " × ".join(str(each) for each in shape) or "a scalar" if isinstance(shape, list) else str(shape)

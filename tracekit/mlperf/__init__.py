@@ -1,0 +1,24 @@
+"""Results of MLPerf training: logs, scores, and how training scales over systems of several sizes."""
+
+from tracekit.mlperf.cells import Cell, cells_of, cells_table, score_of, series_of, steps_table
+from tracekit.mlperf.forecast import Forecast, Question, compared, doubling_end, forecast
+from tracekit.mlperf.results import Results, holds_results, read_results
+from tracekit.mlperf.runs import LoggedRun
+
+__all__ = [
+    "Cell",
+    "Forecast",
+    "LoggedRun",
+    "Question",
+    "Results",
+    "cells_of",
+    "cells_table",
+    "compared",
+    "doubling_end",
+    "forecast",
+    "holds_results",
+    "read_results",
+    "score_of",
+    "series_of",
+    "steps_table",
+]

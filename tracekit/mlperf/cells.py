@@ -1,0 +1,230 @@
+"""Results by cell: the runs of one organisation, system, benchmark and batch, scored as MLPerf scores them, and how they scale.
+
+The score drops the fastest and the slowest run and is the mean of the others; a run that failed counts as slowest. The speed-up between two
+systems is the gain of throughput (epochs a second) over the inflation of epochs. What is lost against the growth of chips is split
+exactly: ln(chips) = ln(speed-up) + ln(epochs) + ln(evaluation) + ln(training), each the growth of a factor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.mlperf.runs import LoggedRun
+from tracekit.trace import Schema
+
+__all__ = [
+    "CELLS",
+    "LIMITS",
+    "STEPS",
+    "Cell",
+    "cells_of",
+    "cells_table",
+    "score_of",
+    "series_of",
+    "steps_table",
+]
+
+_SAMPLES: Final = {"resnet": 1_281_167, "ssd": 117_266, "mask": 117_266, "maskrcnn": 117_266}
+"""Samples of an epoch where a log does not tell: ImageNet's training images, and COCO's with a box."""
+_SIZE: Final = re.compile(r"(_n\d+|-\d+$|(?<=_)\d+x|^\d+x)")
+"""What tells the size of a system within its name."""
+_FELT: Final = 0.05
+"""A loss that matters, in the logarithm of the efficiency."""
+
+LIMITS: Final = ("none", "batch-limited", "epoch-limited", "evaluation-limited", "communication-limited")
+CELLS: Final[Schema] = {
+    "organisation": pl.String, "benchmark": pl.String, "system": pl.String, "accelerators": pl.Int64, "batch": pl.Int64, "batch_per_chip": pl.Float64,
+    "runs": pl.Int64, "failed": pl.Int64, "score_min": pl.Float64, "init_s": pl.Float64, "epochs": pl.Float64, "evaluations": pl.Float64,
+    "samples_per_s": pl.Float64, "training_share": pl.Float64, "evaluation_share": pl.Float64, "start_share": pl.Float64,
+    "speedup": pl.Float64, "efficiency": pl.Float64,
+}  # fmt: skip
+"""Columns of `cells_table`. `speedup` and `efficiency` compare with the smallest system of the series; the shares are of the score's time:
+`start_share` is what the first block takes longer than others, `evaluation_share` what evaluations take while no block trains."""
+STEPS: Final[Schema] = {
+    "series": pl.String, "from": pl.Int64, "to": pl.Int64, "chips": pl.Float64, "speedup": pl.Float64, "throughput": pl.Float64, "epochs": pl.Float64,
+    "evaluation": pl.Float64, "training": pl.Float64, "limited_by": pl.String,
+}  # fmt: skip
+"""Columns of `steps_table`: from one size of a series to the next, the factors by which each grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The runs of one configuration."""
+
+    organisation: str
+    system: str
+    benchmark: str
+    accelerators: int | None
+    batch: int | None
+    runs: tuple[LoggedRun, ...]
+
+    @property
+    def succeeded(self) -> list[LoggedRun]:
+        """Those that reached the target."""
+        return [run for run in self.runs if run.succeeded]
+
+    @property
+    def score_s(self) -> float | None:
+        """The score, in seconds."""
+        return score_of([run.run_s if run.succeeded else None for run in self.runs])
+
+    def mean(self, name: str) -> float | None:
+        """The mean of a figure over the runs that succeeded and tell it."""
+        known = [value for run in self.succeeded if (value := getattr(run, name)) is not None]
+        return float(np.mean(known)) if known else None
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples trained a second of the score; None where the size of an epoch is not known, or the batch is in tokens."""
+        told = next((run.samples for run in self.runs if run.samples), _SAMPLES.get(self.benchmark.lower()))
+        epochs, score = self.mean("epochs"), self.score_s
+        return None if not told or epochs is None or not score else told * epochs / score
+
+    @property
+    def shares(self) -> tuple[float, float, float] | None:
+        """The parts of the time from `run_start` to `run_stop` of all runs: training, evaluation alone, and the start."""
+        split = [parts for run in self.succeeded if (parts := _split(run)) is not None]
+        whole = sum(map(sum, split))
+        if not split or not whole:
+            return None
+        training, evaluation, start = (sum(part) / whole for part in zip(*split, strict=True))
+        return training, evaluation, start
+
+
+def score_of(times: Sequence[float | None]) -> float | None:
+    """MLPerf's score of runs, None for one that failed: without the fastest and the slowest, the mean of the others.
+
+    Of fewer than three runs it is their mean. None if a run that counts failed, or there is none.
+
+    >>> score_of([10.0, 12.0, 11.0, 30.0, 11.5]), score_of([10.0, None, 11.0, 12.0]), score_of([10.0, None, None, 12.0])
+    (11.5, 11.5, None)
+    """
+    ordered = sorted(times, key=lambda time: float("inf") if time is None else time)
+    kept = ordered[1:-1] if len(ordered) > 2 else ordered
+    known = [time for time in kept if time is not None]
+    return float(np.mean(known)) if known and len(known) == len(kept) else None
+
+
+def cells_of(runs: Sequence[LoggedRun]) -> list[Cell]:
+    """The cells of these runs, by organisation, benchmark and size."""
+    groups: defaultdict[tuple[str, str, str, int | None, int | None], list[LoggedRun]] = defaultdict(list)
+    for run in runs:
+        groups[run.organisation, run.system, run.benchmark, run.accelerators, run.batch].append(run)
+    cells = [Cell(*key, tuple(group)) for key, group in groups.items()]
+    return sorted(cells, key=lambda cell: (cell.organisation, cell.benchmark, cell.accelerators or 0, cell.system, cell.batch or 0))  # fmt: skip
+
+
+def series_of(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """The cells that differ in size alone, with a score and a number of chips, the smallest first; by a name of the series.
+
+    Of one organisation, benchmark and kind of system, which is its name without numbers of nodes or chips.
+    """
+    found: defaultdict[str, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        if cell.accelerators and cell.score_s is not None:
+            found[", ".join(filter(None, (cell.organisation, kind_of(cell.system), cell.benchmark)))].append(
+                cell
+            )
+    return {name: sorted(group, key=lambda cell: cell.accelerators or 0) for name, group in found.items()}
+
+
+def kind_of(system: str) -> str:
+    """The name of a system without what tells its size.
+
+    >>> kind_of("tpu-v3-512"), kind_of("dgx2h_n16_ngc19.05_pytorch"), kind_of("dgx2h_ngc19.05_pytorch")
+    ('tpu-v3', 'dgx2h_ngc19.05_pytorch', 'dgx2h_ngc19.05_pytorch')
+    """
+    return _SIZE.sub("", system).strip("-_")
+
+
+def cells_table(cells: Sequence[Cell]) -> pl.DataFrame:
+    """One row per cell (`CELLS`)."""
+    least = {id(cell): group[0] for group in series_of(cells).values() for cell in group}
+    return pl.DataFrame([_row(cell, least.get(id(cell))) for cell in cells], schema=CELLS, orient="row")
+
+
+def _row(cell: Cell, least: Cell | None) -> dict[str, object]:
+    score, shares, chips = cell.score_s, cell.shares, cell.accelerators
+    speedup = least.score_s / score if least is not None and least.score_s and score else None
+    grown = chips / least.accelerators if least is not None and least.accelerators and chips else None
+    return {
+        "organisation": cell.organisation, "benchmark": cell.benchmark, "system": cell.system, "accelerators": chips, "batch": cell.batch,
+        "batch_per_chip": cell.batch / chips if cell.batch and chips else None,
+        "runs": len(cell.runs), "failed": len(cell.runs) - len(cell.succeeded), "score_min": None if score is None else score / 60,
+        **{name: cell.mean(name) for name in ("init_s", "epochs", "evaluations")},
+        "samples_per_s": cell.samples_per_s,
+        **dict(zip(("training_share", "evaluation_share", "start_share"), shares or (None, None, None), strict=True)),
+        "speedup": speedup, "efficiency": None if speedup is None or grown is None else speedup / grown,
+    }  # fmt: skip
+
+
+def steps_table(cells: Sequence[Cell]) -> pl.DataFrame:
+    """From each size of a series to the next one (`STEPS`); sizes with two systems go to each of the next."""
+    return pl.DataFrame([row for name, group in series_of(cells).items() for row in _steps(name, group)], schema=STEPS, orient="row")  # fmt: skip
+
+
+def _steps(name: str, group: Sequence[Cell]) -> Iterator[dict[str, object]]:
+    for small, large in pairwise(group):
+        epochs = (small.mean("epochs"), large.mean("epochs"))
+        if (
+            not (small.accelerators and large.accelerators and small.score_s and large.score_s)
+            or None in epochs
+        ):
+            continue
+        if large.accelerators == small.accelerators:
+            continue
+        chips, speedup = large.accelerators / small.accelerators, small.score_s / large.score_s
+        inflation = (epochs[1] or 1.0) / (epochs[0] or 1.0)
+        shares = (small.shares or (1.0, 0.0, 0.0), large.shares or (1.0, 0.0, 0.0))
+        # The time of an epoch, shared into training with the start, and evaluation alone.
+        evaluation = (1 - shares[0][1]) / (1 - shares[1][1])
+        yield {
+            "series": name, "from": small.accelerators, "to": large.accelerators, "chips": chips, "speedup": speedup,
+            "throughput": speedup * inflation, "epochs": inflation, "evaluation": evaluation,
+            "training": chips / (speedup * inflation * evaluation),
+            "limited_by": _limit(small, large, chips, inflation, evaluation, chips / (speedup * inflation * evaluation)),
+        }  # fmt: skip
+
+
+def _limit(small: Cell, large: Cell, chips: float, epochs: float, evaluation: float, training: float) -> str:
+    """The largest of the losses, if it matters. Training per chip gets slower by communication, or as its batch gets smaller."""
+    kept = small.batch is not None and large.batch is not None and large.batch < small.batch * chips**0.5
+    losses = {
+        "epoch-limited": log(epochs),
+        "evaluation-limited": log(evaluation),
+        "batch-limited" if kept else "communication-limited": log(training),
+    }
+    worst = max(losses, key=lambda name: losses[name])
+    return worst if losses[worst] > _FELT else "none"
+
+
+def _split(run: LoggedRun) -> tuple[float, float, float] | None:
+    """Training, evaluation alone and start of a run, in seconds."""
+    if not run.run_s or not run.blocks:
+        return None
+    alone = 0.0
+    for begin, end in run.evaluation_s:
+        training = sum(
+            max(0.0, min(end, stop) - max(begin, start))
+            for start, stop, _ in run.blocks
+            if start <= end and stop > begin
+        )
+        alone += max(0.0, end - begin - training)
+    lengths = [(stop - start) / epochs for start, stop, epochs in run.blocks if epochs]
+    first = run.blocks[0]
+    start = (
+        first[0] + max(0.0, (lengths[0] - float(np.median(lengths[1:]))) * (first[2] or 0))
+        if len(lengths) > 2
+        else first[0]
+    )
+    alone, start = min(alone, run.run_s), min(start, run.run_s - min(alone, run.run_s))
+    return run.run_s - alone - start, alone, start

@@ -1,0 +1,259 @@
+"""Forecasts of the time to train on systems that were not run, from cells of several sizes.
+
+A run takes epochs · K(b) / batch and what its last evaluation takes alone; K, the time of an epoch times the batch, depends on the batch of a
+chip, b, since a step's time does. Chips get less efficient as b gets smaller: K falls like a power of b, whose exponent changes slowly. So K of a size
+that was not run follows from that of the nearest b in its series, along the exponent that pairs of neighbouring sizes show: of its own
+series, of other systems with this benchmark, and, with little weight, of other benchmarks. Far pairs count less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log, sqrt
+from typing import Final
+
+import numpy as np
+
+from tracekit.mlperf.cells import Cell, kind_of, series_of
+from tracekit.scaling.laws import non_negative
+
+__all__ = ["Forecast", "Question", "compared", "doubling_end", "forecast", "left_out"]
+
+_OWN, _SAME, _OTHER = 0.5, 1.0, 0.05
+"""The weights of exponents: of the own series, of other systems with the benchmark, and of all other pairs."""
+_REACH: Final = 0.7
+"""At a distance of so many units of ln(b) a pair's weight falls to 1/e."""
+_FOREIGN: Final = 2.0
+"""The distance of pairs whose batch is counted in another unit, such as tokens."""
+_UNIT: Final = log(30)
+"""Batches of a chip that differ by more on systems of one benchmark have another unit."""
+_LAST: Final = 0.1
+"""The last evaluation is at most this part of a run."""
+_LEAST_SPREAD: Final = 0.03
+"""Runs of one configuration differ by so much."""
+_SIDES: Final = 1.96
+_GAIN: Final = 1.1
+_ALIKE: Final = {"maskrcnn": "mask"}
+"""Benchmarks that submitters call by several names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A configuration to forecast. `system` and `organisation` may be empty: then any system with the benchmark serves."""
+
+    benchmark: str
+    accelerators: int
+    batch: int | None = None
+    """Of all chips; None: that of the nearest size."""
+    epochs: float | None = None
+    """None: by the batch, as the series' cells show it."""
+    organisation: str = ""
+    system: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The time to train. Seconds; the interval holds 95 % of such forecasts."""
+
+    seconds: float
+    low: float
+    high: float
+    batch: int
+    epochs: float
+    from_chips: int
+    """The size whose time it follows from."""
+    exponent: float
+    """By which power of the batch of a chip the time of a step grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two neighbouring sizes of a series."""
+
+    exponent: float
+    middle: float
+    """Of the logarithms of their batches of a chip."""
+
+
+def forecast(cells: Sequence[Cell], question: Question) -> Forecast | None:
+    """The time to train that these cells foretell; None if none of them has the benchmark with a batch, epochs and a score.
+
+    >>> from tracekit.mlperf.runs import LoggedRun
+    >>> def cell(chips, seconds):
+    ...     run = LoggedRun(name="", status="success", run_s=seconds, epochs=4.0, batch=1024)
+    ...     return Cell("we", f"box-{chips}", "net", chips, 1024, (run,))
+    >>> found = forecast([cell(8, 800.0), cell(16, 500.0), cell(32, 312.5)], Question("net", 64, epochs=4.0))
+    >>> round(found.seconds, 1), found.from_chips, round(found.exponent, 3)
+    (195.3, 32, 0.678)
+    """
+    series = {name: [cell for cell in group if _known(cell)] for name, group in series_of(cells).items()}
+    chosen = _series_for(series, question)
+    if chosen is None:
+        return None
+    own = series[chosen]
+    near = min(own, key=lambda cell: abs(log((cell.accelerators or 1) / question.accelerators)))
+    batch = question.batch or near.batch or 1
+    epochs = question.epochs or _epochs_at(own, batch)
+    at = log(batch / question.accelerators)
+    closest = min(own, key=lambda cell: (round(abs(_place(cell) - at), 9), -(cell.accelerators or 0)))
+    alike = [cell for cell in own if abs(_place(cell) - _place(closest)) < 1e-9]
+    level = float(np.mean([_level(cell) for cell in alike]))
+    exponent, spread = _exponent(series, chosen, (at + _place(closest)) / 2)
+    far = at - _place(closest)
+    last = _last_evaluation(max(own, key=lambda cell: cell.accelerators or 0))
+    training = epochs * exp(level + exponent * far) / batch
+    error = sqrt(_LEAST_SPREAD**2 + (spread * far) ** 2)
+    seconds = training + last
+    return Forecast(seconds, seconds * exp(-_SIDES * error), seconds * exp(_SIDES * error), batch, epochs, closest.accelerators or 0, exponent)  # fmt: skip
+
+
+def left_out(cells: Sequence[Cell]) -> dict[str, float]:
+    """Of each series with several sizes the relative error of the forecast for its largest one, from all other cells."""
+    errors = {}
+    for name, group in series_of(cells).items():
+        known = [cell for cell in group if _known(cell)]
+        if len(known) < 2 or known[-1].accelerators == known[0].accelerators:
+            continue
+        most = known[-1]
+        rest = [cell for cell in cells if cell is not most]
+        question = Question(
+            most.benchmark,
+            most.accelerators or 1,
+            most.batch,
+            most.mean("epochs"),
+            most.organisation,
+            most.system,
+        )
+        found = forecast(rest, question)
+        if found is not None and most.score_s:
+            errors[name] = found.seconds / most.score_s - 1
+    return errors
+
+
+def doubling_end(cells: Sequence[Cell], question: Question) -> int | None:
+    """The number of chips, doubled from that of the question, from which another doubling at the same batch gains less than 10 %, or would
+    leave a chip less than one sample; None if nothing is known.
+    """
+    chips, before = question.accelerators, forecast(cells, question)
+    while before is not None and 2 * chips <= before.batch:
+        asked = replace(question, accelerators=2 * chips, batch=before.batch, epochs=before.epochs)
+        after = forecast(cells, asked)
+        if after is None or before.seconds < _GAIN * after.seconds:
+            break
+        chips, before = 2 * chips, after
+    return None if before is None else chips
+
+
+# -- of cells ---------------------------------------------------------------------------------------
+
+
+def _known(cell: Cell) -> bool:
+    return bool(cell.batch and cell.accelerators and cell.score_s and cell.mean("epochs"))
+
+
+def _benchmark(name: str) -> str:
+    return _ALIKE.get(name.lower(), name.lower())
+
+
+def _place(cell: Cell) -> float:
+    """The logarithm of the batch of a chip."""
+    return log((cell.batch or 1) / (cell.accelerators or 1))
+
+
+def _last_evaluation(cell: Cell) -> float:
+    """The seconds of an evaluation: of the last one nothing is hidden."""
+    lengths = [end - begin for run in cell.succeeded for begin, end in run.evaluation_s]
+    return min(float(np.mean(lengths)) if lengths else 0.0, _LAST * (cell.score_s or 0.0))
+
+
+def _level(cell: Cell) -> float:
+    """The logarithm of K: the time of an epoch times the batch."""
+    seconds = (cell.score_s or 0.0) - _last_evaluation(cell)
+    return log(seconds * (cell.batch or 1) / (cell.mean("epochs") or 1.0))
+
+
+def _epochs_at(own: Sequence[Cell], batch: int) -> float:
+    """The epochs that this batch needs: between the batches that were run in proportion to their logarithms, beyond them as at the last."""
+    points = sorted({(log(cell.batch or 1), cell.mean("epochs") or 1.0) for cell in own})
+    return float(np.interp(log(batch), [point[0] for point in points], [point[1] for point in points]))
+
+
+# -- exponents --------------------------------------------------------------------------------------
+
+
+def _series_for(series: Mapping[str, Sequence[Cell]], question: Question) -> str | None:
+    """The series of the system, else one of its organisation, else any with the benchmark, the one with the most sizes."""
+    wanted = [
+        name
+        for name, group in series.items()
+        if group and _benchmark(group[0].benchmark) == _benchmark(question.benchmark)
+    ]
+
+    def fits(name: str) -> tuple[bool, bool, int]:
+        cell = series[name][0]
+        same = cell.organisation == question.organisation
+        return same and kind_of(cell.system) == kind_of(question.system), same, len(series[name])
+
+    return max(wanted, key=fits, default=None)
+
+
+def _pairs(group: Sequence[Cell]) -> list[_Pair]:
+    """The neighbours along the batch of a chip."""
+    places = sorted({round(_place(cell), 9) for cell in group})
+    levels = [
+        float(np.mean([_level(cell) for cell in group if round(_place(cell), 9) == place]))
+        for place in places
+    ]
+    return [
+        _Pair(
+            (levels[at + 1] - levels[at]) / (places[at + 1] - places[at]),
+            (places[at + 1] + places[at]) / 2,
+        )
+        for at in range(len(places) - 1)
+    ]
+
+
+def _exponent(series: Mapping[str, Sequence[Cell]], chosen: str, middle: float) -> tuple[float, float]:
+    """The exponent around this ln of a chip's batch, and its standard deviation over the pairs."""
+    weights, values = [], []
+    for name, group in series.items():
+        if not group:
+            continue
+        same = _benchmark(group[0].benchmark) == _benchmark(series[chosen][0].benchmark)
+        for pair in _pairs(group):
+            distance = abs(pair.middle - middle)
+            distance = _FOREIGN if distance > _UNIT else distance
+            weight = (_OWN if name == chosen else _SAME) if same else _OTHER
+            weights.append(weight * exp(-(distance if same else _FOREIGN) / _REACH))
+            values.append(min(max(pair.exponent, 0.0), 1.0))
+    if not weights:
+        return 1.0, 0.5
+    mean = float(np.average(values, weights=weights))
+    return mean, sqrt(float(np.average((np.array(values) - mean) ** 2, weights=weights)) + 0.05**2)
+
+
+# -- simpler laws beside it -------------------------------------------------------------------------
+
+
+def compared(cells: Sequence[Cell]) -> list[tuple[str, int, float, float | None, float | None]]:
+    """Of each series with several sizes its name, its most chips, and the relative errors for these: of the forecast from all other cells, and of
+    Amdahl's law (time of an epoch = fixed + compute / chips) and a power law of the chips, from the other sizes of the series.
+    """
+    found: list[tuple[str, int, float, float | None, float | None]] = []
+    errors = left_out(cells)
+    for name, group in series_of(cells).items():
+        if name in errors:
+            known = [cell for cell in group if _known(cell)]
+            *rest, most = known
+            truth = (most.score_s or 1.0) / (most.mean("epochs") or 1.0)
+            chips = np.array([cell.accelerators or 1 for cell in rest], dtype=np.float64)
+            times = np.array([(cell.score_s or 1.0) / (cell.mean("epochs") or 1.0) for cell in rest])
+            at = float(most.accelerators or 1)
+            told: tuple[float | None, float | None] = (None, None)
+            if len(set(chips.tolist())) > 1:
+                fixed, compute = non_negative(np.column_stack([1 / times, 1 / chips / times]))[0]
+                slope, level = np.polyfit(np.log(chips), np.log(times), 1)
+                told = (fixed + compute / at) / truth - 1, exp(level + slope * log(at)) / truth - 1
+            found.append((name, int(at), errors[name], *told))
+    return found

@@ -1,0 +1,107 @@
+"""A table of configurations to forecast, and the table of answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import log
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from tracekit.errors import UnreadableTraceError, UsageError
+from tracekit.mlperf.cells import Cell, series_of
+from tracekit.mlperf.forecast import Question, forecast
+from tracekit.names import clean
+from tracekit.trace import Schema
+
+__all__ = ["ANSWERS", "answers_of", "read_questions"]
+
+ANSWERS: Final[Schema] = {
+    "id": pl.String, "predicted": pl.Float64, "low": pl.Float64, "high": pl.Float64, "batch": pl.Int64, "epochs": pl.Float64, "from_chips": pl.Int64,
+}  # fmt: skip
+"""Columns of the answers: `predicted`, `low` and `high` are minutes, null where nothing is known."""
+_NAMES: Final = {
+    "id": ("id", "cell", "name"),
+    "organisation": ("organisation", "org", "submitter"),
+    "system": ("system",),
+    "benchmark": ("benchmark",),
+    "accelerators": ("accelerators", "chips"),
+    "batch": ("batch", "global_batch"),
+    "epochs": ("epochs",),
+    "last_epoch": ("last_epoch",),
+}
+"""How a column may be called."""
+
+
+def read_questions(path: Path) -> list[dict[str, Any]]:
+    """The rows of a CSV: `benchmark` and `accelerators` (chips), and `id`, `organisation`, `system`, `batch`, and `epochs` or `last_epoch` (the
+    number that the last evaluation carries) where they are given.
+
+    Raises UnreadableTraceError for what is no table, and UsageError if a column or a value is missing.
+    """
+    try:
+        frame = pl.read_csv(path, infer_schema_length=None)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise UnreadableTraceError(f"it is no CSV ({str(error).splitlines()[0]})", path=path) from error
+    chosen = {
+        name: next((each for each in words if each in frame.columns), None) for name, words in _NAMES.items()
+    }
+    for name in ("benchmark", "accelerators"):
+        column = chosen[name]
+        if column is None:
+            raise UsageError(
+                f"it has no column {name}", path=path, remedy="give benchmark and accelerators for each row"
+            )
+        if frame[column].null_count() or (name == "accelerators" and not _chips(frame[column])):
+            raise UsageError(f"a row has no {name}, or one that is no number of chips", path=path)
+    rows = frame.select(pl.col(column).alias(name) for name, column in chosen.items() if column is not None)
+    return [{"id": number, **row} for number, row in enumerate(rows.iter_rows(named=True))]
+
+
+def _chips(column: pl.Series) -> bool:
+    return column.dtype.is_integer() and bool((column > 0).all())
+
+
+def answers_of(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """One row per question, in their order (`ANSWERS`)."""
+    return pl.DataFrame([_answer(cells, row) for row in rows], schema=ANSWERS, orient="row")
+
+
+def _answer(cells: Sequence[Cell], row: Mapping[str, Any]) -> dict[str, object]:
+    question = Question(
+        benchmark=str(row["benchmark"]),
+        accelerators=int(row["accelerators"]),
+        batch=None if _positive(row.get("batch")) is None else int(row["batch"]),
+        epochs=_positive(row.get("epochs")),
+        organisation=str(row.get("organisation") or ""),
+        system=str(row.get("system") or ""),
+    )
+    if question.epochs is None and (last := _positive(row.get("last_epoch"))) is not None:
+        question = replace(question, epochs=_true_epochs(cells, question, last))
+    found = forecast(cells, question)
+    minutes = (None,) * 3 if found is None else (found.seconds / 60, found.low / 60, found.high / 60)
+    known = (None,) * 3 if found is None else (found.batch, found.epochs, found.from_chips)
+    values = (clean(str(row["id"])), *minutes, *known)
+    return dict(zip(ANSWERS, values, strict=True))
+
+
+def _positive(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and value > 0 else None
+
+
+def _true_epochs(cells: Sequence[Cell], question: Question, last: float) -> float:
+    """The epochs of a run whose last evaluation carries this number, which may count from 0 or lag: as on the size of the series with the nearest
+    batch.
+    """
+    told = [
+        (abs(log(cell.batch / question.batch)) if cell.batch and question.batch else 0.0, epochs - number)
+        for group in series_of(cells).values()
+        for cell in group
+        if cell.organisation == question.organisation
+        and cell.benchmark == question.benchmark
+        and (epochs := cell.mean("epochs")) is not None
+        and (number := cell.mean("last_epoch")) is not None
+    ]
+    return last + min(told)[1] if told else last

@@ -1,0 +1,219 @@
+"""Runs of MLPerf training from the events of their logs: phases, batch, epochs, evaluations and what is wrong with them.
+
+Only what stands in the log before `run_stop` belongs to a run, since evaluations may run beside training and be logged later. A run
+takes as many epochs as its blocks up to the last evaluation have: block n is followed by evaluation n, whatever numbers both carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tracekit.mlperf.log import Event, Log
+from tracekit.names import clean
+
+__all__ = ["LoggedRun", "runs_in"]
+
+_NS: Final = 1e9
+_JUMP_NS: Final = 2_000_000_000
+"""Clocks of several hosts differ by less; further back a clock was set."""
+_AT_ONCE_NS: Final = 500_000_000
+_HYPER: Final = ("opt_", "lars_", "lamb_", "sgd_", "max_sequence", "model_bn", "num_image", "weight_decay")
+_SIZES: Final = ("train_samples", "num_train_examples", "preproc_num_train_examples")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRun:
+    """One run. Times are seconds; what the log does not tell is None or empty."""
+
+    name: str
+    organisation: str = ""
+    system: str = ""
+    benchmark: str = ""
+    division: str = ""
+    accelerators: int | None = None
+    batch: int | None = None
+    """Samples of a step (tokens in some translation models), on all chips together."""
+    samples: int | None = None
+    """Of an epoch."""
+    status: str = ""
+    """`success`, `aborted`, or `cut` where the log ends before the run does."""
+    init_s: float | None = None
+    """From the first `init_start` to `run_start`, which the score leaves out."""
+    run_s: float | None = None
+    """From `run_start` to `run_stop`; None of a cut log."""
+    epochs: float | None = None
+    evaluations: int = 0
+    last_epoch: float | None = None
+    """The number that the last evaluation carries."""
+    accuracy: float | tuple[float, ...] | None = None
+    blocks: tuple[tuple[float, float, float | None], ...] = ()
+    """Begin and end of each block of training, in seconds from `run_start`, and its epochs: its end is where the next one begins, or its
+    evaluation does."""
+    evaluation_s: tuple[tuple[float, float], ...] = ()
+    """Begin and end of each evaluation, likewise."""
+    hyper_parameters: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    """What is wrong with the log, a phrase each."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it reached its target."""
+        return self.status == "success" and self.run_s is not None
+
+
+def runs_in(log: Log, name: str, **known: Any) -> list[LoggedRun]:
+    """The runs of a log, mostly one; `known` are fields that its folder tells and the log may not.
+
+    A log without `run_start` has none.
+    """
+    parts = list(_parts(log.events))
+    found = []
+    for number, events in enumerate(parts, 1):
+        run = _run(events, name if len(parts) == 1 else f"{name} ({number} of {len(parts)})", known)
+        if run is not None:
+            found.append(run)
+    defects = tuple(
+        f"{kind}, {count} times, first in line {line}" for kind, (count, line) in log.defects.items()
+    )
+    several = (f"{len(parts)} runs in one file",) if len(parts) > 1 else ()
+    return [replace(run, problems=(*run.problems, *several, *defects)) for run in found]
+
+
+def _parts(events: Sequence[Event]) -> Iterator[list[Event]]:
+    """The events of each run: another one begins with the first `init_start` or `run_start` after a run that was stopped."""
+    part: list[Event] = []
+    stopped = False
+    for event in events:
+        if stopped and event.key in ("init_start", "run_start", "submission_benchmark"):
+            yield part
+            part, stopped = [], False
+        stopped |= event.key == "run_stop"
+        part.append(event)
+    if part:
+        yield part
+
+
+def _run(events: Sequence[Event], name: str, known: dict[str, Any]) -> LoggedRun | None:
+    start = _first(events, "run_start")
+    if start is None:
+        return None
+    stop = _first(events, "run_stop")
+    until = events if stop is None else events[: events.index(stop) + 1]
+    timed = [event for event in until if event.time_ns]
+    begun = [event.time_ns for event in timed if event.key == "init_start"]
+    evaluations = [event for event in until if event.key == "eval_accuracy"]
+    blocks, epochs = _blocks(until, start, len(evaluations))
+    told = {
+        "organisation": _text(events, "submission_org"),
+        "system": _text(events, "submission_platform"),
+        "benchmark": _text(events, "submission_benchmark"),
+        "division": _text(events, "submission_division"),
+    }
+    last = evaluations[-1] if evaluations else None
+    number = None if last is None else _number(last.metadata.get("epoch_num"))
+    return LoggedRun(
+        name=name,
+        **{**told, **{key: value for key, value in known.items() if value is not None}},
+        batch=_whole(_last_value(until, "global_batch_size")),
+        samples=next((size for key in _SIZES if (size := _whole(_last_value(until, key)))), None),
+        status="cut" if stop is None else clean(str(stop.metadata.get("status") or stop.value or "unknown")),
+        init_s=(start.time_ns - min(begun)) / _NS if begun and min(begun) <= start.time_ns else None,
+        run_s=None if stop is None or stop.time_ns < start.time_ns else (stop.time_ns - start.time_ns) / _NS,
+        epochs=number if epochs is None else epochs,
+        evaluations=len(evaluations),
+        last_epoch=number,
+        accuracy=None if last is None else _accuracy(last.value),
+        blocks=blocks,
+        evaluation_s=_evaluations(until, start),
+        hyper_parameters={event.key: event.value for event in until if event.key.startswith(_HYPER)},
+        problems=tuple(_problems(until, start, stop)),
+    )
+
+
+def _blocks(
+    events: Sequence[Event], start: Event, evaluations: int
+) -> tuple[tuple[tuple[float, float, float | None], ...], float | None]:
+    """The blocks up to the last evaluation, and the epochs of all of them; None if a block does not tell its own.
+
+    A block ends where it is said to, where the next one begins, or where its evaluation does, whichever comes first. Some submitters write that
+    an evaluation starts as soon as its block does: that ends nothing.
+    """
+    begins = [event for event in events if event.key == "block_start"]
+    begins = [event for at, event in enumerate(begins) if at == 0 or _epoch(event) != _epoch(begins[at - 1])]
+    stops = {_epoch(event): event.time_ns for event in reversed(events) if event.key == "block_stop"}
+    evals = [event.time_ns for event in events if event.key == "eval_start"]
+    made = []
+    for at, begin in enumerate(begins[: evaluations or None]):
+        ends = [event.time_ns for event in begins[at + 1 : at + 2]] + evals[at : at + 1]
+        ends += [stops[_epoch(begin)]] if _epoch(begin) in stops else []
+        end = min((time for time in ends if time - begin.time_ns > _AT_ONCE_NS), default=None)
+        if end is not None:
+            since = [(time - start.time_ns) / _NS for time in (begin.time_ns, end)]
+            made.append((since[0], since[1], _number(begin.metadata.get("epoch_count"))))
+    counts = [epochs for _, _, epochs in made if epochs is not None]
+    whole = len(made) == evaluations == len(counts) and evaluations > 0
+    return tuple(made), float(sum(counts)) if whole else None
+
+
+def _epoch(event: Event) -> Any:
+    return event.metadata.get("first_epoch_num", event.metadata.get("epoch_num"))
+
+
+def _evaluations(events: Sequence[Event], start: Event) -> tuple[tuple[float, float], ...]:
+    """The evaluations, from each `eval_start` to the accuracy or the end that follows it."""
+    made, open_ = [], None
+    for event in events:
+        if event.key == "eval_start":
+            open_ = event.time_ns
+        elif event.key in ("eval_accuracy", "eval_stop") and open_ is not None and event.time_ns >= open_:
+            made.append(((open_ - start.time_ns) / _NS, (event.time_ns - start.time_ns) / _NS))
+            open_ = None
+    return tuple(made)
+
+
+def _problems(events: Sequence[Event], start: Event, stop: Event | None) -> Iterator[str]:
+    if stop is None:
+        yield "the log ends before the run does"
+    elif stop.time_ns < start.time_ns:
+        yield "the run ends before it begins"
+    latest = 0
+    for event in events[events.index(start) :]:  # several hosts write what comes before
+        if event.time_ns and latest - event.time_ns > _JUMP_NS:
+            yield f"the clock jumps back by {(latest - event.time_ns) / _NS:.0f} s in line {event.line}"
+            break
+        latest = max(latest, event.time_ns)
+    if not any(event.key == "global_batch_size" for event in events):
+        yield "no batch"
+    if not any(event.key == "eval_accuracy" for event in events):
+        yield "no evaluation"
+
+
+def _first(events: Iterable[Event], key: str) -> Event | None:
+    return next((event for event in events if event.key == key), None)
+
+
+def _last_value(events: Sequence[Event], key: str) -> Any:
+    return next((event.value for event in reversed(events) if event.key == key), None)
+
+
+def _text(events: Iterable[Event], key: str) -> str:
+    event = _first(events, key)
+    return clean(event.value) if event is not None and isinstance(event.value, str) else ""
+
+
+def _number(value: Any) -> float | None:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if known and abs(value) < 2**53 else None
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    return None if number is None or number < 1 else int(number)
+
+
+def _accuracy(value: Any) -> float | tuple[float, ...] | None:
+    if isinstance(value, list | tuple):
+        return tuple(each for one in value if (each := _number(one)) is not None)
+    return _number(value)

@@ -1,0 +1,121 @@
+"""Two sides compared, as a section: the verdict and the largest changes in words, then tables by dimension, and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tracekit.diff.compared import Compared
+from tracekit.diff.noise import Change, Estimate, Side
+from tracekit.facts.units import count_of, format_change, format_ns, format_share
+from tracekit.names import clean
+from tracekit.report.diff_figures import diff_figures
+from tracekit.report.diff_tables import diff_tables
+from tracekit.report.format import format_number
+from tracekit.report.model import Section
+
+__all__ = ["diff_section"]
+
+_MOST_TOLD: Final = 6
+"""Changes that have a sentence; the table has all."""
+_TWICE: Final = 2
+_LEAST_P: Final = 0.001
+
+
+def diff_section(found: Compared) -> Section:
+    """The section: the verdict in words, and the tables of `tracekit.report.diff_tables.SCHEMAS`."""
+    return Section(
+        "diff",
+        "What changed from base to new, and is it more than noise?",
+        _answer(found),
+        tag=found.times.verdict,
+        points=tuple((label, clean(text)) for label, text in _points(found)),
+        tables=tuple(diff_tables(found)),
+        figures=tuple(diff_figures(found)),
+    )
+
+
+def _answer(found: Compared) -> str:
+    told = found.unchanged or found.times.verdict in ("slower", "faster")
+    mean = None if told else _mean(found.times.mean)
+    return " ".join(filter(None, [_headline(found), mean]))
+
+
+def _mean(one: Estimate) -> str | None:
+    """That the mean differs where the median may not, because of some steps; None if it may not either."""
+    if one.ratio is None or one.low is None or one.high is None or one.low <= 1 <= one.high:
+        return None
+    by = f"{format_share(abs(one.ratio - 1))} {'longer' if one.ratio > 1 else 'shorter'}"
+    interval = f"95 % interval {format_number(one.low)} to {format_number(one.high)}"
+    return f"The mean, though, is {by} (ratio {format_number(one.ratio)}, {interval})."
+
+
+def _headline(found: Compared) -> str:
+    what = "A step" if found.diff.per == "step" else "The window"
+    times, ratio = found.times, found.times.median.ratio
+    base, new = format_ns(times.base.median), format_ns(times.new.median)
+    against = f"{new} instead of {base} at the median"
+    if found.unchanged:
+        return f"Nothing changed: {what.lower()} takes {new} on both sides at the median, and all parts of it take as long."
+    if times.verdict == "same":
+        return f"{what} takes as long as before: {new} against {base} at the median."
+    if times.median.low is None:
+        return f"{what} takes {against}, but so few {found.diff.per}s prove nothing."
+    if times.verdict == "inconclusive" or ratio is None:
+        return f"It is not clear whether {what.lower()} takes longer or shorter: {new} against {base} at the median."
+    return f"{what} takes {_longer(ratio)}: {against}."
+
+
+def _longer(ratio: float) -> str:
+    if ratio >= _TWICE:
+        return f"{ratio:.2f} times as long"
+    if ratio <= 1 / _TWICE:
+        return f"{format_share(ratio)} of the time"
+    return f"{format_share(ratio - 1)} longer" if ratio > 1 else f"{format_share(1 - ratio)} less time"
+
+
+def _points(found: Compared) -> Iterator[tuple[str, str]]:
+    diff = found.diff
+    if not found.unchanged:
+        yield "test", _test(found.times, diff.per)
+    if diff.change:
+        yield (
+            "mean",
+            f"The mean {diff.per} went from {format_ns(diff.base.mean_ns)} to {format_ns(diff.new.mean_ns)} "
+            f"({format_change(diff.change_ns)}); what follows sums to this.",
+        )
+    for change in diff.changes[:_MOST_TOLD]:
+        # What the spread of the steps explains too comes after what it does not.
+        yield ("change" if change.sure else "maybe"), change.title
+    others = diff.changes[_MOST_TOLD:]
+    if rest := float(diff.rest + sum(change.delta for change in others)):
+        more = (
+            f"{count_of(len(others), 'more change')}, and what no change explains"
+            if others
+            else "What no change explains"
+        )
+        yield "rest", f"{more}: {format_change(rest)}."
+    for note in dict.fromkeys((*diff.notes, *found.times.notes)):
+        yield "note", note
+    for one in found.judgements:
+        yield "gate", f"{one.gate} {one.outcome}. {one.reason}"
+
+
+def _test(times: Change, per: str) -> str:
+    """The ratio of the medians and how sure it is."""
+    middle, base, new = times.median, times.base, times.new
+    steps = f"{_steps(new, per)} of the new side against {_steps(base, per)} of the base"
+    if middle.ratio is None:
+        return f"The median of the base is 0, so there is no ratio; {steps}."
+    ratio = f"Ratio of the medians {format_number(middle.ratio)}"
+    if middle.low is None or middle.high is None:
+        return f"{ratio}, without an interval; {steps}."
+    way, chance = ("slower", middle.p) if middle.ratio >= 1 else ("faster", 1 - middle.p)
+    p = f"p < {_LEAST_P}" if chance < _LEAST_P else f"p = {chance:.3f}"
+    interval = f"95 % interval {format_number(middle.low)} to {format_number(middle.high)} ({times.method})"
+    return f"{ratio}, {interval}; {p} for {way} ({middle.test}); {steps}."
+
+
+def _steps(side: Side, per: str) -> str:
+    runs = f" in {side.runs} runs" if side.runs > 1 else ""
+    return f"{count_of(side.steps, per)}{runs}"

@@ -1,0 +1,227 @@
+"""Results of MLPerf training as a section: how far each series scales, what limits it, scores, and their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import polars as pl
+
+from tracekit.analyses.result import Unit, column_of
+from tracekit.facts.units import count_of, format_share
+from tracekit.mlperf import (
+    Cell,
+    Question,
+    Results,
+    cells_of,
+    cells_table,
+    compared,
+    doubling_end,
+    forecast,
+    series_of,
+    steps_table,
+)
+from tracekit.names import clean_frame
+from tracekit.report.model import Column, Figure, Section, Table
+from tracekit.trace import Schema
+
+__all__ = ["mlperf_section"]
+
+_MOST_TOLD: Final = 4
+_MOST_DRAWN: Final = 6
+_AHEAD: Final[Schema] = {
+    "series": pl.String, "accelerators": pl.Int64, "batch": pl.Int64, "epochs": pl.Float64, "predicted_min": pl.Float64, "low_min": pl.Float64, "high_min": pl.Float64,
+    "enough_chips": pl.Int64,
+}  # fmt: skip
+_ERRORS: Final[Schema] = {
+    "series": pl.String,
+    "accelerators": pl.Int64,
+    **dict.fromkeys(("forecast", "amdahl", "power_law"), pl.Float64),
+}
+_LIMITS: Final = {
+    "batch-limited": "its batch hardly grows, so each chip gets too little work at a time",
+    "epoch-limited": "it needs more epochs with the larger batch",
+    "evaluation-limited": "evaluations take a growing part of the time",
+    "communication-limited": "training per chip gets slower although the batch grows with the chips: communication, or input",
+}
+_TITLES: Final = {
+    "organisation": "by", "accelerators": "chips", "batch_per_chip": "per chip", "score_min": "score, min", "init_s": "init, s",
+    "samples_per_s": "samples/s", "speedup": "speed-up", "training_share": "training", "evaluation_share": "evaluation", "start_share": "start",
+    "from": "chips from", "to": "to", "chips": "chips ×", "throughput": "throughput ×", "epochs": "epochs", "evaluation": "evaluation ×",
+    "training": "training ×", "limited_by": "limited by", "predicted_min": "forecast, min", "low_min": "low", "high_min": "high", "enough_chips": "enough chips", "amdahl": "Amdahl", "run_s": "run, s", "status": "status",
+}  # fmt: skip
+_UNITS: Final[dict[str, Unit]] = {
+    **dict.fromkeys(("efficiency", "forecast", "amdahl", "power_law"), "ratio"),
+    **dict.fromkeys(("predicted_min", "low_min", "high_min", "score_min", "init_s", "epochs", "evaluations", "samples_per_s", "speedup", "batch_per_chip", "run_s", "chips", "throughput", "evaluation", "training"), "number"),
+}  # fmt: skip
+
+
+def mlperf_section(results: Results) -> Section:
+    """The section: tables `cells` (a row per configuration), `steps` (from each size to the next) and `runs`, and two figures."""
+    cells = cells_of(results.runs)
+    steps = steps_table(cells)
+    return Section(
+        "mlperf",
+        "How far does training scale, and what limits it?",
+        " ".join((*_headlines(cells, steps), *_foretold(cells), *_failed(cells), *_problems(results))),
+        tables=tuple(_tables(results, cells, steps)),
+        figures=tuple(_figures(cells)),
+    )
+
+
+# -- the answer ------------------------------------------------------------------------------------
+
+
+def _headlines(cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[str]:
+    several = {name: group for name, group in series_of(cells).items() if len(group) > 1}
+    if not several:
+        yield f"There are {count_of(len(cells), 'configuration')}, but no system in two sizes, so nothing shows how training scales."
+        return
+    explained: set[str] = set()
+    for name, group in list(several.items())[:_MOST_TOLD]:
+        small, large = group[0], group[-1]
+        chips, speedup = (
+            (large.accelerators or 1) / (small.accelerators or 1),
+            (small.score_s or 1) / (large.score_s or 1),
+        )
+        inflation = (large.mean("epochs") or 1) / (small.mean("epochs") or 1)
+        yield (
+            f"{name}: {large.accelerators:,} chips train {speedup:.3g} times as fast as {small.accelerators:,} ({format_share(speedup / chips)} efficiency), "
+            f"with {speedup * inflation:.3g} times the throughput and {inflation:.2f} times the epochs."
+        )
+        last = steps.filter((pl.col("series") == name) & (pl.col("limited_by") != "none")).tail(1)
+        for low, high, limit in last.select("from", "to", "limited_by").rows():
+            why = "" if limit in explained else f": {_LIMITS[limit]}"
+            yield f"From {low:,} to {high:,} chips it is {limit}{why}."
+            explained.add(limit)
+    if len(several) > _MOST_TOLD:
+        yield f"The tables have {len(several) - _MOST_TOLD} more series."
+
+
+def _foretold(cells: Sequence[Cell]) -> Iterator[str]:
+    """How well the forecasts do, where simpler laws can be compared with them."""
+    rows = [row for row in compared(cells) if None not in row]
+    if rows:
+        ours, amdahl, power = (sum(abs(float(row[at] or 0)) for row in rows) / len(rows) for at in (2, 3, 4))
+        yield (
+            f"For the largest size of {count_of(len(rows), 'series', 'series')} with three or more, the forecast from all others errs by {format_share(ours)} on average, Amdahl's law "
+            f"by {format_share(amdahl)} and a power law of the chips by {format_share(power)}."
+        )
+
+
+def _failed(cells: Sequence[Cell]) -> Iterator[str]:
+    failed = sum(len(cell.runs) - len(cell.succeeded) for cell in cells)
+    if failed:
+        verb = "counts" if failed == 1 else "count"
+        yield f"{count_of(failed, 'run')} did not reach the target and {verb} as slowest."
+    unscored = [cell for cell in cells if cell.score_s is None]
+    if unscored:
+        yield f"{count_of(len(unscored), 'configuration')} {'has' if len(unscored) == 1 else 'have'} no score, because too many of their runs failed."
+
+
+def _problems(results: Results) -> Iterator[str]:
+    odd = [run for run in results.runs if run.problems]
+    if odd:
+        yield f"{count_of(len(odd), 'log')} {'has' if len(odd) == 1 else 'have'} faults; the table of runs names them."
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[Table]:
+    yield _table("cells", "Scores", cells_table(cells), "organisation benchmark accelerators batch score_min epochs speedup efficiency")  # fmt: skip
+    if steps.height:
+        yield _table("steps", "From each size to the next", steps, "series from to speedup epochs limited_by", {"epochs": "epochs ×", "speedup": "speed-up ×"})  # fmt: skip
+    ahead = pl.DataFrame(
+        [
+            row
+            for name, group in series_of(cells).items()
+            if len(group) > 1
+            for row in _ahead(name, group, cells)
+        ],
+        schema=_AHEAD,
+        orient="row",
+    )
+    if ahead.height:
+        yield _table("forecasts", "Sizes that were not run, at the batch of the largest", ahead, "series accelerators predicted_min low_min high_min")  # fmt: skip
+    errors = pl.DataFrame(compared(cells), schema=_ERRORS, orient="row")
+    if errors.height:
+        yield _table("errors", "Errors for the largest size when it is left out", errors, "series accelerators forecast amdahl power_law")  # fmt: skip
+    rows = [
+        {"run": run.name, "benchmark": run.benchmark, "accelerators": run.accelerators, "batch": run.batch, "status": run.status, "run_s": run.run_s, "init_s": run.init_s,
+         "epochs": run.epochs, "evaluations": run.evaluations, "problems": "; ".join(run.problems) or None}
+        for run in results.runs
+    ]  # fmt: skip
+    yield _table(
+        "runs", "Runs", pl.DataFrame(rows, infer_schema_length=None), "run status run_s epochs problems"
+    )
+
+
+def _ahead(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator[tuple[object, ...]]:
+    """Twice and four times the chips of the largest size, and where doubling ends."""
+    most = group[-1]
+    asked = Question(
+        most.benchmark,
+        most.accelerators or 1,
+        most.batch,
+        most.mean("epochs"),
+        most.organisation,
+        most.system,
+    )
+    end = doubling_end(cells, asked)
+    for factor in (2, 4):
+        found = forecast(cells, replace(asked, accelerators=factor * asked.accelerators))
+        if found is not None and found.batch >= factor * asked.accelerators:
+            minutes = (each / 60 for each in (found.seconds, found.low, found.high))
+            yield (name, factor * asked.accelerators, found.batch, found.epochs, *minutes, end)
+
+
+def _table(
+    name: str, title: str, frame: pl.DataFrame, short: str, titles: dict[str, str] | None = None
+) -> Table:
+    columns = []
+    for key, dtype in frame.schema.items():
+        column = column_of(key, dtype)
+        columns.append(
+            Column(
+                key,
+                (titles or {}).get(key, _TITLES.get(key, column.title)),
+                "text" if dtype == pl.String else _UNITS.get(key, column.unit),
+            )
+        )
+    empty = {key for key in frame.columns if not frame[key].count()}
+    shown = tuple(key for key in short.split() if key not in empty)
+    return Table(
+        name, title, clean_frame(frame), tuple(columns), frame.height, short=shown, main=name == "cells"
+    )
+
+
+# -- figures ---------------------------------------------------------------------------------------
+
+
+def _figures(cells: Sequence[Cell]) -> Iterator[Figure]:
+    several = {name: group for name, group in series_of(cells).items() if len(group) > 1}
+    if not several:
+        return
+    series = [
+        {"label": name, "style": "dots", "x": [cell.accelerators for cell in group], "y": [60 / (cell.score_s or 1) for cell in group],
+         "marks": ["" for _ in group], "names": [f"{name}, {cell.accelerators:,} chips: {(cell.score_s or 0) / 60:.3g} min" for cell in group]}
+        for name, group in list(several.items())[:_MOST_DRAWN]
+    ]  # fmt: skip
+    yield Figure("scaling", "Trainings a minute against chips", "curve", {"base": 10, "x_title": "chips", "y_title": "trainings a minute", "series": [*series, *_ideal(series)]})  # fmt: skip
+    epochs = [
+        {"label": name, "style": "dots", "x": [cell.batch for cell in group], "y": [cell.mean("epochs") for cell in group],
+         "marks": ["" for _ in group], "names": [f"{name}, batch {cell.batch:,}: {cell.mean('epochs'):.3g} epochs" for cell in group]}
+        for name, group in list(several.items())[:_MOST_DRAWN]
+        if all(cell.batch and cell.mean("epochs") for cell in group)
+    ]  # fmt: skip
+    if epochs:
+        yield Figure("epochs", "Epochs against batch", "curve", {"base": 2, "x_title": "batch of all chips", "y_title": "epochs", "series": epochs})  # fmt: skip
+
+
+def _ideal(series: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """From the smallest system of the first series the line along which twice the chips take half the time."""
+    first = series[0]
+    x = (first["x"][0], first["x"][-1])
+    yield {"label": f"as many times as fast as chips, from {first['label']}", "style": "dashes", "x": x, "y": (first["y"][0], first["y"][0] * x[1] / x[0])}  # fmt: skip
