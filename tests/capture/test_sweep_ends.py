@@ -43,7 +43,10 @@ def test_larger_batches_of_the_same_settings_are_skipped(
     assert rows[16]["error"] == "batch 4 is out of memory already"
     assert (rows[16]["folder"], rows[16]["seconds"], rows[4]["throughput_per_s"]) == (None, None, None)
     other = swept(tmp_path, 8, settings=Settings(seed=3))
-    assert other[8]["status"] == "done", "another seed is another matter"
+    assert other[8]["status"] == "skipped", "another seed needs as much memory"
+    assert swept(tmp_path, 8, settings=Settings(size=9))[8]["status"] == "done", (
+        "another size is another matter"
+    )
 
 
 def test_retry_runs_again_what_did_not_succeed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ class _Search:
         """Cells whose number of calls explains most of their change: more, fewer."""
         before, after = (self.cells.frame[f"{side}_calls"].to_numpy() for side in ("base", "new"))
         known = wanted & (before > 0) & (np.abs(after - before) > _FEWER * before)
-        effect = np.where(known, (after - before) * self.cells.base / np.maximum(before, 1e-300), 0.0)
+        effect = np.where(known, (after - before) * self.cells.base / np.where(known, before, 1.0), 0.0)
         known &= np.abs(self.left - effect) <= np.maximum(_WITHIN * np.abs(effect), 3 * self.cells.error)
         return known & (after > before), known & (after < before)
 

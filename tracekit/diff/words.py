@@ -274,10 +274,17 @@ def _replaced(told: _Told) -> str:
 
 
 def _retyped(told: _Told) -> str:
-    types = "of other types" if told.before is None else f"{told.after}, not {told.before}"
+    known = told.before is not None and told.after is not None
+    types = f"{told.after}, not {told.before}" if known else "of other types"
     where = told.where
     if told.by == ("pair",) and not {"operator", "layer"} & set(told.place):
-        where = f"layers of type {told.place['type']}" if "type" in told.place else f"{told.layers} layers"
+        where = (
+            f"layers of type {told.place['type']}"
+            if "type" in told.place
+            else f"{told.layers} layers"
+            if told.layers
+            else "work in no layer"
+        )
     return f"inputs of {where} are {types} {told.signed}"
 
 
