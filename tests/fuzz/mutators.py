@@ -281,6 +281,8 @@ def sqlite_structure(rng: random.Random, bases: Path, folder: Path) -> Case:
 
 def _change_table(rng: random.Random, base: sqlite3.Connection) -> None:
     tables = [row[0] for row in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    if not tables:  # all were dropped
+        return
     table = rng.choice(tables)
     columns = [row[1] for row in base.execute(f'PRAGMA table_info("{table}")')]
     column = rng.choice(columns)
