@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,15 @@ from tracekit.digest import Digest
 
 pytest_plugins = ["pytester"]
 
-PLUGIN = ("-p", "tracekit.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:xdist")
+_INSTALLED = any(entry.value == "tracekit.pytest_plugin" for entry in entry_points(group="pytest11"))
+PLUGIN = (
+    *(() if _INSTALLED else ("-p", "tracekit.pytest_plugin")),
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+)
+"""An installed tracekit has it by its entry point; of a checkout on the path it is named."""
 
 
 def digest(times: list[int]) -> Digest:
