@@ -33,7 +33,8 @@ def main() -> None:
             imported.add(module.name)
         except ModuleNotFoundError as error:  # noqa: PERF203 - a hundred modules
             may = module.name.startswith("tracekit.capture.") and error.name == "torch"
-            (need_torch if may else failed).append(f"{module.name} ({error})")
+            if (module.name, error.name) != ("tracekit.pytest_plugin", "pytest"):  # pytest itself imports it
+                (need_torch if may else failed).append(f"{module.name} ({error})")
         except Exception as error:  # noqa: BLE001 - every failure is reported
             failed.append(f"{module.name} ({type(error).__name__}: {error})")
     failed += [f"{name} (needs torch)" for name in sorted(WITHOUT_TORCH - imported)]
