@@ -10,6 +10,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
@@ -154,10 +155,8 @@ def literal(text: str) -> Any:
     >>> literal('{"value": null}'), literal("{'lineno': 3, 'done': true}")
     ({'value': None}, {'lineno': 3, 'done': True})
     """
-    try:
+    with suppress(msgspec.MsgspecError, RecursionError):  # then it may be Python's
         return msgspec.json.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
-        pass
     try:
         return ast.literal_eval(_WORDS.sub(lambda match: match[1] or _PYTHON[match[2]], text.strip()))
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):

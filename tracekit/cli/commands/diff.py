@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,6 +16,9 @@ from tracekit.errors import GateFailedError, InconclusiveError, UsageError
 from tracekit.files import keep_inputs
 from tracekit.report import formats
 from tracekit.report.formats import Can
+
+if TYPE_CHECKING:
+    from tracekit.diff.gate import Judgement
 
 __all__ = ["diff"]
 
@@ -78,7 +82,7 @@ def diff(
     from tracekit.cli.jobs import reading_progress
     from tracekit.diff.baselines import load
     from tracekit.diff.compared import compared
-    from tracekit.diff.gate import parse_gate, worst
+    from tracekit.diff.gate import parse_gate
     from tracekit.diff.sides import read_sides
     from tracekit.job import Options
     from tracekit.report.diff import diff_section
@@ -99,9 +103,16 @@ def diff(
     rows = top or (_ROWS if Can.PROSE in chosen.can else None)
     section = diff_section(found)
     out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format, top=rows)
-    outcome = worst(found.judgements)
+    _end(found.judgements)
+
+
+def _end(judgements: Sequence[Judgement]) -> None:
+    """Raise GateFailedError if a gate failed, InconclusiveError if none did and one is not clear."""
+    from tracekit.diff.gate import worst
+
+    outcome = worst(judgements)
     if outcome != "passed":
-        names = ", ".join(str(one.gate) for one in found.judgements if one.outcome == outcome)
+        names = ", ".join(str(one.gate) for one in judgements if one.outcome == outcome)
         error = GateFailedError if outcome == "failed" else InconclusiveError
         raise error(f"gate {outcome}: {names}", remedy="the result says why")
 
