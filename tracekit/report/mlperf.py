@@ -76,7 +76,7 @@ def mlperf_section(results: Results) -> Section:
 def _headlines(cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[str]:
     several = {name: group for name, group in series_of(cells).items() if len(group) > 1}
     if not several:
-        yield f"There are {count_of(len(cells), 'configuration')}, but no system in two sizes, so nothing shows how training scales."
+        yield f"The results hold {count_of(len(cells), 'configuration')} and no system in two sizes, so they do not show how training scales."
         return
     explained: set[str] = set()
     for name, group in list(several.items())[:_MOST_TOLD]:
@@ -113,11 +113,15 @@ def _foretold(cells: Sequence[Cell]) -> Iterator[str]:
 def _failed(cells: Sequence[Cell]) -> Iterator[str]:
     failed = sum(len(cell.runs) - len(cell.succeeded) for cell in cells)
     if failed:
-        verb = "counts" if failed == 1 else "count"
-        yield f"{count_of(failed, 'run')} did not reach the target and {verb} as slowest."
-    unscored = [cell for cell in cells if cell.score_s is None]
+        told = "run failed or was cut, and counts", "runs failed or were cut, and count"
+        yield f"{count_of(failed, *told)} as slowest."
+    unscored = sum(cell.score_s is None for cell in cells)
     if unscored:
-        yield f"{count_of(len(unscored), 'configuration')} {'has' if len(unscored) == 1 else 'have'} no score, because too many of their runs failed."
+        told = (
+            "configuration has no score, because its runs",
+            "configurations have no score, because too many of their runs",
+        )
+        yield f"{count_of(unscored, *told)} failed."
 
 
 def _problems(results: Results) -> Iterator[str]:
