@@ -8,6 +8,7 @@ beyond.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -296,7 +297,7 @@ def _facts(scope: Scope) -> Facts:
     names = dict.fromkeys(clean(device.name) for device in meta.devices if device.name)
     versions = dict(meta.producer if manifest is None else {**meta.producer, **manifest.versions})
     return Facts(
-        name=clean(meta.name),
+        name=clean(meta.name if manifest is None else f"{Path(meta.path).resolve().parent.name}/{meta.name}"),
         format=meta.format,
         workload="" if manifest is None else clean(manifest.workload),
         device=", ".join(names) or ("" if manifest is None else clean(manifest.device_name)),
