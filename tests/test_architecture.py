@@ -32,7 +32,7 @@ ROOMS = (
     ("scrub", "api", ""),
     ("analyses",),
     ("analyses.rules", "digest"),
-    ("verdict", "job", "scaling", "trajectory", "diff", "compare", "mlperf"),
+    ("verdict", "job", "scaling", "trajectory", "diff", "compare", "mlperf", "predict"),
     ("report", "merge", "pytest_plugin"),
     ("cli", "__main__"),
 )

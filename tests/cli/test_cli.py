@@ -403,6 +403,7 @@ def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
         "  capture  torch 7.5, nvtx 7.4",
         "  hf       transformers 7.12, scipy 7.5",
         "  remote   no obstore (pip install 'tracekit-torch[remote]')",
+        "  predict  scikit-learn 7.12, scipy 7.5",
     ]
 
 

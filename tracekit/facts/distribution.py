@@ -15,6 +15,7 @@ EXTRAS: Final = {
     "capture": ("torch", "nvtx"),
     "hf": ("transformers", "scipy"),
     "remote": ("obstore",),
+    "predict": ("scikit-learn", "scipy"),
 }
 """The extras that add something to a command, and the packages that only they install."""
 

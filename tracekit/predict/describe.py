@@ -1,0 +1,153 @@
+"""What the columns of a table of runs mean, as a small TOML file says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import tomllib
+
+from tracekit.errors import UnreadableTraceError, UsageError, nearest
+from tracekit.facts.units import NS_PER_MS, NS_PER_S, NS_PER_US
+
+__all__ = ["CATEGORIES", "NUMBERS", "Description", "description_of", "read_description"]
+
+NUMBERS: Final[dict[str, str]] = {
+    "gpus": "the devices of a run (dies, where a card has several)",
+    "batch": "samples of an iteration, over all devices",
+    "micro_batch": "samples that go through a pipeline at once",
+    "iterations": "the iterations of a run; without it the target is the time of one",
+    "loader_threads": "threads that load data",
+    "layers": "how many layers, or inner modules, the network has",
+    "hidden": "the width of a layer",
+    "heads": "the attention heads of a layer",
+    "sequence": "the tokens of a sample",
+    "tensor_parallel": "devices that share each layer",
+    "data_parallel": "copies of the network",
+    "pipeline_parallel": "stages of the pipeline",
+    "parameters": "the parameters of the network",
+    "flops": "the floating-point operations of an iteration, or of a kernel",
+    "bytes": "the bytes that an iteration, or a kernel, moves",
+    "peak_gflops": "the peak of a device, GFLOP/s",
+    "bandwidth_gb_s": "the memory bandwidth of a device, GB/s",
+}
+"""Roles of columns that hold numbers above 0, and what they mean."""
+CATEGORIES: Final[dict[str, str]] = {
+    "device": "the name of the device; its peaks come from the catalogue, or from [devices]",
+    "machine": "the machine in which the devices are",
+    "network": "the name of the network, or of the case",
+    "precision": "the precision of the arithmetic",
+    "mode": "training or inference",
+    "option": "what else tells runs of a network apart, such as fusion",
+    "op": "the operator of a kernel",
+}
+"""Roles of columns that hold names."""
+_UNITS: Final = {
+    "s": NS_PER_S,
+    "ms": NS_PER_MS,
+    "us": NS_PER_US,
+    "ns": 1,
+    "min": 60 * NS_PER_S,
+    "h": 3600 * NS_PER_S,
+}
+_TABLES: Final = ("target", "columns", "rows", "devices", "tables")
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the columns of a table mean."""
+
+    target: str
+    """The column of the time."""
+    unit: str
+    columns: Mapping[str, str]
+    """The column of each role (`NUMBERS`, `CATEGORIES`)."""
+    id: str = ""
+    """The column that names a row; without one rows have numbers, from 0."""
+    group: tuple[str, ...] = ()
+    """The columns that tell configurations apart: rows that agree in them are repetitions. Empty: those of all roles and features."""
+    features: tuple[str, ...] = ()
+    """Columns of numbers without a role, for regressions."""
+    devices: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
+    """By the value in the column of the device, or else of its peak, what is known of it: `name`, `peak_gflops`, `bandwidth_gb_s`, `dies`, …"""
+    tables: Mapping[str, str] = field(default_factory=dict)
+    """Further files, by what they hold; paths are absolute."""
+
+    @property
+    def seconds(self) -> float:
+        """Of one unit of the target."""
+        return _UNITS[self.unit] / NS_PER_S
+
+    def as_json(self) -> dict[str, Any]:
+        """What `description_of` reads."""
+        return {
+            "target": {"column": self.target, "unit": self.unit},
+            "columns": dict(self.columns),
+            "rows": {"id": self.id, "group": list(self.group), "features": list(self.features)},
+            "devices": {name: dict(known) for name, known in self.devices.items()},
+        }
+
+
+def read_description(path: Path) -> Description:
+    """The description in a TOML file; paths in it start at its folder.
+
+    Raises UnreadableTraceError for what is no TOML, and UsageError for a key or a unit that there is not.
+    """
+    try:
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UnreadableTraceError("no such file", path=path) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UnreadableTraceError(f"it is no TOML ({str(error).splitlines()[0]})", path=path) from error
+    return description_of(said, path)
+
+
+def description_of(said: Mapping[str, Any], path: Path) -> Description:
+    """The description in these tables; `path` is their file, for errors and as the start of other paths.
+
+    >>> said = {"target": {"column": "time_s", "unit": "s"}, "columns": {"gpus": "cards", "batch": "batch"}}
+    >>> description_of(said, Path("columns.toml")).columns["gpus"]
+    'cards'
+
+    Raises UsageError for a key or a unit that there is not.
+    """
+    for name in said:
+        _known(name, _TABLES, "table", path)
+    target, rows = _table(said, "target", path), _table(said, "rows", path)
+    columns, devices = _table(said, "columns", path), _table(said, "devices", path)
+    for role in columns:
+        _known(role, (*NUMBERS, *CATEGORIES), "role", path)
+    unit = target.get("unit", "s")
+    _known(unit, _UNITS, "unit", path)
+    if not isinstance(target.get("column"), str):
+        raise UsageError(
+            "it does not say which column is the target", path=path, remedy='write [target] column = "…"'
+        )
+    return Description(
+        target=target["column"],
+        unit=unit,
+        columns={role: str(column) for role, column in columns.items()},
+        id=str(rows.get("id", "")),
+        group=tuple(map(str, rows.get("group", ()))),
+        features=tuple(map(str, rows.get("features", ()))),
+        devices={str(name): _table(devices, name, path) for name in devices},
+        tables={name: str(path.parent / str(file)) for name, file in _table(said, "tables", path).items()},
+    )
+
+
+def _table(said: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    found = said.get(name, {})
+    if not isinstance(found, dict):
+        raise UsageError(f"[{name}] is no table", path=path)
+    return found
+
+
+def _known(word: object, words: Mapping[str, object] | tuple[str, ...], kind: str, path: Path) -> None:
+    if word not in words:
+        raise UsageError(
+            f"there is no {kind} {word!r}",
+            path=path,
+            remedy=nearest(str(word), words, f"choose one of {', '.join(words)}"),
+        )

@@ -1,0 +1,83 @@
+"""What a model is, which there are, and how a fitted one is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, Protocol
+
+from tracekit.errors import UsageError, nearest
+from tracekit.predict.table import Floats, Runs
+
+__all__ = ["MODELS", "Fitted", "Model", "Term", "model_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A parameter of a fitted model."""
+
+    name: str
+    value: float
+    unit: str
+    meaning: str
+    """In words, as a user reads them."""
+
+
+class Fitted(Protocol):
+    """A model whose parameters are known. It keeps no row of the data that it was fitted to."""
+
+    def predict(self, runs: Runs) -> Floats:
+        """The times of these rows, in the target's unit: finite, above 0."""
+        ...
+
+    def parts(self, runs: Runs) -> Mapping[str, Floats]:
+        """What these times consist of, in the target's unit, by the name of each part; they sum to `predict`. Empty for a model that
+        does not tell.
+        """
+        ...
+
+    def explain(self) -> Sequence[Term]:
+        """Its parameters, the most telling first."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What the model's `restore` makes it from again: JSON."""
+        ...
+
+
+class Model(Protocol):
+    """A way to fit."""
+
+    def lacks(self, runs: Runs) -> str | None:
+        """Why it cannot be fitted to these rows, in words; None if it can."""
+        ...
+
+    def fit(self, runs: Runs) -> Fitted:
+        """Fit it to rows with a target. It looks at nothing else."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> Fitted:
+        """The fitted model of a state. Raises ValueError, KeyError or TypeError for one that is none."""
+        ...
+
+
+MODELS: Final[dict[str, str]] = {
+    "structural": "start-up + iterations · (the longer of loading and computing, + communication)",
+    "lattuada": "a regression on products and inverses of the features, selected one by one",
+    "layouts": "tensor-, data- and pipeline-parallel transformers: slots · layers + communication + optimizer",
+    "devices": "runs of one case on several devices, scaled by what the devices can do",
+    "kernels": "kernels on a roofline whose share depends on size, waves and intensity",
+    "boosting": "gradient-boosted trees; for configurations between those that were measured only",
+}
+"""The models, by the name of their module in `models/`, in the order in which they are tried. Each module has its model as `MODEL`."""
+
+
+def model_of(name: str) -> Model:
+    """The model of this name. Raises UsageError if there is none."""
+    if name not in MODELS:
+        raise UsageError(
+            f"there is no model {name!r}", remedy=nearest(name, MODELS, f"choose one of {', '.join(MODELS)}")
+        )
+    found: Model = import_module(f"tracekit.predict.models.{name}").MODEL
+    return found
