@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.analyses.result import Unit, column_of
 from tracekit.facts.units import count_of, format_share
 from tracekit.mlperf import (
     Cell,
@@ -22,8 +21,7 @@ from tracekit.mlperf import (
     series_of,
     steps_table,
 )
-from tracekit.names import clean_frame
-from tracekit.report.model import Column, Figure, Section, Table
+from tracekit.report.model import Figure, Section, Table, Unit, table_of
 from tracekit.trace import Schema
 
 __all__ = ["mlperf_section"]
@@ -48,8 +46,8 @@ _LIMITS: Final = {
 _TITLES: Final = {
     "organisation": "by", "accelerators": "chips", "batch_per_chip": "per chip", "score_min": "score, min", "init_s": "init, s",
     "samples_per_s": "samples/s", "speedup": "speed-up", "training_share": "training", "evaluation_share": "evaluation", "start_share": "start",
-    "from": "chips from", "to": "to", "chips": "chips ×", "throughput": "throughput ×", "epochs": "epochs", "evaluation": "evaluation ×",
-    "training": "training ×", "limited_by": "limited by", "predicted_min": "forecast, min", "low_min": "low", "high_min": "high", "enough_chips": "enough chips", "amdahl": "Amdahl", "run_s": "run, s", "status": "status",
+    "from": "chips from", "chips": "chips ×", "throughput": "throughput ×", "evaluation": "evaluation ×",
+    "training": "training ×", "predicted_min": "forecast, min", "low_min": "low", "high_min": "high", "enough_chips": "enough chips", "amdahl": "Amdahl", "run_s": "run, s",
 }  # fmt: skip
 _UNITS: Final[dict[str, Unit]] = {
     **dict.fromkeys(("efficiency", "forecast", "amdahl", "power_law"), "ratio"),
@@ -134,9 +132,11 @@ def _problems(results: Results) -> Iterator[str]:
 
 
 def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[Table]:
-    yield _table("cells", "Scores", cells_table(cells), "organisation benchmark accelerators batch score_min epochs speedup efficiency")  # fmt: skip
+    scores = table_of("cells", "Scores", cells_table(cells), "organisation benchmark accelerators batch score_min epochs speedup efficiency", _TITLES, _UNITS)  # fmt: skip
+    yield replace(scores, main=True)
     if steps.height:
-        yield _table("steps", "From each size to the next", steps, "series from to speedup epochs limited_by", {"epochs": "epochs ×", "speedup": "speed-up ×"})  # fmt: skip
+        titles = {**_TITLES, "epochs": "epochs ×", "speedup": "speed-up ×"}
+        yield table_of("steps", "From each size to the next", steps, "series from to speedup epochs limited_by", titles, _UNITS)  # fmt: skip
     ahead = pl.DataFrame(
         [
             row
@@ -148,18 +148,17 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
         orient="row",
     )
     if ahead.height:
-        yield _table("forecasts", "Sizes that were not run, at the batch of the largest", ahead, "series accelerators predicted_min low_min high_min")  # fmt: skip
+        yield table_of("forecasts", "Sizes that were not run, at the batch of the largest", ahead, "series accelerators predicted_min low_min high_min", _TITLES, _UNITS)  # fmt: skip
     errors = pl.DataFrame(compared(cells), schema=_ERRORS, orient="row")
     if errors.height:
-        yield _table("errors", "Errors for the largest size when it is left out", errors, "series accelerators forecast amdahl power_law")  # fmt: skip
+        yield table_of("errors", "Errors for the largest size when it is left out", errors, "series accelerators forecast amdahl power_law", _TITLES, _UNITS)  # fmt: skip
     rows = [
         {"run": run.name, "benchmark": run.benchmark, "accelerators": run.accelerators, "batch": run.batch, "status": run.status, "run_s": run.run_s, "init_s": run.init_s,
          "epochs": run.epochs, "evaluations": run.evaluations, "problems": "; ".join(run.problems) or None}
         for run in results.runs
     ]  # fmt: skip
-    yield _table(
-        "runs", "Runs", pl.DataFrame(rows, infer_schema_length=None), "run status run_s epochs problems"
-    )
+    runs = pl.DataFrame(rows, infer_schema_length=None)
+    yield table_of("runs", "Runs", runs, "run status run_s epochs problems", _TITLES, _UNITS)
 
 
 def _ahead(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator[tuple[object, ...]]:
@@ -179,26 +178,6 @@ def _ahead(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator[
         if found is not None and found.batch >= factor * asked.accelerators:
             minutes = (each / 60 for each in (found.seconds, found.low, found.high))
             yield (name, factor * asked.accelerators, found.batch, found.epochs, *minutes, end)
-
-
-def _table(
-    name: str, title: str, frame: pl.DataFrame, short: str, titles: dict[str, str] | None = None
-) -> Table:
-    columns = []
-    for key, dtype in frame.schema.items():
-        column = column_of(key, dtype)
-        columns.append(
-            Column(
-                key,
-                (titles or {}).get(key, _TITLES.get(key, column.title)),
-                "text" if dtype == pl.String else _UNITS.get(key, column.unit),
-            )
-        )
-    empty = {key for key in frame.columns if not frame[key].count()}
-    shown = tuple(key for key in short.split() if key not in empty)
-    return Table(
-        name, title, clean_frame(frame), tuple(columns), frame.height, short=shown, main=name == "cells"
-    )
 
 
 # -- figures ---------------------------------------------------------------------------------------
