@@ -17,9 +17,12 @@ from tracekit.mlperf import (
     cells_table,
     compared,
     doubling_end,
+    efficiency_parts,
     forecast,
+    laws_table,
     series_of,
     steps_table,
+    techniques_table,
 )
 from tracekit.report.model import Figure, Section, Table, Unit, table_of
 from tracekit.trace import Schema
@@ -48,9 +51,10 @@ _TITLES: Final = {
     "samples_per_s": "samples/s", "speedup": "speed-up", "training_share": "training", "evaluation_share": "evaluation", "start_share": "start",
     "from": "chips from", "chips": "chips ×", "throughput": "throughput ×", "evaluation": "evaluation ×",
     "training": "training ×", "predicted_min": "forecast, min", "low_min": "low", "high_min": "high", "enough_chips": "enough chips", "amdahl": "Amdahl", "run_s": "run, s",
+    "compute_share": "compute", "fixed_share": "fixed", "messages_share": "messages", "error": "error on sizes left out", "at_most": "at most", "best": "best",
 }  # fmt: skip
 _UNITS: Final[dict[str, Unit]] = {
-    **dict.fromkeys(("efficiency", "forecast", "amdahl", "power_law"), "ratio"),
+    **dict.fromkeys(("gain", "residual", "error", "efficiency", "forecast", "amdahl", "power_law"), "ratio"),
     **dict.fromkeys(("predicted_min", "low_min", "high_min", "score_min", "init_s", "epochs", "evaluations", "samples_per_s", "speedup", "batch_per_chip", "run_s", "chips", "throughput", "evaluation", "training"), "number"),
 }  # fmt: skip
 
@@ -152,6 +156,12 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
     errors = pl.DataFrame(compared(cells), schema=_ERRORS, orient="row")
     if errors.height:
         yield table_of("errors", "Errors for the largest size when it is left out", errors, "series accelerators forecast amdahl power_law", _TITLES, _UNITS)  # fmt: skip
+    laws = laws_table(cells)
+    if laws.height:
+        yield table_of("laws", "Laws of the steps, and their parts on the most chips", laws, "series law compute_share fixed_share messages_share error", _TITLES, _UNITS)  # fmt: skip
+    techniques = techniques_table(cells)
+    if techniques.height:
+        yield table_of("techniques", "What techniques would gain on the most chips", techniques, "series technique predicted_min gain at_most", _TITLES, _UNITS)  # fmt: skip
     rows = [
         {"run": run.name, "benchmark": run.benchmark, "accelerators": run.accelerators, "batch": run.batch, "status": run.status, "run_s": run.run_s, "init_s": run.init_s,
          "epochs": run.epochs, "evaluations": run.evaluations, "problems": "; ".join(run.problems) or None}
@@ -193,6 +203,13 @@ def _figures(cells: Sequence[Cell]) -> Iterator[Figure]:
         for name, group in list(several.items())[:_MOST_DRAWN]
     ]  # fmt: skip
     yield Figure("scaling", "Trainings a minute against chips", "curve", {"base": 10, "x_title": "chips", "y_title": "trainings a minute", "series": [*series, *_ideal(series)]})  # fmt: skip
+    longest = max(several, key=lambda name: len(several[name]))
+    rows = [
+        {"label": f"{chips:,} chips", "parts": [{"label": label, "value": value} for label, value in parts.items()]}
+        for chips, parts in efficiency_parts(several[longest])
+    ]  # fmt: skip
+    if len(rows) > 1:
+        yield Figure("efficiency", f"Efficiency, and what the rest is lost to: {longest}", "stack", {"unit": "ratio", "rows": rows})  # fmt: skip
     epochs = [
         {"label": name, "style": "dots", "x": [cell.batch for cell in group], "y": [cell.mean("epochs") for cell in group],
          "marks": ["" for _ in group], "names": [f"{name}, batch {cell.batch:,}: {cell.mean('epochs'):.3g} epochs" for cell in group]}
