@@ -16,7 +16,7 @@ from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError,
 from tracekit.names import clean
 from tracekit.predict.describe import CATEGORIES, NUMBERS, Description
 
-__all__ = ["Floats", "Runs", "read_runs"]
+__all__ = ["Floats", "Runs", "read_runs", "runs_from"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -77,12 +77,19 @@ class Runs:
 
 
 def read_runs(path: Path, description: Description, *, measured: bool = True) -> Runs:
-    """The rows of a CSV (also compressed) or a Parquet file; `measured`: the target has to be there.
+    """The rows of a CSV (also compressed) or a Parquet file, as `runs_from` takes them.
+
+    Raises UnreadableTraceError for a file that is no table, and what `runs_from` raises.
+    """
+    return runs_from(_read(path), description, path, measured=measured)
+
+
+def runs_from(raw: pl.DataFrame, description: Description, path: Path, *, measured: bool = True) -> Runs:
+    """The rows of a table whose columns are texts; `path` is its file, for errors, `measured`: the target has to be there.
 
     Rows whose time is missing, or not above 0, are left out and counted; so are rows with a number of a role that is not above 0. Raises
-    UnreadableTraceError for a file that is no table, UsageError for a column that it does not have, InconclusiveError if no row is left.
+    UsageError for a column that it does not have, InconclusiveError if no row is left.
     """
-    raw = _read(path)
     wanted = [*description.columns.values(), *description.features, *description.group]
     wanted += [name for name in (description.id, description.target if measured else "") if name]
     for name in wanted:
