@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.diff.noise import FEWEST_STEPS, Change, Estimate, Runs, Side, compare_times
+from tracekit.diff.noise import FEWEST_STEPS, Change, Estimate, Runs, StepFigures, compare_times
 from tracekit.digest import Digest
 from tracekit.errors import UsageError, nearest
 from tracekit.facts.units import count_of, format_ns, format_share
@@ -195,7 +195,7 @@ def _signed(ratio: float) -> str:
     return f"{'−' if ratio < 1 else '+'}{format_share(abs(ratio - 1))}"
 
 
-def _steps(side: Side) -> str:
+def _steps(side: StepFigures) -> str:
     return count_of(side.steps, "step") + (f" of {side.runs} runs" if side.runs > 1 else "")
 
 

@@ -31,7 +31,7 @@ __all__ = [
     "Change",
     "Estimate",
     "Runs",
-    "Side",
+    "StepFigures",
     "compare_times",
     "counted_steps",
 ]
@@ -60,7 +60,7 @@ _FARTHEST: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class StepFigures:
     """The steps of a side: `steps` count; `warm_up` and `outliers` are left out."""
 
     runs: int
@@ -96,8 +96,8 @@ class Estimate:
 class Change:
     """How two sides differ."""
 
-    base: Side
-    new: Side
+    base: StepFigures
+    new: StepFigures
     median: Estimate
     """Of the typical step: the headline."""
     mean: Estimate
@@ -220,9 +220,9 @@ def _log_ways(of: int, chosen: int) -> float:
     return math.lgamma(of + 1) - math.lgamma(chosen + 1) - math.lgamma(of - chosen + 1)
 
 
-def _side(share: float, runs: list[Floats], kept: list[Flags], warm_up: int, left_out: int) -> Side:
+def _side(share: float, runs: list[Floats], kept: list[Flags], warm_up: int, left_out: int) -> StepFigures:
     steps = sum(run.size for run in runs)
-    return Side(
+    return StepFigures(
         runs=len(runs),
         steps=steps,
         independent=share * steps,

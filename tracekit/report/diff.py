@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tracekit.diff.compared import Compared
-from tracekit.diff.noise import Change, Estimate, Side
+from tracekit.diff.noise import Change, Estimate, StepFigures
 from tracekit.facts.units import count_of, format_change, format_ns, format_share
 from tracekit.names import clean
 from tracekit.report.diff_figures import diff_figures
@@ -116,6 +116,6 @@ def _test(times: Change, per: str) -> str:
     return f"{ratio}, {interval}; {p} for {way} ({middle.test}); {steps}."
 
 
-def _steps(side: Side, per: str) -> str:
+def _steps(side: StepFigures, per: str) -> str:
     runs = f" in {side.runs} runs" if side.runs > 1 else ""
     return f"{count_of(side.steps, per)}{runs}"
