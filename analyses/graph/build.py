@@ -16,8 +16,8 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.host_stack import HostStack
-from tracekit.analyses.graph.links import Handovers, Lines, Waits, between_streams, handovers, waits
-from tracekit.analyses.graph.model import LINKS, NEVER, Graph, Links, in_order
+from tracekit.analyses.graph.links import CLOCKS_NS, Handovers, Lines, Waits, between_streams, handovers, waits
+from tracekit.analyses.graph.model import LINKS, NEVER, Graph, Links, Weights, in_order
 from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import NS_PER_US, count_of
@@ -43,7 +43,8 @@ class Dependencies:
 
     `activity` is the row of `lines.rows` that starts at a vertex, `thread` the thread (a code of the host stack), −1 for none; `waited`
     marks vertices at which a wait ended. `steps` are the vertices at the starts of the steps and at the end of the last one. The window
-    runs from `begin` to the graph's end; `lost` counts the links that the clocks contradict.
+    runs from `begin` to the graph's end; `lost` counts the links that the clocks contradict. `usual` has edges whose lags are the usual
+    ones of their kind instead of the recorded ones.
     """
 
     scope: Scope
@@ -56,6 +57,7 @@ class Dependencies:
     steps: Int64Array
     begin: int
     lost: int
+    usual: Weights
 
     @cached_property
     def replayed(self) -> Int64Array:
@@ -260,12 +262,13 @@ class _Builder:
         source, target = (np.concatenate([row[side] for row in self._links]) for side in (0, 1))
         kind, after = (np.repeat([row[side] for row in self._links], [row[0].size for row in self._links]) for side in (2, 3))
         left = time[source] + np.where(after, duration[source], 0)
-        possible = left <= time[target]
+        late = np.isin(kind, [_KIND["synchronisation"], _KIND["inferred_synchronisation"]])
+        possible = left <= time[target] + np.where(late, CLOCKS_NS, 0)
         none = np.zeros(source.size, dtype=np.int64)
         links = Links(source, target, kind, none, after).keep(possible)
-        pieces, links = in_order(time, lane, links)
+        pieces, links = in_order(_in_time(time, lane, links), lane, links)
         lost = source.size - links.source.size
-        work, lag, link_lag = self._lengths(links)
+        work, lag, link_lag, usual = self._lengths(links)
         links = Links(links.source, links.target, links.kind, link_lag, links.after)
         graph = Graph(time, lane, work, lag, duration, links, pieces)
         activity = np.full(time.size, -1, dtype=np.int64)
@@ -275,10 +278,10 @@ class _Builder:
         waited = np.zeros(time.size, dtype=bool)
         waited[self.waits_end] = True
         return Dependencies(
-            self.scope, self.stack, self.lines, graph, activity, threads, waited, self.steps, self.begin, lost
+            self.scope, self.stack, self.lines, graph, activity, threads, waited, self.steps, self.begin, lost, usual
         )
 
-    def _lengths(self, links: Links) -> tuple[Int64Array, Int64Array, Int64Array]:
+    def _lengths(self, links: Links) -> tuple[Int64Array, Int64Array, Int64Array, Weights]:
         """Work and lag of the chain into each vertex, and the lag of each link.
 
         What determined a vertex is the edge by which it would have been reached last, if each took as long as such edges usually do.
@@ -313,7 +316,10 @@ class _Builder:
         freed = by_link & chained
         work = np.where(freed & ~on_stream, np.where(waited, idle_work, work), work)
         lag = np.where(on_stream, np.where(freed, np.minimum(gap, self.gap_ns), gap), 0)
-        return work, lag, link_lag
+        chain = work + np.where(on_stream & chained, self.gap_ns, 0)
+        kept = np.isin(kind, [_KIND["begin"], _KIND["end"]])
+        carried = np.where(links.after, duration[links.source], 0)
+        return work, lag, link_lag, Weights(chain, carried + np.where(kept, link_lag, usual))
 
     def _held(self, links: Links) -> BoolArray:
         """Whether earlier work kept a device busy when the window began, so that what starts there waited for that."""
@@ -332,6 +338,19 @@ class _Builder:
         usual[(kind == _KIND["synchronisation"]) | (kind == _KIND["inferred_synchronisation"])] = CALL_NS
         usual[(kind == _KIND["thread"]) | (kind == _KIND["begin"])] = 0
         return usual
+
+
+def _in_time(time: Int64Array, lane: Int64Array, links: Links) -> Int64Array:
+    """The times, those of sources that seem to start after their targets, since clocks differ, set right with all before on their lanes."""
+    early = np.flatnonzero(links.after & (time[links.source] >= time[links.target]))
+    if not early.size:
+        return time
+    times = time.copy()
+    np.minimum.at(times, links.source[early], time[links.target[early]] - 1)
+    for code in np.unique(lane[links.source[early]]).tolist():
+        mine = np.flatnonzero(lane == code)
+        times[mine] = np.minimum.accumulate(times[mine][::-1])[::-1]
+    return times
 
 
 def _typical(values: Int64Array, least: int, usual: int, most: int) -> int:

@@ -17,10 +17,13 @@ from tracekit.analyses.idle.gaps import AT_ONCE_NS, KERNEL_GAP_NS, YOUNG_LAUNCH_
 from tracekit.analyses.idle.span_causes import awaited_copies
 from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import SYNCHRONISATION
+from tracekit.facts.units import NS_PER_US
 from tracekit.spans import BoolArray, Int64Array
 
-__all__ = ["Handovers", "Lines", "Waits", "between_streams", "handovers", "waits"]
+__all__ = ["CLOCKS_NS", "Handovers", "Lines", "Waits", "between_streams", "handovers", "waits"]
 
+CLOCKS_NS: Final = 20 * NS_PER_US
+"""The clocks of host and device differ by less: a call may seem to return so long before the end of what it waited for."""
 _ALL_STREAMS: Final = r"(Device|Ctx|Thread)Synchronize|urQueueFinish|zeCommandQueueSynchronize"
 """Calls that wait for everything on a device."""
 _EVENT, _STREAM, _CONTEXT = "Event Sync", "Stream Sync", "Context Sync"
@@ -238,7 +241,7 @@ def _inferred(
     for line in range(lines.device.size):
         row = lines.issued_before(line, stack.start[spans])
         done = np.where(row >= 0, lines.end[row], NEVER)
-        fits = (row >= 0) & (done <= stack.end[spans])
+        fits = (row >= 0) & (done <= stack.end[spans] + CLOCKS_NS)
         every = fits & all_streams
         wait.append(which[every])
         source.append(row[every])
