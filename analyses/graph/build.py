@@ -16,11 +16,20 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.host_stack import HostStack
-from tracekit.analyses.graph.links import CLOCKS_NS, Handovers, Lines, Waits, between_streams, handovers, waits
+from tracekit.analyses.graph.links import (
+    CLOCKS_NS,
+    Handovers,
+    Lines,
+    Waits,
+    between_streams,
+    handovers,
+    waits,
+)
 from tracekit.analyses.graph.model import LINKS, NEVER, Graph, Links, Weights, in_order
 from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import NS_PER_US, count_of
+from tracekit.readers import how_to_record
 from tracekit.spans import BoolArray, Int64Array, distinct_rows
 
 __all__ = ["CALL_NS", "Dependencies", "dependencies"]
@@ -44,7 +53,7 @@ class Dependencies:
     `activity` is the row of `lines.rows` that starts at a vertex, `thread` the thread (a code of the host stack), −1 for none; `waited`
     marks vertices at which a wait ended. `steps` are the vertices at the starts of the steps and at the end of the last one. The window
     runs from `begin` to the graph's end; `lost` counts the links that the clocks contradict. `usual` has edges whose lags are the usual
-    ones of their kind instead of the recorded ones.
+    ones of their kind instead of the recorded ones. `events`: the waits between streams are recorded, or there is one stream.
     """
 
     scope: Scope
@@ -58,6 +67,7 @@ class Dependencies:
     begin: int
     lost: int
     usual: Weights
+    events: bool
 
     @cached_property
     def replayed(self) -> Int64Array:
@@ -70,23 +80,44 @@ class Dependencies:
         return int(self.graph.time[-1])
 
     @cached_property
+    def slack(self) -> Int64Array:
+        """By how much each vertex may be later, in ns, without a later end; −1 where the end does not depend on it."""
+        latest = self.graph.latest(self.graph.weights, self.replayed)
+        return np.where(latest < -NEVER // 2, latest - self.replayed, -1)
+
+    @property
+    def between(self) -> int:
+        """The number of links between threads and streams."""
+        return int((self.graph.links.kind < _KIND["begin"]).sum())
+
+    @property
+    def inferred(self) -> int:
+        """The number of links that rest on times."""
+        kinds = [_KIND["inferred_wait"], _KIND["inferred_synchronisation"]]
+        return int(np.isin(self.graph.links.kind, kinds).sum())
+
+    @cached_property
     def missing(self) -> tuple[str, ...]:
-        """The signals that the trace lacks, each a clause."""
-        kinds = self.graph.links.kind
-        rows = []
-        lost = no_launches(self.scope)
+        """The signals that the trace lacks, each a clause, with how to record them."""
+        kinds, format_ = self.graph.links.kind, self.scope.trace.meta.format
+        lost, rows = no_launches(self.scope), []
         if lost is not None:
             rows.append(lost)
-        for name, what in (
-            ("inferred_wait", "no events between streams, so {} between them {} taken from times"),
-            ("inferred_synchronisation", "no stream of synchronising calls, so what {} waited for {} taken from times"),
-        ):
-            count = int((kinds == _KIND[name]).sum())
-            if count:
-                noun = "wait" if name == "inferred_wait" else "call"
-                rows.append(what.format(count_of(count, noun), "is" if count == 1 or noun == "call" else "are"))
+        if not self.events:
+            count = int((kinds == _KIND["inferred_wait"]).sum())
+            found = (
+                f"; {count_of(count, 'wait')} between them {'was' if count == 1 else 'were'} found by time"
+                if count
+                else ""
+            )
+            rows.append(f"no waits of streams for events{found} ({how_to_record('sync', format_)})")
+        count = int((kinds == _KIND["inferred_synchronisation"]).sum())
+        if count:
+            rows.append(f"what {count_of(count, 'synchronising call')} waited for was found by time")
         if self.lost:
-            rows.append(f"{count_of(self.lost, 'link')} left out, since the clocks of host and device contradict them")
+            rows.append(
+                f"{count_of(self.lost, 'link')} left out, since the clocks of host and device contradict them"
+            )
         return tuple(rows)
 
 
@@ -177,7 +208,9 @@ class _Builder:
         streams = 1 + time.size + np.arange(lines.start.size)
         end = 1 + time.size + lines.start.size
         self._of_streams(streams, end)
-        lane = np.concatenate([[-2], thread, lines.line + (thread.max(initial=0) + 1), [np.iinfo(np.int64).max]])
+        lane = np.concatenate(
+            [[-2], thread, lines.line + (thread.max(initial=0) + 1), [np.iinfo(np.int64).max]]
+        )
         times = np.concatenate([[self.begin], time, lines.start, [self.scope.end]])
         firsts = 1 + np.flatnonzero(lane[1:] != lane[:-1])
         self._link(np.zeros(firsts.size, dtype=np.int64), firsts, "begin")
@@ -243,13 +276,11 @@ class _Builder:
         lines = self.lines
         launched = np.flatnonzero(lines.launch >= 0)
         self._link(self.calls[self.call], streams[launched], "launch")
-        source, target, recorded = between_streams(self.scope, lines)
-        self._link(streams[source], streams[target], "event" if recorded else "inferred_wait", after=True)
+        source, target, self.events = between_streams(self.scope, lines)
+        self._link(streams[source], streams[target], "event" if self.events else "inferred_wait", after=True)
         sure, awaited = self.awaited.recorded, self.awaited
         for kind, which in (("synchronisation", sure), ("inferred_synchronisation", ~sure)):
-            self._link(
-                streams[awaited.source[which]], self.returned[self.waiting[which]], kind, after=True
-            )
+            self._link(streams[awaited.source[which]], self.returned[self.waiting[which]], kind, after=True)
         last = streams[lines.first[1:] - 1]
         self._link(last, np.full(last.size, end), "end", after=True)
         self._link(self.ends, np.full(self.ends.size, end), "end")
@@ -260,7 +291,10 @@ class _Builder:
         """The graph, its edges as long as they were, or at least are."""
         time, lane, duration = self.time, self.lane, self.duration
         source, target = (np.concatenate([row[side] for row in self._links]) for side in (0, 1))
-        kind, after = (np.repeat([row[side] for row in self._links], [row[0].size for row in self._links]) for side in (2, 3))
+        kind, after = (
+            np.repeat([row[side] for row in self._links], [row[0].size for row in self._links])
+            for side in (2, 3)
+        )
         left = time[source] + np.where(after, duration[source], 0)
         late = np.isin(kind, [_KIND["synchronisation"], _KIND["inferred_synchronisation"]])
         possible = left <= time[target] + np.where(late, CLOCKS_NS, 0)
@@ -278,7 +312,18 @@ class _Builder:
         waited = np.zeros(time.size, dtype=bool)
         waited[self.waits_end] = True
         return Dependencies(
-            self.scope, self.stack, self.lines, graph, activity, threads, waited, self.steps, self.begin, lost, usual
+            self.scope,
+            self.stack,
+            self.lines,
+            graph,
+            activity,
+            threads,
+            waited,
+            self.steps,
+            self.begin,
+            lost,
+            usual,
+            self.events,
         )
 
     def _lengths(self, links: Links) -> tuple[Int64Array, Int64Array, Int64Array, Weights]:
@@ -303,7 +348,9 @@ class _Builder:
         usual = self._usual(links, delay, gap, chained & on_stream)
         # When each edge would have reached its target.
         least = np.minimum(usual, delay)
-        arrival = np.where(kind == _KIND["begin"], np.where(self._held(links), self.scope.start, NEVER), left + least)
+        arrival = np.where(
+            kind == _KIND["begin"], np.where(self._held(links), self.scope.start, NEVER), left + least
+        )
         own = np.where(on_stream, before + work + self.gap_ns, np.where(waited, before, time))
         own = np.where(chained, own, NEVER)
         best = np.full(time.size, NEVER, dtype=np.int64)
@@ -323,7 +370,11 @@ class _Builder:
 
     def _held(self, links: Links) -> BoolArray:
         """Whether earlier work kept a device busy when the window began, so that what starts there waited for that."""
-        return self.duration[links.target] > 0 if self.scope.start > self.begin else np.zeros(links.source.size, dtype=bool)
+        return (
+            self.duration[links.target] > 0
+            if self.scope.start > self.begin
+            else np.zeros(links.source.size, dtype=bool)
+        )
 
     def _usual(self, links: Links, delay: Int64Array, gap: Int64Array, follows: BoolArray) -> Int64Array:
         """The usual lag of each link in ns, by its kind; also notes that of the gaps of streams."""

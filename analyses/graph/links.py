@@ -109,7 +109,7 @@ def between_streams(scope: Scope, lines: Lines) -> tuple[Int64Array, Int64Array,
     stream at whose end it started.
     """
     syncs = scope.trace.syncs
-    if lines.device.size < 2:  # noqa: PLR2004 - there is no other stream
+    if lines.device.size < 2:
         return _none(), _none(), True
     if syncs is None or not syncs["wait_on_stream"].is_not_null().any():
         return (*_by_time(lines), False)
@@ -207,14 +207,18 @@ def _recorded(
         return _none(), _none(), np.zeros(0, dtype=bool)
     calls = stack.frame.select("span_id", "correlation", "start").filter(pl.col("correlation").is_not_null())
     waiting = pl.DataFrame({"span_id": rows, "wait": np.arange(rows.size)}).join(calls, on="span_id")
-    recorders = calls.select(pl.col("correlation").alias("wait_on_correlation"), pl.col("start").alias("recorded"))
+    recorders = calls.select(
+        pl.col("correlation").alias("wait_on_correlation"), pl.col("start").alias("recorded")
+    )
     found = (
         syncs.select("name", "device_id", "stream_id", "correlation", "wait_on_stream", "wait_on_correlation")
         .with_columns(pl.col("name").cast(pl.String))
         .join(waiting, on="correlation")
         .join(recorders.unique("wait_on_correlation", keep="last"), on="wait_on_correlation", how="left")
     )
-    by_event = (pl.col("name") == _EVENT) & pl.col("wait_on_stream").is_not_null() & pl.col("recorded").is_not_null()
+    by_event = (
+        (pl.col("name") == _EVENT) & pl.col("wait_on_stream").is_not_null() & pl.col("recorded").is_not_null()
+    )
     by_stream = (pl.col("name") == _STREAM) & pl.col("stream_id").is_not_null()
     found = found.filter(by_event | by_stream | (pl.col("name") == _CONTEXT)).with_columns(
         pl.when(by_event).then("wait_on_stream").when(by_stream).then("stream_id").alias("of"),

@@ -45,7 +45,8 @@ _LAUNCH = LINKS.index("launch")
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
     """Edges between lanes, in the order of their targets: vertices, the kind (a number into LINKS), the `lag` in ns, and whether the
-    link leaves at the end of the activity that starts at its source (`after`)."""
+    link leaves at the end of the activity that starts at its source (`after`).
+    """
 
     source: Int64Array
     target: Int64Array
@@ -69,13 +70,15 @@ class Weights:
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
     """Stretches of lanes: `first` and `last` vertex of each, the piece `of` each vertex, the `feeder`, whose launches it takes (−1: none),
-    and the `order` in which they can be replayed."""
+    and the `order` in which they can be replayed.
+    """
 
     first: Int64Array
     last: Int64Array
     of: Int64Array
     feeder: Int64Array
     order: Int64Array
+
 
 def in_order(time: Int64Array, lane: Int64Array, links: Links) -> tuple[Pieces, Links]:
     """The pieces of lanes with these vertices and links, and the links that agree with an order in time.
@@ -233,7 +236,9 @@ class Graph:
         """Of each piece the links other than launches that lead into it, or out of it: the other piece and the link."""
         of, few = self.pieces.of, self._few
         lists: list[list[tuple[int, int]]] = [[] for _ in range(self.pieces.first.size)]
-        here, there = (self.links.source, self.links.target) if out else (self.links.target, self.links.source)
+        here, there = (
+            (self.links.source, self.links.target) if out else (self.links.target, self.links.source)
+        )
         for mine, other, link in zip(
             of[here[few]].tolist(), of[there[few]].tolist(), few.tolist(), strict=True
         ):
@@ -299,7 +304,8 @@ class Graph:
 
     def path(self, weights: Weights, times: Int64Array) -> Path:
         """The chain of edges that determines when the graph ends. Of ways of one length it takes the one along the lane, else the
-        link that comes first."""
+        link that comes first.
+        """
         n, links = self.time.size, self.links
         same = np.append(False, self.lane[1:] == self.lane[:-1])
         along = same & np.append(False, times[:-1] + weights.chain[1:] == times[1:])
@@ -323,4 +329,6 @@ class Graph:
             targets.append(np.array([start]))
             used.append(np.array([link]))
         back = slice(None, None, -1)
-        return Path(*(np.concatenate([np.zeros(0, np.int64), *part[back]]) for part in (sources, targets, used)))
+        return Path(
+            *(np.concatenate([np.zeros(0, np.int64), *part[back]]) for part in (sources, targets, used))
+        )

@@ -15,7 +15,7 @@ from tracekit.analyses.idle.gaps import KERNEL_GAP_NS
 from tracekit.analyses.idle.host_code import timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_causes
 from tracekit.facts.idle_names import CAUSES
-from tracekit.spans import BoolArray, Int64Array, distinct_rows, take
+from tracekit.spans import Int64Array, distinct_rows, take
 from tracekit.trace import Schema
 
 __all__ = ["PART_SCHEMA", "RESOURCES", "Stretches", "parts_of", "stretches"]
@@ -52,7 +52,6 @@ _WAITS: Final = {
 class Stretches:
     """Stretches of a path, in order: start and end in ns; the row of the activity that ran (`lines.rows`), or the thread whose code
     did (a code of the host stack), or else the cause of a wait (a number into CAUSES); −1 for none. `call` is the launch call of a wait.
-    `link` marks stretches that end with a link, by its number.
     """
 
     start: Int64Array
@@ -187,7 +186,9 @@ def _with_operators(made: Dependencies, frame: pl.DataFrame, op: Int64Array) -> 
         pl.col("category").cast(pl.String).alias("of"),
         pl.col("class").cast(pl.String),
     )
-    joined = frame.with_columns(_or_null(op).alias("op")).join(work, on="op", how="left", maintain_order="left")
+    joined = frame.with_columns(_or_null(op).alias("op")).join(
+        work, on="op", how="left", maintain_order="left"
+    )
     known = pl.col("of").is_not_null()
     return joined.with_columns(
         pl.when(known).then(pl.lit("processor")).otherwise("resource").alias("resource"),
@@ -223,4 +224,6 @@ def _waits(made: Dependencies, owners: Attribution, path: Stretches) -> pl.DataF
 
 def _or_null(rows: Int64Array) -> pl.Series:
     """The rows as a column, null for −1."""
-    return pl.select(pl.when(pl.Series(rows, dtype=pl.Int64) >= 0).then(pl.Series(rows, dtype=pl.Int64))).to_series()
+    return pl.select(
+        pl.when(pl.Series(rows, dtype=pl.Int64) >= 0).then(pl.Series(rows, dtype=pl.Int64))
+    ).to_series()
