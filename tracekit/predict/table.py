@@ -15,6 +15,7 @@ import polars as pl
 from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError, nearest
 from tracekit.names import clean
 from tracekit.predict.describe import CATEGORIES, NUMBERS, Description
+from tracekit.predict.dies import die_of_name, die_of_peak
 
 __all__ = ["Floats", "Runs", "read_runs", "runs_from"]
 
@@ -60,6 +61,21 @@ class Runs:
         """One over the number of repetitions of each row's configuration, so that all configurations weigh the same."""
         found = self.frame.select(1 / pl.len().over("configuration").cast(pl.Float64)).to_series()
         return found.to_numpy()
+
+    @property
+    def die_gflops(self) -> Floats:
+        """The fp32 peak of one device of each row, GFLOP/s; NaN where neither the table nor the catalogue has one.
+
+        A card of several dies counts as several devices, so the peak of a card is divided among them.
+        """
+        known = self.description.devices
+        if "peak_gflops" in self.frame.columns:
+            cards, row = np.unique(self.numbers("peak_gflops"), return_inverse=True)
+            dies = [die_of_peak(card, known) if np.isfinite(card) else np.nan for card in cards]
+        else:
+            names, row = np.unique(np.array(self.names("device")), return_inverse=True)
+            dies = [die_of_name(str(name), known) for name in names]
+        return np.array(dies, dtype=np.float64)[row]
 
     def numbers(self, name: str, otherwise: float = float("nan")) -> Floats:
         """A column of numbers; `otherwise` where the table has none."""
