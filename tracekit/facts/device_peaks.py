@@ -57,6 +57,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     vector_tflops: dict[str, float]
     dram_gbps: float | None = None
     l2_bytes: int | None = None
+    multiprocessors: int | None = None  # or compute units
+    boost_mhz: int | None = None
+    watts: float | None = None  # the power limit
+    process_nm: float | None = None  # as the foundry names its process
     link: Link | None = (
         None  # None as well where bridges are optional, or the links differ from board to board
     )
