@@ -55,6 +55,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     compute_capability: tuple[int, int]
     matrix_tflops: dict[str, float]  # by precision
     vector_tflops: dict[str, float]
+    memory: str | None = None  # its kind
     dram_gbps: float | None = None
     l2_bytes: int | None = None
     multiprocessors: int | None = None  # or compute units
