@@ -18,7 +18,7 @@ _NOISE: Final = 0.05
 _FAR: Final = 5.0
 _SPREAD: Final = {"collate": 1.0, "growth": 0.4, "sample_fixed": 1.5, "host": 3.0, "overlap": 0.7}
 """How far, in natural logarithms, a parameter may lie from its first guess before the data has to say so; the others `_FAR`."""
-_FACTORS: Final = {"device": 0.25, "machine": 0.4, "network": 2.0}
+_FACTORS: Final = {"device": 0.25, "step": 0.25, "machine": 0.4, "network": 2.0}
 """The same for the factors of a group."""
 _STARTS: Final = 4
 _EVALUATIONS: Final = 150
