@@ -47,6 +47,7 @@ PARAMETERS: Final[dict[str, Parameter]] = {
 }
 GROUPS: Final[dict[str, str]] = {
     "device": "computing takes this often as long as its peak says",
+    "step": "what a batch's size does not change takes this often as long as its peak says",
     "machine": "loading takes this often as long as on the others",
     "network": "computing takes this often as long as for the others",
 }
@@ -106,6 +107,7 @@ def jobs_of(runs: Runs) -> Jobs:
         gflops=peaks,
         levels={
             "device": np.array(named, dtype=np.str_),
+            "step": np.array(named, dtype=np.str_),
             "machine": np.array(runs.names("machine"), dtype=np.str_),
             "network": np.array(network, dtype=np.str_),
         },
@@ -173,8 +175,9 @@ class Law:
         work = local if np.isnan(self.flops) else jobs.flops / self.flops / jobs.gpus
         slowness = REFERENCE_GFLOPS / np.where(np.isnan(jobs.gflops), self.gflops, jobs.gflops)
         fixed = of("step") + of("step_layer") * jobs.layers
-        device = slowness * ((of("sample") + of("sample_layer") * jobs.layers) * work + fixed)
-        device = factor("network") * (factor("device") * device + of("sample_fixed") * work)
+        device = slowness * factor("device") * (of("sample") + of("sample_layer") * jobs.layers) * work
+        device = device + slowness * factor("step") * fixed
+        device = factor("network") * (device + of("sample_fixed") * work)
         host = of("host") + of("host_device") * further
         exposed = np.zeros_like(device)
         if "load" in at:
