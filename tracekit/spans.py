@@ -118,6 +118,8 @@ class Nesting:
 
     def nearest_ancestor(self, wanted: npt.NDArray[np.bool_], *, include_self: bool = True) -> Int64Array:
         """For each span, the row of its nearest ancestor for which `wanted` is true, or −1."""
+        if not wanted.any():
+            return np.full(self.parent.size, -1, dtype=np.int64)
         skip = np.where(wanted, np.arange(self.parent.size, dtype=np.int64), self.parent)
         settled = np.append(wanted, True)  # the last one stands for −1
         # Pointer jumping over the unwanted: what is settled is a valid shortcut for the rows below it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,20 +47,10 @@ class Listing:
             emit(render_sections(chosen, [(self._section(), None)], page), output)
 
     def _section(self) -> Section:
-        from tracekit.analyses.result import column_of
-        from tracekit.names import clean, clean_frame
-        from tracekit.report.model import Section, Table
+        from tracekit.names import clean
+        from tracekit.report.model import Section, table_of
 
-        frame = clean_frame(self.frame)
-        columns = [column_of(name, kind) for name, kind in frame.schema.items()]
-        table = Table(
-            name=self.name,
-            title=self.name.capitalize(),
-            frame=frame,
-            columns=tuple(replace(one, title=self.titles.get(one.name, one.title)) for one in columns),
-            total_rows=frame.height,
-            short=tuple(self.short),
-        )
+        table = table_of(self.name, self.name.capitalize(), self.frame, tuple(self.short), self.titles)
         return Section(self.name, self.question, clean(self.answer), tables=(table,))
 
 

@@ -2,6 +2,7 @@
 
 from tracekit.mlperf.cells import Cell, cells_of, cells_table, score_of, series_of, steps_table
 from tracekit.mlperf.forecast import Forecast, Question, compared, doubling_end, forecast
+from tracekit.mlperf.laws import efficiency_parts, laws_table, techniques_table
 from tracekit.mlperf.results import Results, holds_results, read_results
 from tracekit.mlperf.runs import LoggedRun
 
@@ -15,10 +16,13 @@ __all__ = [
     "cells_table",
     "compared",
     "doubling_end",
+    "efficiency_parts",
     "forecast",
     "holds_results",
+    "laws_table",
     "read_results",
     "score_of",
     "series_of",
     "steps_table",
+    "techniques_table",
 ]

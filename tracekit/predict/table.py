@@ -15,8 +15,9 @@ import polars as pl
 from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError, nearest
 from tracekit.names import clean
 from tracekit.predict.describe import CATEGORIES, NUMBERS, Description
+from tracekit.predict.dies import die_of_name, die_of_peak
 
-__all__ = ["Floats", "Runs", "read_runs"]
+__all__ = ["Floats", "Runs", "read_runs", "runs_from"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -61,6 +62,21 @@ class Runs:
         found = self.frame.select(1 / pl.len().over("configuration").cast(pl.Float64)).to_series()
         return found.to_numpy()
 
+    @property
+    def die_gflops(self) -> Floats:
+        """The fp32 peak of one device of each row, GFLOP/s; NaN where neither the table nor the catalogue has one.
+
+        A card of several dies counts as several devices, so the peak of a card is divided among them.
+        """
+        known = self.description.devices
+        if "peak_gflops" in self.frame.columns:
+            cards, row = np.unique(self.numbers("peak_gflops"), return_inverse=True)
+            dies = [die_of_peak(card, known) if np.isfinite(card) else np.nan for card in cards]
+        else:
+            names, row = np.unique(np.array(self.names("device")), return_inverse=True)
+            dies = [die_of_name(str(name), known) for name in names]
+        return np.array(dies, dtype=np.float64)[row]
+
     def numbers(self, name: str, otherwise: float = float("nan")) -> Floats:
         """A column of numbers; `otherwise` where the table has none."""
         if name not in self.frame.columns:
@@ -77,12 +93,19 @@ class Runs:
 
 
 def read_runs(path: Path, description: Description, *, measured: bool = True) -> Runs:
-    """The rows of a CSV (also compressed) or a Parquet file; `measured`: the target has to be there.
+    """The rows of a CSV (also compressed) or a Parquet file, as `runs_from` takes them.
+
+    Raises UnreadableTraceError for a file that is no table, and what `runs_from` raises.
+    """
+    return runs_from(_read(path), description, path, measured=measured)
+
+
+def runs_from(raw: pl.DataFrame, description: Description, path: Path, *, measured: bool = True) -> Runs:
+    """The rows of a table whose columns are texts; `path` is its file, for errors, `measured`: the target has to be there.
 
     Rows whose time is missing, or not above 0, are left out and counted; so are rows with a number of a role that is not above 0. Raises
-    UnreadableTraceError for a file that is no table, UsageError for a column that it does not have, InconclusiveError if no row is left.
+    UsageError for a column that it does not have, InconclusiveError if no row is left.
     """
-    raw = _read(path)
     wanted = [*description.columns.values(), *description.features, *description.group]
     wanted += [name for name in (description.id, description.target if measured else "") if name]
     for name in wanted:

@@ -8,12 +8,10 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.analyses.result import Unit, column_of
 from tracekit.compare import Comparison
 from tracekit.facts.units import NS_PER_MS, count_of, format_ns, format_share, listed
-from tracekit.names import clean_frame
 from tracekit.report.format import format_number
-from tracekit.report.model import Column, Figure, Scalar, Section, Table
+from tracekit.report.model import Column, Figure, Scalar, Section, Table, Unit, table_of
 
 __all__ = ["compare_section"]
 
@@ -56,7 +54,6 @@ _TITLES: Final = {
 _UNITS: Final[dict[str, Unit]] = {
     "number": "id",
     **dict.fromkeys(("speedup", "least", "most", "tau", "flops_rank", "latency_rank", "disagreement", "value"), "number"),
-    **dict.fromkeys(("over", "at", "least_case", "most_case"), "text"),
 }  # fmt: skip
 
 
@@ -279,14 +276,7 @@ def _tables(found: Comparison) -> Iterator[Table]:
 
 
 def _table(name: str, title: str, frame: pl.DataFrame, titles: Mapping[str, str] = {}) -> Table:  # fmt: skip
-    columns = []
-    for key, dtype in frame.schema.items():
-        column = column_of(key, dtype)
-        columns.append(
-            Column(key, {**_TITLES, **titles}.get(key, column.title), _UNITS.get(key, column.unit))
-        )
-    short = tuple(_SHORT[name].split() if name in _SHORT else frame.columns)
-    return Table(name, title, clean_frame(frame), tuple(columns), frame.height, short=short, whole=True)
+    return replace(table_of(name, title, frame, _SHORT.get(name), {**_TITLES, **titles}, _UNITS), whole=True)
 
 
 def _pivot(

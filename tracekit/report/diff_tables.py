@@ -8,13 +8,11 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.analyses.result import Unit, column_of
 from tracekit.diff.compared import Compared
 from tracekit.diff.model import AMOUNTS, MATCHED, Diff
 from tracekit.diff.noise import Change, Estimate
 from tracekit.facts.units import format_change
-from tracekit.names import clean_frame
-from tracekit.report.model import Column, Table, Tree
+from tracekit.report.model import Table, Tree, Unit, table_of
 from tracekit.trace import Schema
 
 __all__ = ["NOTHING", "SCHEMAS", "diff_tables"]
@@ -90,7 +88,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
 }
 """The columns of each table, in the order of the page."""
 
-_COLUMNS: Final[dict[str, tuple[str, Unit]]] = {
+_TOLD: Final[dict[str, tuple[str, Unit]]] = {
     "path": ("layer", "text"),
     "tree_base_ns": ("base", "ns"),
     "tree_new_ns": ("new", "ns"),
@@ -114,6 +112,7 @@ _COLUMNS: Final[dict[str, tuple[str, Unit]]] = {
     "outcome": ("outcome", "text"),
 }
 """Titles and units that the names of columns do not tell."""
+_COLUMNS: Final = ({name: title for name, (title, _) in _TOLD.items()}, {name: unit for name, (_, unit) in _TOLD.items()})  # fmt: skip
 _SHORT: Final = ("base_ns", "new_ns", "delta_ns", "share")
 
 
@@ -233,15 +232,9 @@ def _table(
     """A table of these rows, with the columns of `SCHEMAS`; `short` may name more."""
     schema = SCHEMAS[name]
     frame = pl.DataFrame(rows, schema) if isinstance(rows, list) else rows
-    frame = clean_frame(frame.select(pl.col(key).cast(kind) for key, kind in schema.items()))
-    columns = [column_of(key, kind) for key, kind in frame.schema.items()]
-    return Table(
-        name,
-        title,
-        frame,
-        tuple(Column(one.name, *_COLUMNS.get(one.name, (one.title, one.unit))) for one in columns),
-        frame.height,
-        short=tuple(key for key in short if key in schema),
+    frame = frame.select(pl.col(key).cast(kind) for key, kind in schema.items())
+    return replace(
+        table_of(name, title, frame, short, *_COLUMNS),
         hidden=tuple(key for key in ("base_sum", "new_sum") if key in schema),
         summed=summed,
         detail=detail,

@@ -10,13 +10,11 @@ import polars as pl
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.ranks import Beside
 from tracekit.analyses.ranks.matching import UNEVEN
-from tracekit.analyses.result import column_of
 from tracekit.facts.stack_names import NO_LAYERS
 from tracekit.job import Job
-from tracekit.names import clean_frame
 from tracekit.report.job_heat import heat_figure, heat_table
 from tracekit.report.job_words import FELT, answer_of, call_name, place_name, question_of
-from tracekit.report.model import Column, Section, Table
+from tracekit.report.model import Section, Table, table_of
 
 __all__ = ["job_section", "latest"]
 
@@ -41,7 +39,6 @@ _TITLES: Final = {
     "skew_ns": "skew",
     "algorithm_gbps": "algorithm bandwidth",
     "bus_gbps": "bus bandwidth",
-    "ranks": "ranks",
     "longer_ns": "difference",
     "place": "where",
 }
@@ -133,10 +130,11 @@ def _beside_table(job: Job, pair: Beside) -> Table:
         "where",
     )
     title = f"{late[0].upper() if late.startswith('rank ') else late[0]}{late[1:]} beside {fast}, before {call_name(job, pair)}: largest differences"
-    table = _table("beside", title, frame, ("item", "place", "late_ns", "fast_ns", "longer_ns"))
-    named = {"late_ns": late, "fast_ns": fast}
-    columns = tuple(Column(one.name, named.get(one.name, one.title), one.unit) for one in table.columns)
-    return replace(table, columns=columns, hidden=("kind", "what", "where"))
+    titles = {**_TITLES, "late_ns": late, "fast_ns": fast}
+    return replace(
+        table_of("beside", title, frame, "item place late_ns fast_ns longer_ns", titles),
+        hidden=("kind", "what", "where"),
+    )
 
 
 def _collectives_table(job: Job) -> Table:
@@ -165,8 +163,4 @@ def _collectives_table(job: Job) -> Table:
 
 
 def _table(name: str, title: str, frame: pl.DataFrame, shown: tuple[str, ...]) -> Table:
-    columns = []
-    for key, dtype in frame.schema.items():
-        column = column_of(key, dtype)
-        columns.append(Column(key, _TITLES.get(key, column.title), column.unit))
-    return Table(name, title, clean_frame(frame.head(MOST_RANKS)), tuple(columns), frame.height, short=shown)
+    return replace(table_of(name, title, frame.head(MOST_RANKS), shown, _TITLES), total_rows=frame.height)

@@ -8,11 +8,10 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.result import column_of
 from tracekit.facts.units import count_of
-from tracekit.names import clean, clean_frame, shorten_name
+from tracekit.names import clean, shorten_name
 from tracekit.readers.common.trace_frames import rank_in_name
-from tracekit.report.model import Table
+from tracekit.report.model import Table, table_of
 
 __all__ = ["unread_sentence", "unread_table"]
 
@@ -24,11 +23,8 @@ def unread_table(failed: Sequence[tuple[str, str]]) -> Table:
     """One row for each path and the line of its error: the rank that the name of the file gives, the name, the error."""
     rows = [(rank_in_name(path), clean(Path(path.partition("?")[0]).name), line) for path, line in failed]
     schema = {"rank": pl.Int64, "trace": pl.String, "error": pl.String}
-    frame = clean_frame(
-        pl.DataFrame(rows, schema=schema, orient="row").sort("rank", "trace", nulls_last=True)
-    )
-    columns = tuple(column_of(name, dtype) for name, dtype in frame.schema.items())
-    return Table("unread", "Traces without an answer", frame, columns, frame.height)
+    frame = pl.DataFrame(rows, schema=schema, orient="row").sort("rank", "trace", nulls_last=True)
+    return table_of("unread", "Traces without an answer", frame)
 
 
 def unread_sentence(table: Table) -> str:

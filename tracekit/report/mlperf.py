@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.analyses.result import Unit, column_of
 from tracekit.facts.units import count_of, format_share
 from tracekit.mlperf import (
     Cell,
@@ -18,17 +17,19 @@ from tracekit.mlperf import (
     cells_table,
     compared,
     doubling_end,
+    efficiency_parts,
     forecast,
+    laws_table,
     series_of,
     steps_table,
+    techniques_table,
 )
-from tracekit.names import clean_frame
-from tracekit.report.model import Column, Figure, Section, Table
+from tracekit.report.model import Figure, Section, Table, Unit, table_of
 from tracekit.trace import Schema
 
 __all__ = ["mlperf_section"]
 
-_MOST_TOLD: Final = 4
+_MOST_TOLD: Final = 3
 _MOST_DRAWN: Final = 6
 _AHEAD: Final[Schema] = {
     "series": pl.String, "accelerators": pl.Int64, "batch": pl.Int64, "epochs": pl.Float64, "predicted_min": pl.Float64, "low_min": pl.Float64, "high_min": pl.Float64,
@@ -48,11 +49,12 @@ _LIMITS: Final = {
 _TITLES: Final = {
     "organisation": "by", "accelerators": "chips", "batch_per_chip": "per chip", "score_min": "score, min", "init_s": "init, s",
     "samples_per_s": "samples/s", "speedup": "speed-up", "training_share": "training", "evaluation_share": "evaluation", "start_share": "start",
-    "from": "chips from", "to": "to", "chips": "chips ×", "throughput": "throughput ×", "epochs": "epochs", "evaluation": "evaluation ×",
-    "training": "training ×", "limited_by": "limited by", "predicted_min": "forecast, min", "low_min": "low", "high_min": "high", "enough_chips": "enough chips", "amdahl": "Amdahl", "run_s": "run, s", "status": "status",
+    "from": "chips from", "chips": "chips ×", "throughput": "throughput ×", "evaluation": "evaluation ×",
+    "training": "training ×", "predicted_min": "forecast, min", "low_min": "low", "high_min": "high", "enough_chips": "enough chips", "amdahl": "Amdahl", "run_s": "run, s",
+    "compute_share": "compute", "fixed_share": "fixed", "messages_share": "messages", "error": "error on sizes left out", "at_most": "at most", "best": "best",
 }  # fmt: skip
 _UNITS: Final[dict[str, Unit]] = {
-    **dict.fromkeys(("efficiency", "forecast", "amdahl", "power_law"), "ratio"),
+    **dict.fromkeys(("gain", "residual", "error", "efficiency", "forecast", "amdahl", "power_law"), "ratio"),
     **dict.fromkeys(("predicted_min", "low_min", "high_min", "score_min", "init_s", "epochs", "evaluations", "samples_per_s", "speedup", "batch_per_chip", "run_s", "chips", "throughput", "evaluation", "training"), "number"),
 }  # fmt: skip
 
@@ -134,9 +136,11 @@ def _problems(results: Results) -> Iterator[str]:
 
 
 def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[Table]:
-    yield _table("cells", "Scores", cells_table(cells), "organisation benchmark accelerators batch score_min epochs speedup efficiency")  # fmt: skip
+    scores = table_of("cells", "Scores", cells_table(cells), "organisation benchmark accelerators batch score_min epochs speedup efficiency", _TITLES, _UNITS)  # fmt: skip
+    yield replace(scores, main=True)
     if steps.height:
-        yield _table("steps", "From each size to the next", steps, "series from to speedup epochs limited_by", {"epochs": "epochs ×", "speedup": "speed-up ×"})  # fmt: skip
+        titles = {**_TITLES, "epochs": "epochs ×", "speedup": "speed-up ×"}
+        yield table_of("steps", "From each size to the next", steps, "series from to speedup epochs limited_by", titles, _UNITS)  # fmt: skip
     ahead = pl.DataFrame(
         [
             row
@@ -148,18 +152,23 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
         orient="row",
     )
     if ahead.height:
-        yield _table("forecasts", "Sizes that were not run, at the batch of the largest", ahead, "series accelerators predicted_min low_min high_min")  # fmt: skip
+        yield table_of("forecasts", "Sizes that were not run, at the batch of the largest", ahead, "series accelerators predicted_min low_min high_min", _TITLES, _UNITS)  # fmt: skip
     errors = pl.DataFrame(compared(cells), schema=_ERRORS, orient="row")
     if errors.height:
-        yield _table("errors", "Errors for the largest size when it is left out", errors, "series accelerators forecast amdahl power_law")  # fmt: skip
+        yield table_of("errors", "Errors for the largest size when it is left out", errors, "series accelerators forecast amdahl power_law", _TITLES, _UNITS)  # fmt: skip
+    laws = laws_table(cells)
+    if laws.height:
+        yield table_of("laws", "Laws of the steps, and their parts on the most chips", laws, "series law compute_share fixed_share messages_share error", _TITLES, _UNITS)  # fmt: skip
+    techniques = techniques_table(cells)
+    if techniques.height:
+        yield table_of("techniques", "What techniques would gain on the most chips", techniques, "series technique predicted_min gain at_most", _TITLES, _UNITS)  # fmt: skip
     rows = [
         {"run": run.name, "benchmark": run.benchmark, "accelerators": run.accelerators, "batch": run.batch, "status": run.status, "run_s": run.run_s, "init_s": run.init_s,
          "epochs": run.epochs, "evaluations": run.evaluations, "problems": "; ".join(run.problems) or None}
         for run in results.runs
     ]  # fmt: skip
-    yield _table(
-        "runs", "Runs", pl.DataFrame(rows, infer_schema_length=None), "run status run_s epochs problems"
-    )
+    runs = pl.DataFrame(rows, infer_schema_length=None)
+    yield table_of("runs", "Runs", runs, "run status run_s epochs problems", _TITLES, _UNITS)
 
 
 def _ahead(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator[tuple[object, ...]]:
@@ -181,26 +190,6 @@ def _ahead(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator[
             yield (name, factor * asked.accelerators, found.batch, found.epochs, *minutes, end)
 
 
-def _table(
-    name: str, title: str, frame: pl.DataFrame, short: str, titles: dict[str, str] | None = None
-) -> Table:
-    columns = []
-    for key, dtype in frame.schema.items():
-        column = column_of(key, dtype)
-        columns.append(
-            Column(
-                key,
-                (titles or {}).get(key, _TITLES.get(key, column.title)),
-                "text" if dtype == pl.String else _UNITS.get(key, column.unit),
-            )
-        )
-    empty = {key for key in frame.columns if not frame[key].count()}
-    shown = tuple(key for key in short.split() if key not in empty)
-    return Table(
-        name, title, clean_frame(frame), tuple(columns), frame.height, short=shown, main=name == "cells"
-    )
-
-
 # -- figures ---------------------------------------------------------------------------------------
 
 
@@ -214,6 +203,13 @@ def _figures(cells: Sequence[Cell]) -> Iterator[Figure]:
         for name, group in list(several.items())[:_MOST_DRAWN]
     ]  # fmt: skip
     yield Figure("scaling", "Trainings a minute against chips", "curve", {"base": 10, "x_title": "chips", "y_title": "trainings a minute", "series": [*series, *_ideal(series)]})  # fmt: skip
+    longest = max(several, key=lambda name: len(several[name]))
+    rows = [
+        {"label": f"{chips:,} chips", "parts": [{"label": label, "value": value} for label, value in parts.items()]}
+        for chips, parts in efficiency_parts(several[longest])
+    ]  # fmt: skip
+    if len(rows) > 1:
+        yield Figure("efficiency", f"Efficiency, and what the rest is lost to: {longest}", "stack", {"unit": "ratio", "rows": rows})  # fmt: skip
     epochs = [
         {"label": name, "style": "dots", "x": [cell.batch for cell in group], "y": [cell.mean("epochs") for cell in group],
          "marks": ["" for _ in group], "names": [f"{name}, batch {cell.batch:,}: {cell.mean('epochs'):.3g} epochs" for cell in group]}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final, Literal
 
 import polars as pl
 
-from tracekit.analyses.result import UNITS, Column, Unit
+from tracekit.analyses.result import UNITS, Column, Unit, column_of
 from tracekit.digest import Digest
 from tracekit.findings import BOUNDS, Bound, Finding
+from tracekit.names import clean_frame
 from tracekit.trace import DeviceInfo, Excerpt
 from tracekit.verdict.model import Advice, Cost, Verdict
 
@@ -35,6 +37,7 @@ __all__ = [
     "Unit",
     "Verdict",
     "Window",
+    "table_of",
 ]
 
 SCHEMA_VERSION: Final = "1.0"
@@ -83,6 +86,31 @@ class Table:
     def column(self, name: str) -> Column | None:
         """The column of this name, None when there is none."""
         return next((column for column in self.columns if column.name == name), None)
+
+
+def table_of(
+    name: str,
+    title: str,
+    frame: pl.DataFrame,
+    short: str | Sequence[str] | None = None,
+    titles: Mapping[str, str] = {},
+    units: Mapping[str, Unit] = {},
+) -> Table:
+    """A table of all rows of a frame: the columns are titled as usual but for `titles`, texts are texts, and other units as usual but for
+    `units`. Of `short` (names with blanks between; None: all) columns that are not there or hold nothing are left out.
+
+    >>> made = table_of("t", "T", pl.DataFrame({"time_ns": [5], "gain": [2.0], "note": [None]}), "gain note", {"gain": "gain ×"})
+    >>> [(column.title, column.unit) for column in made.columns], made.short
+    ([('step time', 'ns'), ('gain ×', 'number'), ('note', 'text')], ('gain',))
+    """
+    columns = []
+    for key, dtype in frame.schema.items():
+        column = column_of(key, dtype)
+        unit = "text" if dtype == pl.String else units.get(key, column.unit)
+        columns.append(Column(key, titles.get(key, column.title), unit))
+    names = frame.columns if short is None else short.split() if isinstance(short, str) else short
+    shown = tuple(key for key in names if key in frame.columns and (not frame.height or frame[key].count()))
+    return Table(name, title, clean_frame(frame), tuple(columns), frame.height, short=shown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,9 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.analyses.idle.causes import cause_name
-from tracekit.analyses.result import Unit, column_of
 from tracekit.facts.units import count_of, format_bytes, format_ns, format_share, listed
-from tracekit.names import category_name, clean_frame
-from tracekit.report.model import Column, Figure, Section, Table
+from tracekit.names import category_name
+from tracekit.report.model import Figure, Section, Table, Unit, table_of
 from tracekit.scaling import HOPS, PARTS, Fit, Run, Scaling
 
 __all__ = ["scaling_section"]
@@ -39,7 +38,18 @@ LAWS: Final = {
     "torus": "messages on a 2-D torus",
 }
 _RUNS: Final = "run ranks traced_ranks samples batch_per_rank step_ns steps throughput_per_s speedup efficiency efficiency_low efficiency_high"
-_SHORT: Final = "ranks batch_per_rank step_ns throughput_per_s speedup efficiency"
+_SHORT: Final = ("ranks", "batch_per_rank", "step_ns", "throughput_per_s", "speedup", "efficiency")
+_PARTS: Final = ("ranks", "part", "cause", "per_sample_ns", "per_batch_ns", "loss_share")
+_LAWS: Final = (
+    "law",
+    "compute_ns",
+    "fixed_ns",
+    "alpha_ns",
+    "bandwidth_gbps",
+    "serial_share",
+    "error",
+    "best",
+)
 _TITLES: Final = {
     "traced_ranks": "ranks with a trace",
     "samples": "batch of all",
@@ -48,6 +58,7 @@ _TITLES: Final = {
     "throughput_per_s": "samples/s",
     "speedup": "speed-up",
     "lost_share": "lost",
+    "serial_share": "serial",
     "exposed_communication_loss_share": "exposed comm.",
     "exposed_communication_and_waits_loss_share": "comm. and waits",
     "loss_share": "lost",
@@ -56,7 +67,6 @@ _TITLES: Final = {
     "alpha_ns": "α",
     "beta_ns": "β a byte",
     "bandwidth_gbps": "1/β",
-    "best": "best",
 }
 _UNITS: Final[dict[str, Unit]] = dict.fromkeys(
     ("efficiency", "efficiency_low", "efficiency_high", "error"), "ratio"
@@ -240,34 +250,33 @@ def _gap(run: Run) -> str:
 
 def _tables(scaling: Scaling) -> Iterator[Table]:
     frame = scaling.table
-    yield _table("runs", "Runs", frame.select(_RUNS.split()), _SHORT, named=True)
+    named = [] if frame["ranks"].n_unique() == frame.height else ["run"]
+    yield _table("runs", "Runs", frame.select(_RUNS.split()), [*named, *_SHORT])
     lost = frame.filter(pl.col("efficiency").is_not_null()).select(
         "run", "ranks", "lost_share", *(name for name in frame.columns if name.endswith("_loss_share"))
     )
     lost = lost.filter(pl.col("ranks") > pl.col("ranks").min())
     if lost.height:
         some = [name for name in lost.columns[3:] if (lost[name].abs() >= FELT / 20).any()]
-        yield _table(
-            "losses", "Efficiency lost to", lost, " ".join(["ranks", "lost_share", *some]), named=True
-        )
+        named = [] if lost["ranks"].n_unique() == lost.height else ["run"]
+        yield _table("losses", "Efficiency lost to", lost, [*named, "ranks", "lost_share", *some])
         parts = scaling.losses.rename({"per_sample_ns": f"per_{_work(scaling)}_ns"})
-        yield _table(
-            "parts", "Parts by cause", parts, "ranks part cause per_sample_ns per_batch_ns loss_share"
-        )
+        yield _table("parts", "Parts by cause", parts, _PARTS)
     if any(fit.law != "constant" for fit in scaling.steps):  # a constant step alone is no comparison
-        yield _table(
-            "laws",
-            "Laws of the step time",
-            _laws(scaling.steps),
-            "law compute_ns fixed_ns alpha_ns serial_share error best",
-        )
+        yield _table("laws", "Laws of the step time", _laws(scaling.steps), _LAWS)
     if scaling.messages:
-        yield _table(
-            "collectives",
-            "Laws of a collective's time",
-            _laws(scaling.messages),
-            "law alpha_ns bandwidth_gbps error best",
-        )
+        yield _table("collectives", "Laws of a collective's time", _laws(scaling.messages), _LAWS)
+
+
+def _table(name: str, title: str, frame: pl.DataFrame, short: Sequence[str]) -> Table:
+    parts = {
+        key: key.removesuffix("_loss_share").replace("_", " ")
+        for key in frame.columns
+        if key.endswith("_loss_share")
+    }
+    untold = {"best"} if "best" in frame.columns and not frame["best"].any() else set[str]()
+    shown = [key for key in short if key not in untold]
+    return table_of(name, title, frame, shown, {**parts, **_TITLES}, _UNITS)
 
 
 def _work(scaling: Scaling) -> str:
@@ -288,19 +297,6 @@ def _laws(fits: Sequence[Fit]) -> pl.DataFrame:
             row["bandwidth_gbps"] = 1 / fit.values["beta_ns"] if fit.values["beta_ns"] else None
         rows.append(row | {"points": fit.points, "error": fit.error, "aicc": fit.aicc, "best": fit.best})
     return pl.DataFrame(rows, infer_schema_length=None)
-
-
-def _table(name: str, title: str, frame: pl.DataFrame, short: str, *, named: bool = False) -> Table:
-    columns = []
-    for key, dtype in frame.schema.items():
-        column = column_of(key, dtype)
-        title_ = _TITLES.get(key, column.title.removesuffix(" loss share").removesuffix(" share"))
-        columns.append(Column(key, title_, _UNITS.get(key, column.unit)))
-    shown = tuple(key for key in short.split() if key in frame.columns)
-    if named and frame["ranks"].n_unique() < frame.height:
-        shown = ("run", *shown)
-    untold = ("best",) if "best" in frame.columns and not frame["best"].any() else ()
-    return Table(name, title, clean_frame(frame), tuple(columns), frame.height, short=shown, hidden=untold)
 
 
 # -- figures ---------------------------------------------------------------------------------------

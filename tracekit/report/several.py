@@ -8,11 +8,10 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.analyses.breakdown import breakdown
-from tracekit.analyses.result import column_of
 from tracekit.analyses.scope import Window, select
 from tracekit.facts.units import format_share
 from tracekit.names import clean
-from tracekit.report.model import Column, Section, Table
+from tracekit.report.model import Section, Table, Unit, table_of
 from tracekit.trace import Trace
 
 __all__ = ["busiest", "overview", "overview_table", "processes_table"]
@@ -149,11 +148,5 @@ def _table(
     """A row for each trace: what it is, and its figures."""
     rows = [{**_row(trace), **of_trace} for trace, of_trace in zip(traces, figures, strict=True)]
     frame = pl.DataFrame(rows, schema={**_ROWS, **schema}, orient="row")
-    columns = tuple(_column(one, dtype) for one, dtype in frame.schema.items())
-    return Table(name, "All of them", frame, columns, frame.height, short=shown)
-
-
-def _column(name: str, dtype: pl.DataType) -> Column:
-    column = column_of(name, dtype)
-    unit = "time" if name in _TIMES else column.unit
-    return Column(name, _TITLES.get(name, column.title), unit)
+    units: dict[str, Unit] = dict.fromkeys(_TIMES, "time")
+    return table_of(name, "All of them", frame, shown, _TITLES, units)

@@ -9,11 +9,10 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.analyses.result import Unit, column_of
 from tracekit.facts.units import count_of, format_flop, format_ns, format_share
-from tracekit.names import category_name, clean, clean_frame
+from tracekit.names import category_name, clean
 from tracekit.report.format import format_cell, format_number
-from tracekit.report.model import Column, Figure, Section, Table
+from tracekit.report.model import Figure, Section, Table, Unit, table_of
 from tracekit.trajectory import ABOVE, KEYS, Prediction, Recommendation, Trajectories, Trial, described
 
 __all__ = ["trajectory_section"]
@@ -179,24 +178,15 @@ def _tables(found: Trajectories) -> Iterator[Table]:
         for program, one in found.recommendations
         for each in one.configurations
     ]  # fmt: skip
-    if rows:
-        yield _table("configurations", "Configurations, the fastest first", pl.DataFrame(rows), "program configuration rate_per_s low high gain how")  # fmt: skip
-    if found.segments.height:
-        yield _table("segments", "Segments", found.segments, _SEGMENTS)
-    if found.points.height:
-        yield _table("points", "Points", found.points, _POINTS)
-
-
-def _table(name: str, title: str, frame: pl.DataFrame, short: str) -> Table:
-    columns = []
-    for key, dtype in frame.schema.items():
-        column = column_of(key, dtype)
-        unit = "text" if dtype == pl.String else _UNITS.get(key, column.unit)
-        columns.append(Column(key, _TITLES.get(key, column.title), unit))
-    alike = {key for key in ("trajectory", "program") if key in frame.columns and frame[key].n_unique() == 1}
-    empty = {key for key in frame.columns if not frame[key].count()}
-    shown = tuple(key for key in short.split() if key in frame.columns and key not in alike | empty)
-    return Table(name, title, clean_frame(frame), tuple(columns), frame.height, short=shown)
+    for name, title, frame, short in (
+        ("configurations", "Configurations, the fastest first", pl.DataFrame(rows), "program configuration rate_per_s low high gain how"),
+        ("segments", "Segments", found.segments, _SEGMENTS),
+        ("points", "Points", found.points, _POINTS),
+    ):  # fmt: skip
+        if frame.height:
+            alike = {key for key in ("trajectory", "program") if key in frame.columns and frame[key].n_unique() == 1}  # fmt: skip
+            shown = [key for key in short.split() if key not in alike]
+            yield table_of(name, title, frame, shown, _TITLES, _UNITS)
 
 
 # -- figures ---------------------------------------------------------------------------------------

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import polars as pl
 
 from tracekit.analyses.idle.causes import cause_name
-from tracekit.analyses.result import Unit, column_of
 from tracekit.diff.runs import date_of
 from tracekit.diff.trend import FEWEST, Change, Trend
 from tracekit.facts.units import count_of, format_ns, format_share
-from tracekit.names import category_name, clean, clean_frame
-from tracekit.report.model import Column, Figure, Section, Table
+from tracekit.names import category_name, clean
+from tracekit.report.model import Figure, Section, Table, Unit, table_of
 
 __all__ = ["trend_section"]
 
@@ -119,29 +118,22 @@ def _tables(trend: Trend) -> Iterator[Table]:
         for one in trend.changes
     ]  # fmt: skip
     if rows:
-        yield _table("changes", "Changes", pl.DataFrame(rows, infer_schema_length=None), _CHANGES.split())  # fmt: skip
+        yield table_of("changes", "Changes", pl.DataFrame(rows, infer_schema_length=None), _CHANGES, _TITLES, _UNITS)  # fmt: skip
     marks = dict.fromkeys(trend.levels.lone, "alone")
     marks |= {one.at: f"{'+' if one.ratio > 1 else '−'}{format_share(abs(one.ratio - 1))}" for one in trend.changes}  # fmt: skip
     change = pl.Series("change", [marks.get(at) for at in range(trend.table.height)], dtype=pl.String)
     recorded = pl.Series("recorded", _when(trend), dtype=pl.String)
     frame = trend.table.drop("when_ns").insert_column(1, recorded).with_columns(change)
-    yield _table("runs", "Runs, the last first", frame.reverse(), _RUNS.split())
-    yield _table("categories", "Mean time in a step", trend.categories.reverse(), trend.categories.columns)
+    yield table_of("runs", "Runs, the last first", frame.reverse(), _RUNS, _TITLES, _UNITS)
+    parts = trend.categories.reverse()
+    titles = {
+        name: category_name(clean(name).removesuffix("_ns").replace("_", " ")) for name in parts.columns
+    }
+    yield table_of("categories", "Mean time in a step", parts, titles=titles)
 
 
 def _when(trend: Trend) -> list[str | None]:
     return [None if ns is None else date_of(ns) for ns in trend.table["when_ns"]]
-
-
-def _table(name: str, title: str, frame: pl.DataFrame, short: Sequence[str]) -> Table:
-    columns = []
-    for key, dtype in frame.schema.items():
-        column = column_of(clean(key), dtype)
-        columns.append(
-            Column(key, _TITLES.get(key, category_name(column.title)), _UNITS.get(key, column.unit))
-        )
-    shown = tuple(key for key in short if key in frame.columns and frame[key].count())
-    return Table(name, title, clean_frame(frame), tuple(columns), frame.height, short=shown)
 
 
 # -- figure ----------------------------------------------------------------------------------------

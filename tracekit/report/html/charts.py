@@ -36,6 +36,11 @@ KNOWN_KINDS: Final = frozenset(
             "a-little-slower",
             "a-little-faster",
             "faster",
+            "efficiency",
+            "slower-training",
+            "more-epochs",
+            "evaluation",
+            "start",
         ),
     }
 )

@@ -1,0 +1,181 @@
+"""`tracekit predict`: the time of a run that was not measured, from those that were, or from one trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from tracekit.cli import options as flags
+from tracekit.cli import output as out
+from tracekit.cli.options import with_flags
+from tracekit.cli.plain import PlainCommand
+from tracekit.errors import UsageError
+from tracekit.files import keep_inputs
+from tracekit.report import formats
+from tracekit.report.formats import Can
+
+if TYPE_CHECKING:
+    from tracekit.predict import Predictor, Runs
+
+__all__ = ["predict"]
+
+_OF_TRACE: Final = "trace"
+
+
+class _OrTrace(TyperGroup):
+    """Commands; a first word that is none of them, and no flag of the program, is a trace."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The words, with the command for traces before those of a trace."""
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = [_OF_TRACE, *args]
+        return super().parse_args(ctx, args)
+
+
+predict = typer.Typer(
+    name="predict",
+    cls=_OrTrace,
+    help="Predict the time of a run that was not measured.",
+    epilog="tracekit predict TRACE is short for tracekit predict trace TRACE.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+Data = Annotated[
+    Path, typer.Argument(metavar="DATA", help="A table of runs that were measured, CSV or Parquet.")
+]
+Describe = Annotated[
+    Path,
+    typer.Option(metavar="FILE", help="A TOML file that says what its columns mean."),
+]
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A file of tracekit predict fit.")]
+
+
+@with_flags
+def fit(
+    data: Data,
+    describe: Describe,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the model to this file, JSON.")],
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help="Fit this model; auto chooses by runs left out.")
+    ] = "auto",
+) -> None:
+    """Fit a model to runs that were measured."""
+    from tracekit.predict import fit, read_description, read_runs, save
+
+    keep_inputs([data, describe])
+    runs = read_runs(data, read_description(describe))
+    _say_left_out(runs)
+    fitted = fit(runs, model)
+    save(fitted, output)
+    out.say(f"{output}: {fitted.summary()}")
+
+
+@with_flags
+def run(
+    model: ModelFile,
+    table: Annotated[
+        Path | None, typer.Option("--table", metavar="FILE", help="Predict the rows of this table, with the same columns.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE,…", help="Predict every combination of these values; repeatable."),
+    ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="What an hour of one device costs: money, or energy. The cheapest comes first."),
+    ] = None,
+    format_: flags.ReportFormat = None,
+    output: flags.Output = None,
+    figures: flags.Figures = None,
+    figure_format: flags.FigureFormat = "svg",
+) -> None:
+    """Predict the times of other runs, each with the range in which it lies in 90 % of cases."""
+    from tracekit.predict import load
+    from tracekit.report.predict import answers_section
+
+    keep_inputs([model, *([table] if table else [])])
+    fitted = load(model)
+    asked = _asked(fitted, table, settings or [])
+    chosen = formats.choose_format(Can.REPORT, format_, output, command="predict run", several=True)
+    answers = fitted.predict(asked)
+    if Can.FILES in chosen.can:
+        out.emit_frame(answers, chosen, output, piped=True)
+        return
+    section = answers_section(fitted, asked, answers, price=price)
+    out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format)
+
+
+def _asked(fitted: Predictor, table: Path | None, settings: Sequence[str]) -> Runs:
+    """The rows to predict. Raises UsageError unless they are given in one way."""
+    from tracekit.predict import grid_of, read_runs, settings_of
+
+    if (table is None) == (not settings):
+        raise UsageError("predict run needs rows", remedy="give --table FILE or --set NAME=VALUE")
+    if table is None:
+        return grid_of(settings_of(settings), fitted.description, fitted.known())
+    asked = read_runs(table, fitted.description, measured=False)
+    _say_left_out(asked)
+    return asked
+
+
+@with_flags
+def evaluate(
+    data: Data,
+    describe: Describe,
+    split: Annotated[
+        str,
+        typer.Option(
+            metavar="RULE",
+            help="The rows to predict from the others: gpus>2, p75(batch), device=NAME, kfold (configurations in five parts), …",
+        ),
+    ] = "kfold",
+    group: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Also show the errors for each value of this column.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Evaluate this model; repeatable. [default: all that can be fitted]")
+    ] = None,
+    format_: flags.ReportFormat = None,
+    output: flags.Output = None,
+    figures: flags.Figures = None,
+    figure_format: flags.FigureFormat = "svg",
+) -> None:
+    """Show how well models predict runs that they have not seen."""
+    from tracekit.predict import evaluate, read_description, read_runs
+    from tracekit.report.predict import evaluation_section
+
+    keep_inputs([data, describe])
+    chosen = formats.choose_format(Can.REPORT, format_, output, command="predict evaluate", several=True)
+    runs = read_runs(data, read_description(describe))
+    _say_left_out(runs)
+    found = evaluate(runs, split, group, model or None)
+    out.emit_section(evaluation_section(found), chosen, output, figures=figures, figure_format=figure_format)
+
+
+@with_flags
+def explain(
+    model: ModelFile,
+    format_: flags.ReportFormat = None,
+    output: flags.Output = None,
+) -> None:
+    """Show what a model consists of, and how sure it is."""
+    from tracekit.predict import load
+    from tracekit.report.predict import model_section
+
+    keep_inputs([model])
+    chosen = formats.choose_format(Can.REPORT, format_, output, command="predict explain", several=True)
+    out.emit_section(model_section(load(model)), chosen, output, figures=None, figure_format="svg")
+
+
+def _say_left_out(runs: Runs) -> None:
+    for line in runs.left_out:
+        out.say(f"tracekit: left out: {line}")
+
+
+for command in (fit, run, evaluate, explain):
+    predict.command(command.__name__, cls=PlainCommand)(command)

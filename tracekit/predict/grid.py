@@ -1,0 +1,70 @@
+"""Configurations to predict: every combination of the values that a user sets, and what the measured runs have in common for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from tracekit.errors import UsageError, nearest
+from tracekit.predict.describe import Description
+from tracekit.predict.table import Runs, runs_from
+
+__all__ = ["grid_of", "settings_of"]
+
+_MOST: Final = 100_000
+
+
+def settings_of(words: Sequence[str]) -> dict[str, list[str]]:
+    """The values of each setting: `batch=64,128,gpus=4` sets two batches and one number of devices.
+
+    >>> settings_of(["batch=64,128,gpus=4", "device=H100"])
+    {'batch': ['64', '128'], 'gpus': ['4'], 'device': ['H100']}
+
+    Raises UsageError for a text without a name, or a name without a value.
+    """
+    found: dict[str, list[str]] = {}
+    for word in words:
+        name = ""
+        for part in word.split(","):
+            key, sign, value = part.partition("=")
+            name = key.strip() if sign else name
+            if not name or not (value if sign else key).strip():
+                raise UsageError(f"{word!r} sets nothing", remedy="write --set NAME=VALUE,VALUE,…")
+            found.setdefault(name, []).append((value if sign else key).strip())
+    return found
+
+
+def grid_of(
+    settings: Mapping[str, Sequence[str]], description: Description, known: Mapping[str, str]
+) -> Runs:
+    """Every combination of the settings, by roles or columns; what is not set is as `known`, by columns.
+
+    Raises UsageError for a setting that the model has no column for, one that is missing, or too many combinations.
+    """
+    names = {**description.columns, **{name: name for name in description.features}}
+    columns = dict.fromkeys(names.values())
+    chosen = {}
+    for name, values in settings.items():
+        column = names.get(name, name)
+        if column not in columns:
+            raise UsageError(
+                f"the model knows no {name!r}", remedy=nearest(name, names, f"it knows {', '.join(names)}")
+            )
+        chosen[column] = list(values)
+    lacking = [role for role, column in names.items() if column not in chosen and column not in known]
+    if lacking:
+        raise UsageError(
+            f"the runs that were measured differ in {', '.join(lacking)}",
+            remedy=f"set it too: --set {lacking[0]}=…",
+        )
+    values = {**{column: [known[column]] for column in columns if column in known}, **chosen}
+    if (count := pl.Series([len(each) for each in values.values()]).product()) > _MOST:
+        raise UsageError(f"these are {count:,} combinations", remedy=f"set at most {_MOST:,}")
+    frame = pl.DataFrame(list(product(*values.values())), dict.fromkeys(values, pl.String), orient="row")
+    rows = frame.with_columns(pl.int_range(pl.len()).cast(pl.String).alias(description.id)) if description.id and description.id not in frame.columns else frame  # fmt: skip
+    missing = [name for name in description.group if name not in rows.columns]
+    return runs_from(rows.with_columns(pl.lit("").alias(name) for name in missing), description, Path("--set"), measured=False)  # fmt: skip
