@@ -39,6 +39,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "trajectory": "Show how performance moves along a setting of a sweep.",
     "compare": "Compare devices over models.",
     "scaling": "Show how a program scales over its runs on 1, 2, 4 … ranks.",
+    "predict": "Predict the time of a run that was not measured.",
     "trend": "Show how step times moved over many runs.",
     "machine": "Measure how fast this machine computes and moves data.",
     "xsp": "Show XSP's analyses of a model, its layers and kernels.",
