@@ -248,7 +248,7 @@ class _Builder:
         self.waiting = place[awaited.wait]
         self._link(left[handed.stretch], began, "thread")
         self._link(done, resumed[handed.stretch], "thread")
-        self.ends = np.append(ends, self.steps[-1:])
+        self.ends = self.steps[-1:] if steps.size else ends
         self.waits_end = np.unique(np.concatenate([self.returned, resumed, began]))
         self.served = np.concatenate([resumed, began])
         return thread, time

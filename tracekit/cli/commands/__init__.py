@@ -26,6 +26,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "info": "Show what a file holds.",
     "doctor": "Show the defects of a file.",
     **QUESTIONS,
+    "what-if": "Predict how long a step would take after a change.",
     "analysis": "Run an analysis that an installed package adds.",
     "diff": "Compare two runs: what changed, and whether it is noise.",
     "view": "Open a trace in Perfetto, or its report in a browser.",
