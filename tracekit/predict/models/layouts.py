@@ -256,7 +256,7 @@ def _layer(law: Mapping[str, float], columns: Columns) -> tuple[Floats, Floats]:
 def _all_reduce(law: Mapping[str, float], devices: Floats, size: Floats) -> Floats:
     """Of `size` bytes around a ring; 0 on one device."""
     took: Floats = law["start"] * np.log2(2 * devices) + 2 * (devices - 1) / devices * size / law["link"]
-    return np.asarray(np.where(devices > 1, took, 0))
+    return np.where(devices > 1, took, 0.0)
 
 
 def _parts(law: Mapping[str, float], columns: Columns, factors: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -340,7 +340,9 @@ class _Problem:
 
 def _solve(problem: _Problem) -> Floats:
     """Levenberg's and Marquardt's steps, with rows that are far off weighing less."""
-    from scipy.sparse import csr_array  # noqa: PLC0415 — of the extra; a fitted model predicts without it
+    # Of the extra `predict`: a fitted model predicts without them.
+    from scipy.sparse import csr_array, diags_array  # noqa: PLC0415
+    from scipy.sparse.linalg import spsolve  # noqa: PLC0415
 
     middle, spread = problem.expected
     damping, point = 1e-2, np.array(middle, dtype=np.float64)
@@ -349,10 +351,10 @@ def _solve(problem: _Problem) -> Floats:
         slopes = csr_array(problem.slopes(point) / _NOISE)
         weights = problem.weights / np.sqrt(1 + off**2)
         downhill = slopes.T @ (weights * off) + (point - middle) / spread**2
-        curved = (slopes.T @ slopes.multiply(weights[:, None])).toarray() + np.diag(1 / spread**2)
+        curved = slopes.T @ slopes.multiply(weights[:, None]) + diags_array(1 / spread**2)
         while damping < 1e8:
-            step = np.linalg.solve(curved + damping * np.diag(np.diag(curved)), downhill)
-            tried = point - np.clip(step, -1, 1)
+            step = spsolve((curved + damping * diags_array(curved.diagonal())).tocsc(), downhill)
+            tried: Floats = point - np.clip(step, -1, 1)
             lower, off_there = problem.cost(tried)
             if lower < cost:
                 break
