@@ -127,7 +127,11 @@ def or_none(rows: pl.Series) -> Int64Array:
     >>> or_none(pl.Series([4, None])).tolist()
     [4, -1]
     """
-    return (rows.cast(pl.Int64).fill_null(-1) if rows.null_count() else rows).to_numpy().astype(np.int64, copy=False)
+    return (
+        (rows.cast(pl.Int64).fill_null(-1) if rows.null_count() else rows)
+        .to_numpy()
+        .astype(np.int64, copy=False)
+    )
 
 
 def none_to_null(rows: Int64Array) -> pl.Series:

@@ -192,7 +192,9 @@ def _model(scope: Scope, window: pl.DataFrame) -> pl.DataFrame:
     }
     kinds = (pl.String, pl.Int64, pl.Int64, pl.Float64, pl.Float64)
     schema = dict(zip(about, kinds, strict=True))
-    figures = window if window.height else pl.DataFrame({name: [None] for name in window.columns}, window.schema)
+    figures = (
+        window if window.height else pl.DataFrame({name: [None] for name in window.columns}, window.schema)
+    )
     return pl.DataFrame([about], schema=schema).hstack(figures.drop("label"))
 
 
