@@ -56,7 +56,7 @@ class Groups:
     def sums(self, values: Integers) -> Int64Array:
         """The sum of each group."""
         found = np.zeros(self.size, dtype=np.int64)
-        np.add.at(found, self.of, values)
+        np.add.at(found, self.of, values.astype(np.int64, copy=False))  # of other types it is slow
         return found
 
     def least(self, values: Int64Array) -> Int64Array:

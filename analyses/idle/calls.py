@@ -116,7 +116,9 @@ class Calls:
         likely = self._likely(held, _MOSTLY * total)
         return None if likely is None else self._text(likely, int(np.argmax(likely.depth)))
 
-    def _several(self, rows: Int64Array, ns: Int64Array, held: Int64Array, total: int) -> list[tuple[str, int]]:
+    def _several(
+        self, rows: Int64Array, ns: Int64Array, held: Int64Array, total: int
+    ) -> list[tuple[str, int]]:
         likely = self._likely(held, _PART * total)
         if likely is None:
             return []
