@@ -48,14 +48,16 @@ def test_a_table_is_answered_row_by_row(
     assert answers["id"].to_list() == asked["run"].to_list()
     measured = pl.read_csv(table).reverse()["time_s"]
     assert float(((answers["predicted"] - measured).abs() / measured).mean()) < 0.02  # type: ignore[arg-type]
-    assert (answers["low"] < answers["predicted"]).all() and (answers["predicted"] < answers["high"]).all()
+    assert (answers["low"] < answers["predicted"]).all()
+    assert (answers["predicted"] < answers["high"]).all()
 
 
 def test_a_grid_is_sorted_by_its_price(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ok(capsys, "predict", "run", model, "--set", "batch=32,64,gpus=1,2,4", "--price", "3", "-f", "json")
     rows = json.loads(out)["prediction"]["tables"]["predictions"]
     costs = [row["cost"] for row in rows]
-    assert len(costs) == 6 and costs == sorted(costs)
+    assert len(costs) == 6
+    assert costs == sorted(costs)
     row = rows[0]
     assert row["cost"] == pytest.approx(row["predicted"] / 3600 * row["gpus"] * 3)
 
@@ -66,7 +68,9 @@ def test_what_lies_beyond_the_runs_is_said_and_what_is_far_beyond_is_refused(
     out = ok(capsys, "predict", "run", model, "--set", "batch=256,gpus=4")
     assert "Batch 256 is 2 times the largest batch" in " ".join(out.split())
     code, _, err = run(capsys, "predict", "run", model, "--set", "batch=1000000,gpus=4")
-    assert code == 4 and "batch" in err and err.count("\n") == 1
+    assert code == 4
+    assert "batch" in err
+    assert err.count("\n") == 1
 
 
 def test_a_model_explains_itself(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,17 +79,29 @@ def test_a_model_explains_itself(model: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.slow
 def test_a_split_is_judged_beside_baselines(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("predict", "evaluate", table, "--describe", table.with_name("columns.toml"), "--split", "gpus>2")
+    arguments = (
+        "predict",
+        "evaluate",
+        table,
+        "--describe",
+        table.with_name("columns.toml"),
+        "--split",
+        "gpus>2",
+    )
     out = " ".join(ok(capsys, *arguments, "--model", "structural", "--group", "batch").split())
-    assert "structural predicts 4 runs left out by gpus>2" in out and "power law" in out
+    assert "structural predicts 4 runs left out by gpus>2" in out
+    assert "power law" in out
 
 
 @pytest.mark.slow
-def test_columns_speak_for_themselves(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_speak_for_themselves(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pl.read_csv(table).rename({"gpus": "num_gpus"}).write_csv(tmp_path / "runs.csv")
     model = tmp_path / "model.json"
     code, _, err = run(capsys, "predict", "fit", tmp_path / "runs.csv", "-o", model, "--model", "structural")
-    assert code == 0 and "gpus = num_gpus" in err
+    assert code == 0
+    assert "gpus = num_gpus" in err
     assert json.loads(model.read_text())["description"]["columns"]["gpus"] == "num_gpus"
 
 
@@ -117,4 +133,5 @@ def test_what_is_wrong_is_one_line(
     arguments = [word.format(table=table, model=model, tmp=tmp_path) for word in words]
     found, _, err = run(capsys, "predict", *arguments)
     lines = [line for line in err.splitlines() if line.startswith("tracekit: error")]
-    assert found == code and len(lines) == 1 and said in lines[0], err
+    assert (found, len(lines)) == (code, 1), err
+    assert said in lines[0]

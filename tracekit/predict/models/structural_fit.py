@@ -68,7 +68,7 @@ def choose(measured: Measured) -> Form:
 
 def fit(measured: Measured, form: Form, most: int = _MOST_FITTED) -> tuple[Law, Floats]:
     """The law of this form with its parameters, as logarithms."""
-    from scipy.optimize import least_squares
+    from scipy.optimize import least_squares  # noqa: PLC0415 - an extra
 
     measured = _thinned(measured, most)
     law, guess, spread = _start(measured, form)
