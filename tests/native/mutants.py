@@ -13,6 +13,7 @@ import argparse
 import gzip
 import json
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -40,6 +41,7 @@ _SPACES: Final = ("", "", "", " ", "\n", "\n    ", "\r\n", "\t", "  ")
 _EVENTS_OF_A_KIND: Final = 12
 _WHOLE: Final = 20
 """Of so many files one is read whole, and the others up to their raw frames."""
+_EVENT_BEGINS: Final = re.compile(rb'\{\s*"(?:ph|name|cat|pid)"\s*:')
 _SHORT: Final = {
     '"': '\\"',
     "\\": "\\\\",
@@ -230,14 +232,15 @@ def main() -> None:
 
 def _hammered(rng: random.Random, data: bytes) -> list[str]:
     """Whether what stands behind the end of a text changes what is read of it."""
-    array = data[data.find(b"[", data.find(b'"traceEvents"')) + 1 :]
+    begins = [match.start() for match in _EVENT_BEGINS.finditer(data)] or [0]
     for _ in range(100):
-        begin = max(0, array.find(b"{", rng.randrange(len(array) + 1)))
-        text = bytearray(array[begin : begin + rng.choice([30, 300, 3_000, 30_000])])
+        begin = rng.choice(begins)
+        text = bytearray(data[begin : begin + rng.choice([30, 300, 3_000, 30_000])])
         for _ in range(rng.choice([0, 0, 1, 2, 5]) if text else 0):
             _change_bytes(rng, text)
-        if rng.random() < 0.5:
-            del text[text.rfind(b"}") + 1 :]
+        if rng.random() < 0.8:
+            last = list(_EVENT_BEGINS.finditer(text))[-1:]
+            del text[text.rfind(b"}", 0, last[0].start() if last else None) + 1 :]
         plain = bytes(text)
         behind = plain + rng.choice([b'"', b"}", b"]", b"0", b"\\", b"e5", b"null", b'"}]}']) * rng.choice(
             [1, 9]
