@@ -1,8 +1,10 @@
 """Inputs for both decoders: the mutators of `tests/fuzz` that write JSON, and two of their own.
 
-    python tests/native/mutants.py --cases 20000 [--first 0] [--seconds 3600] [--keep FOLDER]
+    python tests/native/mutants.py --cases 20000 [--first 0] [--seconds 3600] [--decoder-only] [--last FILE]
 
-reads each with and without the native decoder, in blocks of several sizes, and prints the seeds of those that differ.
+reads each with and without the native decoder, in blocks of several sizes, and prints the seeds of those that differ. With
+`--decoder-only` it gives each input, changed a hundred times more, to the native decoder alone, as it is and with other bytes
+behind its end, for a build with sanitizers. FILE holds the seed that is under way, for what ends the process.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import argparse
 import gzip
 import json
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -30,6 +33,7 @@ from both_ways import differences, raw_differences  # noqa: E402
 from mutators import MUTATORS, _json_base  # noqa: E402
 
 from tracekit.readers.kineto import native  # noqa: E402
+from tracekit.readers.kineto.groups import Columns  # noqa: E402
 
 __all__ = ["KINDS", "make_bases", "mutate"]
 
@@ -37,6 +41,7 @@ _SPACES: Final = ("", "", "", " ", "\n", "\n    ", "\r\n", "\t", "  ")
 _EVENTS_OF_A_KIND: Final = 12
 _WHOLE: Final = 20
 """Of so many files one is read whole, and the others up to their raw frames."""
+_EVENT_BEGINS: Final = re.compile(rb'\{\s*"(?:ph|name|cat|pid)"\s*:')
 _SHORT: Final = {
     '"': '\\"',
     "\\": "\\\\",
@@ -120,18 +125,24 @@ def bytes_in_place(rng: random.Random, bases: Path) -> bytes:
     """A few bytes exchanged for others that mean something in JSON, so that most blocks stay whole."""
     data = bytearray(rewritten(rng, bases) if rng.random() < 0.5 else _json_base(rng, bases))
     for _ in range(rng.choice([1, 1, 2, 3, 10, 100])):
-        at = rng.randrange(len(data))
-        match rng.randrange(4):
-            case 0:
-                data[at] = rng.choice(b'"\\{}[],:0123456789-+.eE \n\t\x00\x1f\x7f\x80\xc3\xed\xffntfu')
-            case 1:
-                data[at : at + 1] = rng.choice([b"", b"\\", b'\\"', b"\\u00e9", b"\\ud83d", b"\xc3\xa9", b"00", b"e5", b".", b"null"])  # fmt: skip
-            case 2:
-                size, other = rng.choice([1, 4, 30]), rng.randrange(len(data))
-                data[at : at + size] = data[other : other + size]
-            case _:
-                data[at] ^= 1 << rng.randrange(8)
+        _change_bytes(rng, data)
     return bytes(data)
+
+
+def _change_bytes(rng: random.Random, data: bytearray) -> None:
+    if not data:
+        return
+    at = rng.randrange(len(data))
+    match rng.randrange(4):
+        case 0:
+            data[at] = rng.choice(b'"\\{}[],:0123456789-+.eE \n\t\x00\x1f\x7f\x80\xc3\xed\xffntfu')
+        case 1:
+            data[at : at + 1] = rng.choice([b"", b"\\", b'\\"', b"\\u00e9", b"\\ud83d", b"\xc3\xa9", b"00", b"e5", b".", b"null"])  # fmt: skip
+        case 2:
+            size, other = rng.choice([1, 4, 30]), rng.randrange(len(data))
+            data[at : at + size] = data[other : other + size]
+        case _:
+            data[at] ^= 1 << rng.randrange(8)
 
 
 _OWN: Final[dict[str, Callable[[random.Random, Path], bytes]]] = {
@@ -188,7 +199,8 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--decoder-only", action="store_true")
+    parser.add_argument("--last", type=Path)
     options = parser.parse_args()
     if native.decoder is None:
         sys.exit("the native decoder is not built")
@@ -201,18 +213,51 @@ def main() -> None:
         for seed in range(options.first, options.first + options.cases):
             if time.monotonic() - began > options.seconds:
                 break
-            if options.keep is not None:
-                options.keep.write_text(f"{seed}\n")  # what a crash leaves
+            if options.last is not None:
+                options.last.write_text(f"{seed}\n")
             kind, path, block_bytes = mutate(seed, Path(place, "bases"), Path(place, "case"))
             kinds[kind] += 1
-            compare = raw_differences if seed % _WHOLE else differences
-            if found := compare(path, block_bytes):
+            if options.decoder_only:
+                found = _hammered(random.Random(seed), path.read_bytes())
+            else:
+                found = (raw_differences if seed % _WHOLE else differences)(path, block_bytes)
+            if found:
                 different += 1
                 print(f"seed {seed} ({kind}): {found}", flush=True)
     print(
         f"{kinds.total():,} cases in {time.monotonic() - began:,.0f} s, {different} different; {dict(blocks)}; {dict(kinds)}"
     )
     sys.exit(1 if different else 0)
+
+
+def _hammered(rng: random.Random, data: bytes) -> list[str]:
+    """Whether what stands behind the end of a text changes what is read of it."""
+    begins = [match.start() for match in _EVENT_BEGINS.finditer(data)] or [0]
+    for _ in range(100):
+        begin = rng.choice(begins)
+        text = bytearray(data[begin : begin + rng.choice([30, 300, 3_000, 30_000])])
+        for _ in range(rng.choice([0, 0, 1, 2, 5]) if text else 0):
+            _change_bytes(rng, text)
+        if rng.random() < 0.8:
+            last = list(_EVENT_BEGINS.finditer(text))[-1:]
+            del text[text.rfind(b"}", 0, last[0].start() if last else None) + 1 :]
+        plain = bytes(text)
+        behind = plain + rng.choice([b'"', b"}", b"]", b"0", b"\\", b"e5", b"null", b'"}]}']) * rng.choice(
+            [1, 9]
+        )
+        answers = [native.decode(one, len(plain)) for one in (plain, behind)]
+        if len({_shown(answer) for answer in answers}) > 1:
+            return [repr(plain)]
+    return []
+
+
+def _shown(block: native.Block | None) -> str:
+    if block is None:
+        return ""
+    native_columns = [
+        group.native if isinstance(group, Columns) else group.places for _, group in block.groups
+    ]
+    return repr((block.count, block.used, block.ended, [key for key, _ in block.groups], native_columns))
 
 
 def _count_blocks(blocks: Counter[str]) -> None:
