@@ -18,6 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.diff.cells import Cells, Groups, groups_of
+from tracekit.diff.inputs import types_told
 from tracekit.diff.model import ChangeKind
 
 __all__ = ["Found", "explained"]
@@ -64,6 +65,8 @@ _LEAST: Final = 5e-4
 _LEAST_NS: Final = 1.0
 _MUCH: Final = 0.01
 """Of the step time: what is left of a category is told from this on."""
+_PART: Final = 0.1
+"""Of a change that is so much; then smaller parts of it are told."""
 _AS_GOOD: Final = 0.98
 _AS_GOOD_IDLE: Final = 0.9
 _HARDLY_LARGER: Final = 1.25
@@ -114,7 +117,7 @@ class _Search:
         self._pairs("dtype", (how == "dtype") & open_, "dtypes")
         self._pure("shape", (how == "shape") & open_)
         self._pairs("kernel", replaced & open_, "name")
-        self._pairs("kernel", other & open_, "operator")
+        self._pairs("kernel", other & open_, "operator", "category")
         open_ &= ~replaced & ~other & ~np.isin(how, ["none", "dtype", "shape"])
         more, fewer = self._called(open_)
         self._pure("more_calls", more)
@@ -158,18 +161,20 @@ class _Search:
         if size[rest].sum() >= self.least:
             self._whole(kind, rest, ("rest",), -1)
 
-    def _pairs(self, kind: ChangeKind, mask: Array, column: str) -> None:
-        """All cells in which one thing stands for one other."""
+    def _pairs(self, kind: ChangeKind, mask: Array, column: str, *also: str) -> None:
+        """All cells in which one thing stands for one other; of types those that differ."""
         wanted = np.flatnonzero(mask)
         size = np.maximum(self.cells.base, self.cells.new)
+        keys = [f"base_{column}", f"new_{column}", *also]
+        told = self.cells.frame[wanted].select(pl.col(keys).cast(pl.String))
+        if kind == "dtype":
+            rows = [types_told(*pair) for pair in told.rows()]
+            told = pl.DataFrame(rows, dict.fromkeys(keys, pl.String), orient="row")
         pairs = (
-            self.cells.frame[wanted]
-            .select(
-                f"base_{column}", f"new_{column}", pl.Series("cell", wanted), pl.Series("size", size[wanted])
-            )
-            .group_by(f"base_{column}", f"new_{column}")
+            told.with_columns(pl.Series("cell", wanted), pl.Series("size", size[wanted]))
+            .group_by(keys)
             .agg("cell", pl.col("size").sum())
-            .sort("size", f"base_{column}", f"new_{column}", descending=[True, False, False])
+            .sort("size", *keys, descending=[True, *(False for _ in keys)])
         )
         rest: list[Array] = []
         for number, (mine, total) in enumerate(pairs.select("cell", "size").rows()):
@@ -287,11 +292,13 @@ class _Search:
             self._whole("idle", mine, by, node)
 
     def _unsure(self, idle: Array) -> None:
-        """What is left of a category of work or a cause, if that is much: it may be noise."""
+        """What is left of a category of work or a cause, if that is much, or much of a change that is: it may be noise."""
+        much, change = _MUCH / _LEAST * self.least, abs(float(self.cells.new.sum() - self.cells.base.sum()))
+        least = max(self.least, min(much, _PART * change)) if change >= much else much
         for mask in (idle, ~idle & (self.cells.base > 0)):
             groups = groups_of(self.cells, mask & self.open, self.parents, (("category",),))
             left = groups.sums(self.left)
-            for group in np.flatnonzero(np.abs(left) >= _MUCH / _LEAST * self.least):
+            for group in np.flatnonzero(np.abs(left) >= least):
                 kind: ChangeKind = "idle" if mask is idle else "slower" if left[group] > 0 else "faster"
                 self._whole(kind, groups.cells(int(group)), ("category",), -1, sure=False)
 
