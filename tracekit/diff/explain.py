@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -107,7 +108,7 @@ class _Search:
         self.found: list[Found] = []
         idle = (cells.frame["kind"] == "idle").to_numpy()
         self.dimensions = tuple(each for each in _DIMENSIONS if names or "name" not in each)
-        self.groups = groups_of(cells, ~idle, parents, self.dimensions)
+        self.idle = idle
         how = cells.frame["how"].cast(pl.String).to_numpy()
         other = np.isin(how, ["operator", "category"])
         replaced = (how == "kernel") & names
@@ -128,6 +129,11 @@ class _Search:
 
     # -- what differs in kind -----------------------------------------------------------------------
 
+    @cached_property
+    def groups(self) -> Groups:
+        """The groups of all work."""
+        return groups_of(self.cells, ~self.idle, self.parents, self.dimensions)
+
     def _called(self, wanted: Array) -> tuple[Array, Array]:
         """Cells whose number of calls explains most of their change: more, fewer."""
         before, after = (self.cells.frame[f"{side}_calls"].to_numpy() for side in ("base", "new"))
@@ -138,9 +144,9 @@ class _Search:
 
     def _pure(self, kind: ChangeKind, mask: Array) -> None:
         """The largest groups in which everything differs so."""
-        groups, size = self.groups, np.maximum(self.cells.base, self.cells.new)
         if not mask.any():
             return
+        groups, size = self.groups, np.maximum(self.cells.base, self.cells.new)
         there = groups.sums(size * mask)
         pure = np.flatnonzero((there > 0) & (there >= _PURE * groups.sums(size)))
         outer = kind in ("added", "removed")
@@ -213,21 +219,26 @@ class _Search:
         error, weight = np.sqrt(groups.sums(self.cells.error**2)), groups.sums(self.cells.base)
         depth = self._depths(groups.node)
         open_ = np.ones(groups.kind.size, dtype=bool)
+        known = np.full(groups.kind.size, np.nan)  # the gain of each group, until its cells change
         for _ in range(4 * _MOST):
             up, down = groups.sums(np.maximum(self.left, 0)), groups.sums(np.maximum(-self.left, 0))
             most, net = np.maximum(up, down), np.abs(up - down)
             tried = np.flatnonzero(open_ & (net > _SURE * error) & (net > self.least))
             gains, best = {}, 0.0
-            for group in tried[np.argsort(-most[tried])]:
+            for group in tried[np.argsort(-most[tried], kind="stable")]:
                 if most[group] < _AS_GOOD * best:
                     break
-                gains[int(group)] = gain = self._gain(groups.cells(int(group)))
-                best = max(best, gain)
+                if np.isnan(known[group]):
+                    known[group] = self._gain(groups.cells(int(group)))
+                gains[int(group)] = float(known[group])
+                best = max(best, gains[int(group)])
             if best <= 0:
                 return
             good = np.array([group for group, gain in gains.items() if gain >= _AS_GOOD * best])
-            group = _specific(good, weight, groups.kind, depth)
-            if not self._taken(groups, group):
+            group, before = _specific(good, weight, groups.kind, depth), self.left.copy()
+            if self._taken(groups, group):
+                known[groups.sums(self.left != before) > 0] = np.nan
+            else:
                 open_[group] = False
 
     def _gain(self, mine: Array) -> float:
