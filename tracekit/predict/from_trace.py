@@ -128,7 +128,8 @@ def _told(scope: Scope, parts: _Parts, notes: list[str], work: pl.DataFrame, bas
         notes.append("times are scaled to the step that was measured without recording")
         times = pl.col("now_ns", "predicted_ns", "low_ns", "high_ns")
         table = table.with_columns(times * (measured / basis))
-    time, known = work["piece_ns"].sum(), work.filter(pl.col("modelled"))["piece_ns"].sum()
+    time = float(work["piece_ns"].sum())
+    known = float(work.filter(pl.col("modelled"))["piece_ns"].sum())
     unmodelled = 1 - known / time if time else 1.0
     if unmodelled > 0:
         notes.append(
