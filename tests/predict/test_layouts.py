@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pytest
+from paths import VTRAIN
 
-from tests.paths import VTRAIN
 from tracekit.errors import InconclusiveError
 from tracekit.predict.describe import Description, description_of
 from tracekit.predict.models.layouts import MODEL, FittedLayouts
