@@ -29,6 +29,8 @@ OUTSIDE: Final = "outside"
 _MOST_CONFIGURATIONS: Final = 1500
 _LEAST_CONFIGURATIONS: Final = 3
 _SHARPNESS: Final = 4.0
+_CLEARLY: Final = 0.8
+"""An error less than this share of another's is clearly smaller."""
 _LEAST_WEIGHT: Final = 0.1
 _MOSTLY: Final = 0.5
 _WORST: Final = 2.0
@@ -150,7 +152,7 @@ def _fitted(runs: Runs, model: str) -> Predictor:
         raise InconclusiveError("no model can be fitted to these rows", remedy=why)
     asked = _Asked.of(sampled(runs, _MOST_CONFIGURATIONS), names)
     errors = asked.errors()
-    weights = _chosen(errors, names)
+    weights = _chosen(errors)
     used = [name for name in names if any(each.get(name, 0) > 0 for each in weights.values())]
     members = fit_members(used, runs)
     return Predictor(
@@ -246,19 +248,28 @@ class _Asked:
         return intervals_of(joined, self.weights, self.places)
 
 
-def _chosen(errors: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """By kind of question, the weights with which the members are joined: the smaller the error, the larger, by its fourth power."""
-    found = {kind: _weighted(each) for kind, each in errors.items()}
-    if OUTSIDE not in found:  # nothing tells: the first that can be fitted extrapolates best
-        found[OUTSIDE] = {names[0]: 1.0}
-    if INSIDE not in found:
-        found[INSIDE] = found[OUTSIDE]
-    return found
+def _chosen(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """By kind of question, the weights with which the members are joined.
+
+    Inside the range, the smaller the error the larger the weight, by its fourth power. Outside, a mean of what goes right and what goes
+    astray goes astray: one member answers, the first (what has a meaning stands before what has none) unless another is clearly better.
+    """
+    found = {kind: _joined(each) if kind == INSIDE else _clearly_best(each) for kind, each in errors.items()}
+    if OUTSIDE not in found:  # nothing tells
+        found[OUTSIDE] = _clearly_best(errors[INSIDE])
+    return {INSIDE: found[OUTSIDE], **found}
 
 
-def _weighted(errors: Mapping[str, float]) -> dict[str, float]:
+def _joined(errors: Mapping[str, float]) -> dict[str, float]:
     names = list(errors)
     size = np.maximum([errors[name] for name in names], 1e-4)
     share = (size.min() / size) ** _SHARPNESS
     share = np.where(share / share.sum() < _LEAST_WEIGHT, 0, share)
     return {name: float(each) for name, each in zip(names, share / share.sum(), strict=True) if each > 0}
+
+
+def _clearly_best(errors: Mapping[str, float]) -> dict[str, float]:
+    extrapolating = {name: error for name, error in errors.items() if not interpolates(name)} or errors
+    first = next(iter(extrapolating))
+    best = min(extrapolating, key=lambda name: extrapolating[name])
+    return {best if extrapolating[best] < _CLEARLY * extrapolating[first] else first: 1.0}
