@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracekit.diff.runs import LARGEST, Run, Side, keep
+from tracekit.diff.runs import LARGEST, Run, RunSet, keep
 from tracekit.diff.sides import read_kept
 from tracekit.errors import UnreadableTraceError, UsageError, nearest
 from tracekit.files import write_all
@@ -73,9 +73,9 @@ def save(name: str, runs: Sequence[Run]) -> Path:
         raise UsageError(f"the baseline cannot be saved ({why})", path=path, remedy=_ELSEWHERE) from error
 
 
-def load(name: str) -> Side:
+def load(name: str) -> RunSet:
     """The runs of a baseline as a side of a comparison. Raises what `stored` raises."""
-    return Side(name, stored(name).runs)
+    return RunSet(name, stored(name).runs)
 
 
 def stored(name: str) -> Baseline:

@@ -31,7 +31,7 @@ __all__ = [
     "Change",
     "Estimate",
     "Runs",
-    "Side",
+    "StepFigures",
     "compare_times",
     "counted_steps",
 ]
@@ -60,7 +60,7 @@ _FARTHEST: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class StepFigures:
     """The steps of a side: `steps` count; `warm_up` and `outliers` are left out."""
 
     runs: int
@@ -96,8 +96,8 @@ class Estimate:
 class Change:
     """How two sides differ."""
 
-    base: Side
-    new: Side
+    base: StepFigures
+    new: StepFigures
     median: Estimate
     """Of the typical step: the headline."""
     mean: Estimate
@@ -138,7 +138,6 @@ def compare_times(
         found = [same, same]
     elif min(side.steps for side in sides) < FEWEST_STEPS:
         found = [_untested(sides[0].median, sides[1].median), _untested(sides[0].mean, sides[1].mean)]
-        notes.append(f"A side has fewer than {FEWEST_STEPS} steps, which prove nothing.")
     else:
         found = [_estimate(values, stat, share, paired) for stat in (np.median, np.mean)]
         if not several:
@@ -189,14 +188,14 @@ def counted_steps(base: Runs, new: Runs) -> tuple[list[list[Flags]], list[int], 
     dropped = [
         f"{count_of(number, what)} of {name}"
         for what, numbers in (("warm-up step", warm_up), ("outlier", left_out))
-        for name, number in zip(("base", "new"), numbers, strict=True)
+        for name, number in zip(("the base", "the new side"), numbers, strict=True)
         if number
     ]
     notes = [f"Not counted: {', '.join(dropped)}."] if dropped else []
     if keep and any(hits):
         why = "too many to be disturbances" if often else "more uneven than chance"
-        of = [f"{hit:,} of {size:,} steps of" for hit, size in zip(hits, steps, strict=True)]
-        notes.append(f"Outliers count, as they are {why}: {of[0]} base, {of[1]} new.")
+        of = [f"{hit:,} of {size:,} steps" for hit, size in zip(hits, steps, strict=True)]
+        notes.append(f"Outliers count, as they are {why}: {of[0]} of the base, {of[1]} of the new side.")
     return which, warm_up, left_out, notes
 
 
@@ -220,9 +219,9 @@ def _log_ways(of: int, chosen: int) -> float:
     return math.lgamma(of + 1) - math.lgamma(chosen + 1) - math.lgamma(of - chosen + 1)
 
 
-def _side(share: float, runs: list[Floats], kept: list[Flags], warm_up: int, left_out: int) -> Side:
+def _side(share: float, runs: list[Floats], kept: list[Flags], warm_up: int, left_out: int) -> StepFigures:
     steps = sum(run.size for run in runs)
-    return Side(
+    return StepFigures(
         runs=len(runs),
         steps=steps,
         independent=share * steps,

@@ -14,7 +14,7 @@ import msgspec
 from tracekit.digest import Digest
 from tracekit.errors import TracekitError, UnreadableTraceError
 
-__all__ = ["LARGEST", "MARK", "VERSION", "Kept", "Run", "Side", "date_of", "keep", "kept"]
+__all__ = ["LARGEST", "MARK", "VERSION", "Kept", "Run", "RunSet", "date_of", "keep", "kept"]
 
 VERSION: Final = 1
 """Of the file; rises when a field changes its meaning. Digests have a version of their own."""
@@ -43,7 +43,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Side:
+class RunSet:
     """One side of a comparison: runs of one program, which are pooled."""
 
     name: str

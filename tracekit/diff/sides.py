@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tracekit.diff.runs import LARGEST, MARK, Kept, Run, Side, kept
+from tracekit.diff.runs import LARGEST, MARK, Kept, Run, RunSet, kept
 from tracekit.digest import Digest, digest_of
 from tracekit.digest.model import Plain, Versioned, check_version
 from tracekit.errors import UnreadableTraceError, UsageError
@@ -40,7 +40,7 @@ def read_sides(
     executor: Executor | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
-) -> list[Side]:
+) -> list[RunSet]:
     """The runs of each side, from its paths.
 
     A path is a trace of any format, its address, the folder of a capture, a folder or a pattern of traces, a whole report in JSON, or
@@ -226,7 +226,7 @@ def _of_answer(answer: Answer) -> _File:
 # -- which files are one run --------------------------------------------------------------------------
 
 
-def _side(pieces: Sequence[_Piece], found: dict[str, _File], rank: int | None) -> Side:
+def _side(pieces: Sequence[_Piece], found: dict[str, _File], rank: int | None) -> RunSet:
     seen: set[object] = set()
     files = [[found[path] for path in piece.files if _is_new(path, seen)] for piece in pieces]
     faults = [piece.fault for piece in pieces if piece.fault is not None]
@@ -236,7 +236,7 @@ def _side(pieces: Sequence[_Piece], found: dict[str, _File], rank: int | None) -
         raise [*faults, *misfits][0]
     if rank is not None:
         runs = _of_rank(runs, rank)
-    return Side(", ".join(_shown(piece.path) for piece in pieces), tuple(runs), (*faults, *misfits))
+    return RunSet(", ".join(_shown(piece.path) for piece in pieces), tuple(runs), (*faults, *misfits))
 
 
 def _is_new(path: str, seen: set[object]) -> bool:

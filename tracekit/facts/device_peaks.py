@@ -55,8 +55,13 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     compute_capability: tuple[int, int]
     matrix_tflops: dict[str, float]  # by precision
     vector_tflops: dict[str, float]
+    memory: str | None = None  # its kind
     dram_gbps: float | None = None
     l2_bytes: int | None = None
+    multiprocessors: int | None = None  # or compute units
+    boost_mhz: int | None = None
+    watts: float | None = None  # the power limit
+    process_nm: float | None = None  # as the foundry names its process
     link: Link | None = (
         None  # None as well where bridges are optional, or the links differ from board to board
     )

@@ -58,7 +58,7 @@ def recognised(columns: Iterable[str], path: Path) -> Description:
             else "no column is a time with its unit, such as time_s"
         )
         raise UsageError(what, path=path, remedy="say what the columns mean with --describe FILE")
-    found = {}
+    found: dict[str, str] = {}
     for role in (*NUMBERS, *CATEGORIES):
         words = (role, *_ALSO.get(role, "").split())
         column = next((by_name[word] for word in words if word in by_name), None)

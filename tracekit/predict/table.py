@@ -14,7 +14,7 @@ import polars as pl
 
 from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError, nearest
 from tracekit.names import clean
-from tracekit.predict.describe import CATEGORIES, NUMBERS, Description
+from tracekit.predict.describe import CATEGORIES, MAY_BE_ZERO, NUMBERS, Description
 from tracekit.predict.dies import die_of_name, die_of_peak
 
 __all__ = ["Floats", "Runs", "read_runs", "runs_from"]
@@ -118,7 +118,7 @@ def runs_from(raw: pl.DataFrame, description: Description, path: Path, *, measur
     if description.target in raw.columns:
         columns.append(_number(description.target).alias("target"))
     frame = raw.select(columns)
-    numbers = [name for name in description.columns if name in NUMBERS]
+    numbers = [name for name in description.columns if name in NUMBERS and name not in MAY_BE_ZERO]
     faults = {f"without a positive {name}": (pl.col(name) <= 0).fill_null(value=False) for name in numbers}
     if measured:
         faults["without a time above 0"] = ~(pl.col("target") > 0).fill_null(value=False)

@@ -11,14 +11,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from tracekit.analyses.registry import BUILT_IN
+from tracekit.analyses.registry import BUILT_IN, ON_REQUEST
 
 if TYPE_CHECKING:
     from typer import Typer
 
 __all__ = ["COMMANDS", "QUESTIONS", "function_of"]
 
-QUESTIONS: Final[Mapping[str, str]] = {one.name: one.question for one in BUILT_IN}
+QUESTIONS: Final[Mapping[str, str]] = {one.name: one.question for one in (*BUILT_IN, *ON_REQUEST)}
 """The help of the commands of single analyses."""
 
 COMMANDS: Final[Mapping[str, str]] = {

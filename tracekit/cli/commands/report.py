@@ -33,62 +33,67 @@ MOST_IN_FULL: Final = 8
 PAIR: Final = 2
 
 
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="ANALYSIS",
+        help="Report only this analysis; repeatable.",
+        autocompletion=lambda: [one.name for one in BUILT_IN],
+    ),
+]
+Every = Annotated[
+    bool,
+    typer.Option("--all", help="Show the full report of every trace, even if there are more than 8."),
+]
+Beside = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RANK[,RANK]",
+        help="In the joint view of a job, set this rank beside another one, or beside the fastest, and say what first differs.",
+    ),
+]
+EngineChoice = Annotated[
+    Engine | None,
+    choice(
+        ENGINES,
+        "--engine",
+        text="Let processes of this machine read the ranks, or Dask's workers. [default: processes for more than 8]",
+    ),
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Let the workers of this Dask scheduler (tcp://… or a scheduler file) read the ranks, instead of those that "
+        "--engine dask starts here.",
+    ),
+]
+
+
 @with_flags
 def report(
     traces: flags.TraceFiles,
     selection: Selection,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only",
-            metavar="ANALYSIS",
-            help="Report only this analysis; repeatable.",
-            autocompletion=lambda: [one.name for one in BUILT_IN],
-        ),
-    ] = None,
+    only: Only = None,
     top: flags.Top = None,
-    every: Annotated[
-        bool,
-        typer.Option("--all", help="Show the full report of every trace, even if there are more than 8."),
-    ] = False,
+    every: Every = False,
     format_: flags.ReportFormat = None,
     output: flags.Output = None,
     figures: flags.Figures = None,
     figure_format: flags.FigureFormat = "svg",
     ncu: flags.Ncu = None,
-    compare: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RANK[,RANK]",
-            help="In the joint view of a job, set this rank beside another one, or beside the fastest, and say what first differs.",
-        ),
-    ] = None,
+    compare: Beside = None,
     jobs: flags.Jobs = None,
-    engine: Annotated[
-        Engine | None,
-        choice(
-            ENGINES,
-            "--engine",
-            text="Let processes of this machine read the ranks, or Dask's workers. [default: processes for more than 8]",
-        ),
-    ] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Let the workers of this Dask scheduler (tcp://… or a scheduler file) read the ranks, instead of those that "
-            "--engine dask starts here.",
-        ),
-    ] = None,
+    engine: EngineChoice = None,
+    scheduler: Scheduler = None,
     *,
     reading: Reading,
 ) -> None:
     """Report what bounds a run, what costs most, and what to try."""
     chosen = formats.choose_format(Can.REPORT, format_, output, command="report", several=True)
     _check(only)
-    workers = Workers(engine, scheduler, jobs)
-    pair = _ranks_of(compare)
-    paths = listed(traces)
+    workers, pair, paths = Workers(engine, scheduler, jobs), _ranks_of(compare), listed(traces)
     page = out.page_for(chosen)
     as_text = figures is None and Can.FILES not in chosen.can
     alone = every or bool(only) or not as_text or selection.chooses
@@ -105,21 +110,9 @@ def report(
         if (answer := question.answer()) is not None:
             out.emit(answer, output)
             return
-    read, fits = sources.read()
-    from tracekit.analyses.scope import select
-
-    scopes = [select(one, window=selection.window.value, step=selection.step) for one in read]
-    if joint is None and not alone and 1 < len(read) <= MOST_IN_FULL:
-        from tracekit.cli.jobs import of_scopes
-
-        joint = of_scopes(scopes, sources.unread, pair)
+    scopes, joint, fits = _read(sources, selection, joint, pair, alone=alone)
     scopes, overview = _shown(scopes, joint, selection, chosen, pair, every=every)
-    from tracekit.report.build import build_report
-
-    whole = Can.DATA in chosen.can and not only
-    reports = [
-        (build_report(one.trace, only=only, top=top, scope=one, digest=whole), one.trace) for one in scopes
-    ]
+    reports = _reports(scopes, only, top, chosen)
     if figures is not None:
         _draw(reports, figures, figure_format)
     if output is not None and Can.FILES in chosen.can:
@@ -129,6 +122,32 @@ def report(
     if question and fits:  # a warning is to be seen every time
         question.keep(text)
     out.emit(text, output)
+
+
+def _read(
+    sources: Sources, selection: Selection, joint: Joint | None, pair: Compare | None, *, alone: bool
+) -> tuple[list[Scope], Joint | None, bool]:
+    """The analysed parts of the traces, the job that they are, and whether all of them was read."""
+    from tracekit.analyses.scope import select
+
+    read, fits = sources.read()
+    scopes = [select(one, window=selection.window.value, step=selection.step) for one in read]
+    if joint is None and not alone and 1 < len(read) <= MOST_IN_FULL:
+        from tracekit.cli.jobs import of_scopes
+
+        joint = of_scopes(scopes, sources.unread, pair)
+    return scopes, joint, fits
+
+
+def _reports(
+    scopes: Sequence[Scope], only: list[str] | None, top: int | None, chosen: Format
+) -> list[tuple[Report, Trace]]:
+    from tracekit.report.build import build_report
+
+    whole = Can.DATA in chosen.can and not only
+    return [
+        (build_report(one.trace, only=only, top=top, scope=one, digest=whole), one.trace) for one in scopes
+    ]
 
 
 def _check(only: list[str] | None) -> None:

@@ -25,7 +25,9 @@ _EVALUATIONS: Final = 150
 _MOST_FITTED: Final = 1500
 _MOST_TRIED: Final = 400
 _STEP: Final = 1e-5
-_CLEARLY: Final = 0.8
+_LEAST_ERROR: Final = 0.002
+"""Forms that miss by less are as good as each other."""
+_CLEARLY: Final = 0.85
 """A form other than the first has to miss by less than this share of the first's error to be chosen."""
 _SAME_SAMPLES: Final = 1.2
 """Runs may differ by this factor in samples and still be thought to have the same."""
@@ -61,7 +63,7 @@ def choose(measured: Measured) -> Form:
     sample = _thinned(measured, _MOST_TRIED)
     errors = [_foretold(sample, form) for form in forms]
     best = int(np.argmin(errors))
-    return forms[best] if errors[best] < _CLEARLY * errors[0] else forms[0]
+    return forms[best] if errors[best] < errors[0] + np.log(_CLEARLY) else forms[0]
 
 
 def fit(measured: Measured, form: Form, most: int = _MOST_FITTED) -> tuple[Law, Floats]:
@@ -121,15 +123,15 @@ def _thinned(measured: Measured, most: int) -> Measured:
 
 
 def _foretold(measured: Measured, form: Form) -> float:
-    """How far this form misses, in logarithms, configurations that lie beyond the ones that it is fitted to: the mean of the ways to
-    hold some back.
+    """How far this form misses configurations that lie beyond the ones that it is fitted to: the mean logarithm of the error over the
+    ways to hold some back, so that each way counts by what a form changes of it.
     """
     errors = []
     for held in _held_back(measured.jobs):
         law, logs = fit(measured.where(~held), form)
         rest = measured.where(held)
         told = np.log(law.times(logs, rest.jobs, law.places(rest.jobs)))
-        errors.append(float(np.mean(np.minimum(np.abs(told - rest.logs), 1.0))))
+        errors.append(np.log(_LEAST_ERROR + np.mean(np.minimum(np.abs(told - rest.logs), 1.0))))
     return float(np.mean(errors))
 
 
