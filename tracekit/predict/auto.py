@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -42,13 +43,15 @@ class Predictor:
     """Fitted models with all that is needed to answer: no row of the data they were fitted to."""
 
     description: Description
-    members: Mapping[str, Fitted]
+    models: Mapping[str, Fitted]
     weights: Mapping[str, Mapping[str, float]]
     """By kind of question, the weight of each member; `outside` is for kinds that were not asked."""
     errors: Mapping[str, Mapping[str, float]]
     """By kind of question, the mean absolute error of each candidate when it was asked, of logarithms."""
     intervals: Intervals
     support: Support
+    common: Mapping[str, str]
+    """By column, the value that all rows have."""
     rows: int
     configurations: int
 
@@ -89,7 +92,7 @@ class Predictor:
         whole = np.exp(self._logarithms(runs, places))
         shares: dict[str, Floats] = {}
         weights = np.zeros(runs.height)
-        for name, member in self.members.items():
+        for name, member in self.models.items():
             weight = self._weights(places, name)
             if not weight.any() or not (parts := member.parts(runs)):
                 continue
@@ -103,11 +106,54 @@ class Predictor:
         found = {part: whole * share / np.where(untold, 1, weights) for part, share in shares.items()}
         return {**found, "not told apart": np.where(untold, whole, 0)} if untold.any() else found
 
-    def explain(self) -> list[tuple[str, Sequence[Term]]]:
-        """The parameters of each member, by its name; the member with the most weight inside the range first."""
-        inside = self.weights.get(INSIDE, {})
-        names = sorted(self.members, key=lambda name: -inside.get(name, 0))
-        return [(name, self.members[name].explain()) for name in names]
+    def explain(self) -> list[Term]:
+        """The parameters of each model, of the one with the most weight inside the range first; with several, names begin with theirs."""
+        inside = self.weights[INSIDE]
+        found = []
+        for name in sorted(self.models, key=lambda name: -inside.get(name, 0)):
+            before = f"{name}: " if len(self.models) > 1 else ""
+            found += [replace(term, name=f"{before}{term.name}") for term in self.models[name].explain()]
+        return found
+
+    def members(self) -> pl.DataFrame:
+        """Which model answers which question: `question` (an axis beyond whose measured values a row lies, `inside`, or `outside` for all
+        other axes), `model`, `weight` (0 to 1), and `mean_ape` (%, of this model when such rows were left out; null if none could be).
+        """
+        found = [
+            (
+                kind,
+                name,
+                weight,
+                100 * error if (error := self.errors.get(kind, {}).get(name)) is not None else None,
+            )
+            for kind, shares in self.weights.items()
+            for name, weight in shares.items()
+        ]
+        schema = {"question": pl.String, "model": pl.String, "weight": pl.Float64, "mean_ape": pl.Float64}
+        return pl.DataFrame(found, schema, orient="row")
+
+    def known(self) -> Mapping[str, str]:
+        """By column, the value that all measured rows have."""
+        return self.common
+
+    def summary(self) -> str:
+        """One sentence: what it was fitted to and what answers inside the range."""
+        inside = " and ".join(sorted(self.weights[INSIDE], key=lambda name: -self.weights[INSIDE][name]))
+        error = sum(
+            weight * self.errors.get(INSIDE, {}).get(name, math.nan)
+            for name, weight in self.weights[INSIDE].items()
+        )
+        known = (
+            ""
+            if math.isnan(error)
+            else f", about {100 * error:.1f} % off where it was asked for configurations left out"
+        )
+        return f"fitted to {self.rows:,} rows of {self.configurations:,} configurations; {inside} answers between them{known}"
+
+    @property
+    def level(self) -> float:
+        """The share of times that are to lie in their interval."""
+        return self.intervals.level
 
     def _weights(self, places: Places, name: str) -> Floats:
         otherwise = self.weights[OUTSIDE]
@@ -115,7 +161,7 @@ class Predictor:
 
     def _logarithms(self, runs: Runs, places: Places) -> Floats:
         found = np.zeros(runs.height)
-        for name, member in self.members.items():
+        for name, member in self.models.items():
             weight = self._weights(places, name)
             if weight.any():
                 found += weight * np.log(member.predict(runs))
@@ -154,14 +200,14 @@ def _fitted(runs: Runs, model: str) -> Predictor:
     errors = asked.errors()
     weights = _chosen(errors)
     used = [name for name in names if any(each.get(name, 0) > 0 for each in weights.values())]
-    members = fit_members(used, runs)
     return Predictor(
         description=runs.description,
-        members=members,
+        models=fit_members(used, runs),
         weights=weights,
         errors=errors,
         intervals=asked.intervals(weights),
         support=support_of(runs),
+        common=_common(runs),
         rows=runs.height,
         configurations=runs.frame["configuration"].n_unique(),
     )
@@ -176,6 +222,16 @@ def _check(runs: Runs) -> None:
         raise InconclusiveError(
             f"all times are the same ({runs.target[0]:g})", remedy="there is nothing to learn from them"
         )
+
+
+def _common(runs: Runs) -> dict[str, str]:
+    columns = {**runs.description.columns, **{name: name for name in runs.description.features}}
+    found = {}
+    for role, column in columns.items():
+        values = runs.frame[role].unique()
+        if values.len() == 1 and values[0] is not None:
+            found[column] = f"{values[0]:.15g}" if values.dtype == pl.Float64 else str(values[0])
+    return found
 
 
 def _can(runs: Runs, model: str) -> None:
