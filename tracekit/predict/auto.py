@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
@@ -196,13 +196,14 @@ def _fitted(runs: Runs, model: str) -> Predictor:
     if not names:
         why = "; ".join(f"{name}: {model_of(name).lacks(runs)}" for name in _MODELS)
         raise InconclusiveError("no model can be fitted to these rows", remedy=why)
-    asked = _Asked.of(sampled(runs, _MOST_CONFIGURATIONS), names)
+    models = fit_members(names, runs)
+    asked = _Asked.of(sampled(runs, _MOST_CONFIGURATIONS), models)
     errors = asked.errors()
     weights = _chosen(errors)
     used = [name for name in names if any(each.get(name, 0) > 0 for each in weights.values())]
     return Predictor(
         description=runs.description,
-        models=fit_members(used, runs),
+        models={name: models[name] for name in used},
         weights=weights,
         errors=errors,
         intervals=asked.intervals(weights),
@@ -250,15 +251,18 @@ class _Asked:
     """Logarithms of measured over predicted; NaN where the candidate could not be fitted."""
 
     @staticmethod
-    def of(runs: Runs, names: Sequence[str]) -> _Asked:
-        """Ask all of them all questions."""
+    def of(runs: Runs, models: Mapping[str, Fitted]) -> _Asked:
+        """Ask models of the form of these all questions."""
+        names = list(models)
         numbers, weights, places = [], [], []
         residuals: dict[str, list[Floats]] = {name: [] for name in names}
         for number, fold in enumerate(questions(runs)):
             train, test = runs.where(fold.train), runs.where(fold.test)
             place = support_of(train).places(test)
             between = float((place.kind == INSIDE).mean()) > _MOSTLY
-            members = fit_members([name for name in names if between or not interpolates(name)], train)
+            members = fit_members(
+                [name for name in names if between or not interpolates(name)], train, models
+            )
             for name in names:
                 said = members[name].predict(test) if name in members else np.full(test.height, np.nan)
                 residuals[name].append(np.log(test.target / said))
