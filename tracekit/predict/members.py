@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from tracekit.predict.features import one_each, sampled
-from tracekit.predict.model import MODELS, Fitted, Term, model_of
+from tracekit.predict.model import MODELS, Fitted, Refits, Term, model_of
 from tracekit.predict.models import boosting
 from tracekit.predict.support import Support, support_of
 from tracekit.predict.table import Floats, Runs
@@ -75,12 +75,14 @@ def interpolates(name: str) -> bool:
     return name.endswith("boosting")
 
 
-def fit_members(names: Sequence[str], runs: Runs) -> dict[str, Fitted]:
-    """Fit these members to the rows; those that lack something are left out."""
+def fit_members(
+    names: Sequence[str], runs: Runs, like: Mapping[str, Fitted] | None = None
+) -> dict[str, Fitted]:
+    """Fit these members to the rows; those that lack something are left out. `like`: fits whose choices are kept."""
     found: dict[str, Fitted] = {}
     bases = {name.removesuffix(CORRECTED) for name in names}
     fitted = {
-        name: model_of(name).fit(runs)
+        name: _fit(name, runs, like or {})
         for name in _MODELS
         if name in bases and model_of(name).lacks(runs) is None
     }
@@ -93,6 +95,13 @@ def fit_members(names: Sequence[str], runs: Runs) -> dict[str, Fitted]:
         elif boosting.MODEL.lacks(runs) is None:
             found[name] = _corrected(base, fitted[base], runs)
     return found
+
+
+def _fit(name: str, runs: Runs, like: Mapping[str, Fitted]) -> Fitted:
+    model = model_of(name)
+    if name in like and isinstance(model, Refits):
+        return model.refit(runs, like[name])
+    return model.fit(runs)
 
 
 def _corrected(name: str, base: Fitted, runs: Runs) -> Corrected:

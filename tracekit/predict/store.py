@@ -37,12 +37,13 @@ def dumped(predictor: Predictor) -> str:
         "version": VERSION,
         "rows": predictor.rows,
         "configurations": predictor.configurations,
+        "common": dict(predictor.common),
         "description": predictor.description.as_json(),
         "weights": _plain(predictor.weights),
         "errors": _plain(predictor.errors),
         "intervals": predictor.intervals.state(),
         "support": predictor.support.state(),
-        "members": {name: member.state() for name, member in predictor.members.items()},
+        "members": {name: member.state() for name, member in predictor.models.items()},
     }
     return json.dumps(said, allow_nan=False, separators=(",", ":")) + "\n"
 
@@ -109,7 +110,7 @@ def _restored(said: Mapping[str, Any], path: Path) -> Predictor:
             raise ValueError("the weights of the members do not sum to 1")
     return Predictor(
         description=description_of(said["description"], path),
-        members={name: restore_member(name, state) for name, state in members.items()},
+        models={name: restore_member(name, state) for name, state in members.items()},
         weights=kinds,
         errors={
             str(kind): {str(name): _number(each) for name, each in of.items()}
@@ -117,6 +118,7 @@ def _restored(said: Mapping[str, Any], path: Path) -> Predictor:
         },
         intervals=Intervals.restore(said["intervals"]),
         support=Support.restore(said["support"]),
+        common={str(column): str(value) for column, value in said["common"].items()},
         rows=int(said["rows"]),
         configurations=int(said["configurations"]),
     )

@@ -135,14 +135,14 @@ class Lattuada:
 
     def fit(self, runs: Runs) -> Regression:
         """Choose the variant by cross-validation, then select its terms from one row for each configuration, at most 1,500 of them."""
-        each = one_each(sampled(runs, _MOST_ROWS))
-        names = tuple(varying(each))
-        given, times = matrix(each, names), each.target
+        names, given, times = _rows(runs)
         folds = _folds(given)
         errors = [_error(variant, given, times, folds) for variant in _VARIANTS]
-        chosen = _VARIANTS[int(np.argmin(errors))]
-        powers, weights = _selected(chosen, given, times, folds)
-        return Regression(names, chosen, powers, weights, float(times.min()), float(times.max()))
+        return _regression(_VARIANTS[int(np.argmin(errors))], names, given, times)
+
+    def refit(self, runs: Runs, like: Regression) -> Regression:
+        """Select terms again, as the variant that another fit chose does."""
+        return _regression(like.variant, *_rows(runs))
 
     def restore(self, state: Mapping[str, Any]) -> Regression:
         """The regression of a state. Raises ValueError, KeyError or TypeError for one that is none."""
@@ -157,6 +157,18 @@ class Lattuada:
             raise ValueError("a regression has a power that no degree allows")
         variant = Variant(str(state["selector"]), int(state["degree"]), state["logarithms"])
         return Regression(names, variant, powers, weights, float(state["lowest"]), float(state["highest"]))
+
+
+def _rows(runs: Runs) -> tuple[tuple[str, ...], Floats, Floats]:
+    """The columns that vary, their values and the time of one row for each configuration."""
+    each = one_each(sampled(runs, _MOST_ROWS))
+    names = tuple(varying(each))
+    return names, matrix(each, names), each.target
+
+
+def _regression(variant: Variant, names: tuple[str, ...], given: Floats, times: Floats) -> Regression:
+    powers, weights = _selected(variant, given, times, _folds(given))
+    return Regression(names, variant, powers, weights, float(times.min()), float(times.max()))
 
 
 def _error(variant: Variant, given: Floats, times: Floats, folds: Sequence[Rows]) -> float:
