@@ -14,6 +14,7 @@ from tracekit.facts.device_peaks import (
     computes_fp8,
     devices,
     find_device,
+    fp32_tflops_of_clock,
     peak_bandwidth_gbps,
     peak_tflops,
 )
@@ -67,7 +68,7 @@ def test_the_figures_of_an_entry_fit_each_other(device: Device) -> None:
     matrix, vector = device.matrix_tflops, device.vector_tflops
     rates = [*matrix.values(), *vector.values()]
     assert all(rate > 0 for rate in rates)
-    assert device.dram_gbps is None or 100 < device.dram_gbps < 10_000
+    assert device.dram_gbps is None or 50 < device.dram_gbps < 10_000
     assert device.source.title
     assert device.source.url.startswith("https://")
     assert set(matrix) | set(vector) <= {"fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"}
@@ -81,7 +82,7 @@ def test_the_figures_of_an_entry_fit_each_other(device: Device) -> None:
         if slow in matrix and fast in matrix:
             assert matrix[fast] >= least * matrix[slow], (slow, fast)
     if "bf16" in matrix:
-        assert matrix["bf16"] == matrix["fp16"]
+        assert matrix["bf16"] in (matrix["fp16"], matrix["fp16"] / 2)  # half of it on AMD's MI100
     if "fp32" in vector:
         assert all(
             matrix[name] > vector["fp32"] for name in ("fp16", "bf16", "fp8", "int8") if name in matrix
@@ -90,6 +91,14 @@ def test_the_figures_of_an_entry_fit_each_other(device: Device) -> None:
         assert vector.get("fp64", 0) <= vector["fp32"]
     if "fp64" in vector:
         assert matrix.get("fp64", vector["fp64"]) >= vector["fp64"]
+    if device.multiprocessors and device.name.split()[0] != "Instinct":
+        of_clock = fp32_tflops_of_clock(
+            device.compute_capability, device.multiprocessors, (device.boost_mhz or 0) * 10**6
+        )
+        assert of_clock == pytest.approx(vector["fp32"], rel=0.02)
+    assert (device.dies > 1) == bool(device.card_gflops)
+    if device.card_gflops:  # the last is at the clock of the entry
+        assert device.card_gflops[-1] == pytest.approx(device.dies * vector["fp32"] * 1e3, rel=0.002)
     if device.link and device.pcie and device.link.kind.startswith("PCIe"):
         assert device.link.kind == f"PCIe {device.pcie} x16"
 

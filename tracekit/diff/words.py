@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -84,6 +84,8 @@ class Teller:
     """`Diff.calls`."""
     on_cpu: bool | None
     """None: one side."""
+    per: Literal["step", "window"]
+    """What times are of."""
 
     def change(self, found: Found) -> Change:
         """The change with its title."""
@@ -106,7 +108,8 @@ class Teller:
             base_calls,
             new_calls,
         )
-        title = self._idle(told) if found.kind == "idle" else self._called(told) if "calls" in found.kind else _TITLES[found.kind](told)  # fmt: skip
+        own = {"idle": self._idle, "more_calls": self._called, "fewer_calls": self._called, "added": self._alone, "removed": self._alone}  # fmt: skip
+        title = own[found.kind](told) if found.kind in own else _TITLES[found.kind](told)
         return Change(
             kind=found.kind,
             delta=found.delta,
@@ -165,13 +168,24 @@ class Teller:
 
     def _called(self, told: _Told) -> str:
         after, before = _number(told.new_calls), _number(told.base_calls)
-        what = (
-            "times"
-            if self.on_cpu or "name" in told.by or told.place.get("category") == "memcpy"
-            else "kernels"
-        )
+        what = "times" if self._single(told) else "kernels"
         what = what.removesuffix("s") if after == "1" else what
-        return f"{told.where} {'run' if told.plural else 'runs'} {after} {what} per step, not {before} {told.signed}"
+        return f"{told.where} {'run' if told.plural else 'runs'} {after} {what} per {self.per}, not {before} {told.signed}"
+
+    def _single(self, told: _Told) -> bool:
+        """Whether the work is called as often as something of it runs: operators on processors, one kernel, copies."""
+        return self.on_cpu is not False or "name" in told.by or told.place.get("category") == "memcpy"
+
+    def _alone(self, told: _Told) -> str:
+        """Work that only one side has."""
+        new = told.kind == "added"
+        calls = _number(told.new_calls if new else told.base_calls)
+        what = "call" if self._single(told) else "kernel"
+        often = f": {calls} {what}{'' if calls == '1' else 's'} per {self.per}"
+        often = "" if told.by in (("layer",), ("rest",), ()) else often
+        return (
+            f"{told.where} {'are' if told.plural else 'is'} {'new' if new else 'gone'}{often} {told.signed}"
+        )
 
     def _idle(self, told: _Told) -> str:
         cause, longer = told.place.get("cause", ""), told.delta > 0
@@ -200,7 +214,7 @@ class Teller:
         if more in ("0", "−0"):
             return ""
         often = {"1": "once"}.get(more.removeprefix("−"), f"{more.removeprefix('−')} times")
-        return f"{name} is called {often} {'less' if more.startswith('−') else 'more'} per step; "
+        return f"{name} is called {often} {'less' if more.startswith('−') else 'more'} per {self.per}; "
 
 
 # -- where ------------------------------------------------------------------------------------------
@@ -224,7 +238,7 @@ def _subject(found: Found, place: dict[str, str], layers: int) -> str:
     if by & {"operator", "name"}:
         head = place["operator"] if "operator" in by else shorten_name(place["name"], _LONGEST)
     elif "category" in by:
-        head = category_name(place["category"])
+        head = "the optimizer" if place["category"] == "optimizer" else category_name(place["category"])
     elif "layer" in by:
         return _layer(place) + during
     elif "type" in by:
@@ -253,14 +267,6 @@ def _slower(told: _Told) -> str:
     )
     takes = f"{'take' if told.plural else 'takes'} {told.amount} {'longer' if longer else 'less'}"
     return f"{told.where} {takes}: the same calls take {how}"
-
-
-def _alone(told: _Told) -> str:
-    """Work that only one side has."""
-    new = told.kind == "added"
-    calls = _number(told.new_calls if new else told.base_calls)
-    often = "" if told.by in (("layer",), ("rest",), ()) else f", {calls} per step"
-    return f"{told.where} {'are' if told.plural else 'is'} {'new' if new else 'gone'}{often} {told.signed}"
 
 
 def _replaced(told: _Told) -> str:
@@ -296,8 +302,6 @@ def _reshaped(told: _Told) -> str:
 _TITLES: Final[dict[str, Callable[[_Told], str]]] = {
     "slower": _slower,
     "faster": _slower,
-    "added": _alone,
-    "removed": _alone,
     "kernel": _replaced,
     "dtype": _retyped,
     "shape": _reshaped,

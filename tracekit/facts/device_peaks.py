@@ -50,11 +50,20 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     memory_gb: tuple[float, float] | None = None  # between these; with less, a device is a part of it
     memory_decides: bool = False  # the name stands for several boards: unknown memory fits none of them
     of: str = "the board"  # what the figures are of
+    dies: int = 1  # devices of a trace on one card, where the figures are of one of several
+    card_gflops: tuple[
+        float, ...
+    ] = ()  # fp32 peaks of such a card, as tables print them: at the base and the boost clock
     compute_capability: tuple[int, int]
     matrix_tflops: dict[str, float]  # by precision
     vector_tflops: dict[str, float]
+    memory: str | None = None  # its kind
     dram_gbps: float | None = None
     l2_bytes: int | None = None
+    multiprocessors: int | None = None  # or compute units
+    boost_mhz: int | None = None
+    watts: float | None = None  # the power limit
+    process_nm: float | None = None  # as the foundry names its process
     link: Link | None = (
         None  # None as well where bridges are optional, or the links differ from board to board
     )

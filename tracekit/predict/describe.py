@@ -12,7 +12,7 @@ import tomllib
 from tracekit.errors import UnreadableTraceError, UsageError, nearest
 from tracekit.facts.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
-__all__ = ["CATEGORIES", "NUMBERS", "Description", "description_of", "read_description"]
+__all__ = ["CATEGORIES", "MAY_BE_ZERO", "NUMBERS", "Description", "description_of", "read_description"]
 
 NUMBERS: Final[dict[str, str]] = {
     "gpus": "the devices of a run (dies, where a card has several)",
@@ -28,12 +28,23 @@ NUMBERS: Final[dict[str, str]] = {
     "data_parallel": "copies of the network",
     "pipeline_parallel": "stages of the pipeline",
     "parameters": "the parameters of the network",
+    "rows": "the rows of a matrix product's result",
+    "columns": "the columns of a matrix product's result",
+    "inner": "the length of the sums in a matrix product",
+    "in_channels": "the channels that a convolution reads",
+    "out_channels": "the channels that a convolution writes",
+    "image": "the height and width of the image that a convolution reads",
+    "window": "the height and width of a convolution's window",
+    "stride": "the stride of a convolution",
+    "padding": "the padding of a convolution, at each edge",
     "flops": "the floating-point operations of an iteration, or of a kernel",
     "bytes": "the bytes that an iteration, or a kernel, moves",
     "peak_gflops": "the peak of a device, GFLOP/s",
     "bandwidth_gb_s": "the memory bandwidth of a device, GB/s",
 }
 """Roles of columns that hold numbers above 0, and what they mean."""
+MAY_BE_ZERO: Final = frozenset({"padding"})
+"""Of these, the ones that 0 is a value of."""
 CATEGORIES: Final[dict[str, str]] = {
     "device": "the name of the device; its peaks come from the catalogue, or from [devices]",
     "machine": "the machine in which the devices are",

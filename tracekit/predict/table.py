@@ -14,9 +14,10 @@ import polars as pl
 
 from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError, nearest
 from tracekit.names import clean
-from tracekit.predict.describe import CATEGORIES, NUMBERS, Description
+from tracekit.predict.describe import CATEGORIES, MAY_BE_ZERO, NUMBERS, Description
+from tracekit.predict.dies import die_of_name, die_of_peak
 
-__all__ = ["Floats", "Runs", "read_runs", "runs_from"]
+__all__ = ["Floats", "Runs", "columns_of", "read_runs", "runs_from"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -61,6 +62,21 @@ class Runs:
         found = self.frame.select(1 / pl.len().over("configuration").cast(pl.Float64)).to_series()
         return found.to_numpy()
 
+    @property
+    def die_gflops(self) -> Floats:
+        """The fp32 peak of one device of each row, GFLOP/s; NaN where neither the table nor the catalogue has one.
+
+        A card of several dies counts as several devices, so the peak of a card is divided among them.
+        """
+        known = self.description.devices
+        if "peak_gflops" in self.frame.columns:
+            cards, row = np.unique(self.numbers("peak_gflops"), return_inverse=True)
+            dies = [die_of_peak(card, known) if np.isfinite(card) else np.nan for card in cards]
+        else:
+            names, row = np.unique(np.array(self.names("device")), return_inverse=True)
+            dies = [die_of_name(str(name), known) for name in names]
+        return np.array(dies, dtype=np.float64)[row]
+
     def numbers(self, name: str, otherwise: float = float("nan")) -> Floats:
         """A column of numbers; `otherwise` where the table has none."""
         if name not in self.frame.columns:
@@ -84,6 +100,11 @@ def read_runs(path: Path, description: Description, *, measured: bool = True) ->
     return runs_from(_read(path), description, path, measured=measured)
 
 
+def columns_of(path: Path) -> list[str]:
+    """The names of a table's columns. Raises UnreadableTraceError for a file that is no table."""
+    return _read(path).columns
+
+
 def runs_from(raw: pl.DataFrame, description: Description, path: Path, *, measured: bool = True) -> Runs:
     """The rows of a table whose columns are texts; `path` is its file, for errors, `measured`: the target has to be there.
 
@@ -102,7 +123,7 @@ def runs_from(raw: pl.DataFrame, description: Description, path: Path, *, measur
     if description.target in raw.columns:
         columns.append(_number(description.target).alias("target"))
     frame = raw.select(columns)
-    numbers = [name for name in description.columns if name in NUMBERS]
+    numbers = [name for name in description.columns if name in NUMBERS and name not in MAY_BE_ZERO]
     faults = {f"without a positive {name}": (pl.col(name) <= 0).fill_null(value=False) for name in numbers}
     if measured:
         faults["without a time above 0"] = ~(pl.col("target") > 0).fill_null(value=False)

@@ -1,0 +1,215 @@
+"""Fit the law of a training job's time: robust least squares of logarithms, one row for each configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.predict.models.structural_law import GROUPS, Form, Jobs, Law, jobs_of
+from tracekit.predict.table import Floats, Runs
+
+__all__ = ["Measured", "choose", "fit", "measured_of"]
+
+_NOISE: Final = 0.05
+"""Residuals of logarithms above this count less and less."""
+_FAR: Final = 5.0
+_SPREAD: Final = {"collate": 1.0, "growth": 0.4, "sample_fixed": 1.5, "host": 3.0, "overlap": 0.7}
+"""How far, in natural logarithms, a parameter may lie from its first guess before the data has to say so; the others `_FAR`."""
+_FACTORS: Final = {"device": 0.25, "step": 0.25, "machine": 0.4, "network": 2.0}
+"""The same for the factors of a group."""
+_STARTS: Final = 4
+_EVALUATIONS: Final = 150
+_MOST_FITTED: Final = 1500
+_MOST_TRIED: Final = 400
+_STEP: Final = 1e-5
+_LEAST_ERROR: Final = 0.002
+"""Forms that miss by less are as good as each other."""
+_CLEARLY: Final = 0.85
+"""A form other than the first has to miss by less than this share of the first's error to be chosen."""
+_SAME_SAMPLES: Final = 1.2
+"""Runs may differ by this factor in samples and still be thought to have the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Configurations, the logarithms of their seconds, and how many rows stand behind them."""
+
+    jobs: Jobs
+    logs: Floats
+
+    def where(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Measured:
+        """Some of the configurations."""
+        return Measured(self.jobs.where(rows), self.logs[rows])
+
+
+def measured_of(runs: Runs) -> Measured:
+    """A row for each configuration: the median of the logarithms of its times, in seconds."""
+    logs = np.log(runs.target * runs.description.seconds)
+    configuration = runs.frame["configuration"].to_numpy()
+    order = np.lexsort((logs, configuration))
+    _, first, count = np.unique(configuration[order], return_index=True, return_counts=True)
+    low, high = first + (count - 1) // 2, first + count // 2
+    return Measured(jobs_of(runs).where(order[first]), (logs[order[low]] + logs[order[high]]) / 2)
+
+
+def choose(measured: Measured) -> Form:
+    """The form of the law that foretells best what lies beyond the rest of these configurations."""
+    forms = _forms(measured.jobs)
+    if len(forms) == 1:
+        return forms[0]
+    sample = _thinned(measured, _MOST_TRIED)
+    errors = [_foretold(sample, form) for form in forms]
+    best = int(np.argmin(errors))
+    return forms[best] if errors[best] < errors[0] + np.log(_CLEARLY) else forms[0]
+
+
+def fit(measured: Measured, form: Form, most: int = _MOST_FITTED) -> tuple[Law, Floats]:
+    """The law of this form with its parameters, as logarithms."""
+    from scipy.optimize import least_squares  # noqa: PLC0415 - an extra
+
+    measured = _thinned(measured, most)
+    law, guess, spread = _start(measured, form)
+    places = law.places(measured.jobs)
+
+    def residuals(logs: Floats) -> Floats:
+        told = np.log(law.times(logs, measured.jobs, places))
+        return np.concatenate([(told - measured.logs) / _NOISE, (logs - guess) / spread])
+
+    def slopes(logs: Floats) -> Floats:
+        around = np.vstack([logs, logs + _STEP * np.eye(law.size)])
+        told = np.log(law.times(around, measured.jobs, places))
+        return np.vstack([(told[1:] - told[0]).T / (_STEP * _NOISE), np.diag(1 / spread)])
+
+    low, high = guess - 3 * spread, guess + 3 * spread
+    random, found = np.random.default_rng(0), []
+    for start in range(_STARTS):
+        first = guess + (start > 0) * random.normal(0, 1, law.size) * np.minimum(spread, 1)
+        found.append(
+            least_squares(
+                residuals,
+                np.clip(first, low + 1e-6, high - 1e-6),
+                jac=slopes,
+                bounds=(low, high),
+                loss="soft_l1",
+                max_nfev=_EVALUATIONS,
+            )
+        )
+    return law, np.asarray(min(found, key=lambda one: one.cost).x)
+
+
+def _forms(jobs: Jobs) -> list[Form]:
+    """The forms that these configurations can tell apart, the plainest first."""
+    threads, gpus = _vary(jobs.threads), _vary(jobs.gpus)
+    found = [Form(own_threads=own) for own in ((False, True) if threads and gpus else (False,))]
+    samples = jobs.iterations * jobs.batch
+    if _vary(jobs.batch) and _vary(samples) and samples.max() < _SAME_SAMPLES * samples.min():
+        found += [Form(own_threads=form.own_threads, same_samples=True) for form in found]
+    return found
+
+
+def _vary(values: Floats) -> bool:
+    return bool(np.unique(values).size > 1)
+
+
+def _thinned(measured: Measured, most: int) -> Measured:
+    """At most so many of the configurations, drawn evenly at random."""
+    size = measured.logs.size
+    if size <= most:
+        return measured
+    return measured.where(np.sort(np.random.default_rng(0).permutation(size)[:most]))
+
+
+def _foretold(measured: Measured, form: Form) -> float:
+    """How far this form misses configurations that lie beyond the ones that it is fitted to: the mean logarithm of the error over the
+    ways to hold some back, so that each way counts by what a form changes of it.
+    """
+    errors = []
+    for held in _held_back(measured.jobs):
+        law, logs = fit(measured.where(~held), form)
+        rest = measured.where(held)
+        told = np.log(law.times(logs, rest.jobs, law.places(rest.jobs)))
+        errors.append(np.log(_LEAST_ERROR + np.mean(np.minimum(np.abs(told - rest.logs), 1.0))))
+    return float(np.mean(errors))
+
+
+def _held_back(jobs: Jobs) -> list[npt.NDArray[np.bool_]]:
+    """The ways to hold configurations back: the largest of each kind, and one in four."""
+    found = [np.random.default_rng(0).permutation(jobs.batch.size) % 4 == 0]
+    for values, least in ((jobs.gpus, 3), (jobs.batch, 3), (jobs.layers, 3), (jobs.gflops, 2)):
+        levels = np.unique(values[~np.isnan(values)])
+        if levels.size >= least:
+            found.append(
+                values > max(np.quantile(values, 0.75, method="lower"), levels[0]) - (values is jobs.gflops)
+            )
+    return [held for held in found if held.any() and (~held).sum() >= 4]
+
+
+def _start(measured: Measured, form: Form) -> tuple[Law, Floats, Floats]:
+    """The law, a first guess of its parameters, and how far they may lie from it."""
+    jobs = measured.jobs
+    seconds = np.exp(measured.logs)
+    samples = jobs.iterations * jobs.batch
+    flops = float(np.median(jobs.flops / jobs.batch))
+    peaks = jobs.gflops[~np.isnan(jobs.gflops)]
+    peak = float(np.exp(np.mean(np.log(peaks)))) if peaks.size else 1000.0
+    run, step = float(np.median(seconds)), float(np.median(seconds / jobs.iterations))
+    sample, speed = float(np.median(seconds / samples)), peak / 1000
+    layers, gpus = float(np.median(jobs.layers)), float(np.median(jobs.gpus))
+    guesses = {
+        "start": 0.01 * run,
+        "start_device": 0.003 * run,
+        "load": 0.5 * sample * float(np.median(jobs.threads)),
+        "collate": 0.04,
+        "growth": 1.0,
+        "sample": 0.7 * sample * speed * gpus,
+        "sample_layer": 0.3 * sample * speed * gpus / layers,
+        "sample_fixed": 0.02 * sample * gpus,
+        "step": 0.2 * step * speed,
+        "step_layer": 0.1 * step * speed / layers,
+        "host": 0.03 * step,
+        "host_device": 0.03 * step,
+        "sync": 0.02 * step,
+        "sync_device": 0.02 * step,
+        "scatter": 0.02 * sample,
+        "overlap": 8.0,
+    }
+    dropped = _untold(jobs, form)
+    names = tuple(name for name in guesses if name not in dropped)
+    levels = {group: tuple(sorted(set(map(str, jobs.levels[group])) - {""})) for group in GROUPS}
+    levels = {group: found if len(found) > 1 else () for group, found in levels.items()}
+    if "load" in dropped:
+        levels["machine"] = ()
+    law = Law(
+        form,
+        names,
+        levels,
+        batch=float(np.median(jobs.batch)),
+        flops=flops,
+        gflops=peak,
+        samples=float(np.exp(np.mean(np.log(samples)))),
+        slack=float(np.exp(np.abs(np.log(samples) - np.mean(np.log(samples))).max())),
+    )
+    factors = [_FACTORS[group] for group, found in levels.items() for _ in found]
+    guess = np.concatenate([np.log([guesses[name] for name in names]), np.zeros(len(factors))])
+    return law, guess, np.array([*(_SPREAD.get(name, _FAR) for name in names), *factors])
+
+
+def _untold(jobs: Jobs, form: Form) -> set[str]:
+    """The parameters about which these configurations tell nothing."""
+    found: set[str] = set()
+    if not _vary(jobs.iterations):
+        found |= {"start_device"}
+    if bool(np.all(jobs.iterations == 1)):
+        found |= {"start"}
+    if not _vary(jobs.gpus):
+        found |= {"start_device", "host_device", "sync", "sync_device", "scatter"}
+    if not _vary(jobs.layers):
+        found |= {"sample_layer", "step_layer"}
+    if not form.loads or not _vary(jobs.threads):
+        found |= {"load", "collate", "growth", "overlap"}
+    if bool(np.isnan(jobs.gflops).any()):
+        found |= {"sample_fixed", "host"}
+    return found
