@@ -17,8 +17,8 @@ from tracekit.spans import Int64Array
 
 __all__ = ["Groups", "codes_of", "falling", "groups", "none_to_null", "or_none", "text_codes"]
 
-_ROOM = 1 << 16
-"""The least number of possible keys that are counted in a table; more, where there are as many rows."""
+_ROOM = 1 << 10
+"""So many possible keys are counted in a table; more, where there are more rows."""
 
 Integers = npt.NDArray[np.integer]
 
@@ -79,19 +79,18 @@ def groups(*keys: Integers) -> Groups:
     >>> found.of.tolist(), [key.tolist() for key in found.keys], found.sums(np.array([1, 2, 4])).tolist()
     ([1, 0, 1], [[1, 3], [5, 0]], [2, 5])
     """
-    room = max(_ROOM, 2 * keys[0].size)
-    code, values = codes_of(keys[0], room)
+    code, values = codes_of(keys[0])
     parts = [values]
     for key in keys[1:]:
-        more, values = codes_of(key, room)
+        more, values = codes_of(key)
         code = code * values.size + more
-        code, whole = codes_of(code, room)
+        code, whole = codes_of(code)
         parts = [part[whole // values.size] for part in parts]
         parts.append(values[whole % max(values.size, 1)])
     return Groups(code, tuple(parts))
 
 
-def codes_of(key: Integers, room: int = _ROOM) -> tuple[Int64Array, Int64Array]:
+def codes_of(key: Integers) -> tuple[Int64Array, Int64Array]:
     """The number of each value among the distinct ones, and these, in order.
 
     >>> [found.tolist() for found in codes_of(np.array([7, 3, 7]))]
@@ -100,7 +99,7 @@ def codes_of(key: Integers, room: int = _ROOM) -> tuple[Int64Array, Int64Array]:
     if not key.size:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     low, high = int(key.min()), int(key.max())
-    if high - low >= room:
+    if high - low >= _ROOM + 4 * key.size:
         values, code = np.unique(key.astype(np.int64, copy=False), return_inverse=True)
         return code.astype(np.int64, copy=False), values
     shifted = key.astype(np.int64) - low

@@ -89,6 +89,17 @@ class Nesting:
         before = np.append(0, np.cumsum(met))
         return np.flatnonzero(before[self.after] > before[:-1])
 
+    def of_lasting(self, rows: Int64Array) -> Nesting:
+        """The nesting of these spans (in order) among themselves, if whatever lasts and lies around one of them is one of them,
+        and all of them last.
+        """
+        if rows.size == self.parent.size:
+            return self
+        number = np.zeros(int(rows.max(initial=-1)) + 2, dtype=np.int64)
+        number[rows] = np.arange(rows.size)
+        number[-1] = -1
+        return Nesting(self.thread[rows], self.start[rows], self.end[rows], number[self.parent[rows]])
+
     def depth(self) -> Int64Array:
         """How many ancestors each span has (0 for a root)."""
         depth = (self.parent >= 0).astype(np.int64)

@@ -196,21 +196,19 @@ def longest_gaps(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, calls: C
     longest = falling(-length, start)[:LISTED_GAPS]  # gaps are numbered by their row
     rank = np.full(gaps.height, -1, dtype=np.int64)
     rank[longest] = np.arange(longest.size)
-    rows = np.flatnonzero(rank[named["gap_id"].to_numpy()] >= 0)
-    pieces = named[rows]
-    ns = pieces["duration_ns"].to_numpy()
-    rows = falling(-ns, pieces["start"].to_numpy())
-    pieces, ns = pieces[rows], ns[rows]
-    gap, cause = rank[pieces["gap_id"].to_numpy()], pieces["cause"].to_physical().to_numpy()
+    gap, ns = rank[named["gap_id"].to_numpy()], named["duration_ns"].to_numpy()
+    rows = np.flatnonzero(gap >= 0)
+    rows = rows[falling(-ns[rows], named["start"].to_numpy()[rows])]
+    gap, ns, cause = gap[rows], ns[rows], named["cause"].to_physical().to_numpy()[rows]
     by_cause_ = groups(gap, cause)
     held = by_cause_.sums(ns)
     # Of each gap the cause with the most time, and of that the longest piece.
     order = falling(by_cause_.keys[0], -held, by_cause_.keys[1])
     main = order[groups(by_cause_.keys[0][order]).first]
     chosen = np.full(longest.size, -1, dtype=np.int64)
-    chosen[by_cause_.keys[0][main]] = by_cause_.first[main]
+    chosen[by_cause_.keys[0][main]] = rows[by_cause_.first[main]]
     largest = none_to_null(chosen)
-    spans = or_none(pieces["span_id"])
+    spans = or_none(named["span_id"])[rows]
     placed = [
         calls.innermost(spans[gap == each], ns[gap == each])
         for each in range(min(longest.size, _PLACED_GAPS))
@@ -221,7 +219,7 @@ def longest_gaps(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, calls: C
     cause_ns[by_cause_.keys[0][main]] = held[main]
 
     def of_largest(name: str) -> pl.Series:
-        return pieces[name].gather(largest)
+        return named[name].gather(largest)
 
     return pl.DataFrame(
         {
