@@ -12,7 +12,6 @@ import polars as pl
 
 from tracekit.errors import UsageError, nearest
 from tracekit.predict.describe import CATEGORIES, Description
-from tracekit.predict.support import Support
 from tracekit.predict.table import Runs, runs_from
 
 __all__ = ["grid_of", "settings_of"]
@@ -40,14 +39,15 @@ def settings_of(words: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def grid_of(settings: Mapping[str, Sequence[str]], description: Description, support: Support) -> Runs:
-    """Every combination of the settings, by roles or columns; what is not set is as in all runs that were measured.
+def grid_of(
+    settings: Mapping[str, Sequence[str]], description: Description, known: Mapping[str, str]
+) -> Runs:
+    """Every combination of the settings, by roles or columns; what is not set is as `known`, by columns.
 
     Raises UsageError for a setting that the model has no column for, one that is missing, or too many combinations.
     """
     names = {**description.columns, **{name: name for name in description.features}}
     columns = dict.fromkeys(names.values())
-    known = _common(names, support)
     chosen = {}
     for name, values in settings.items():
         column = names.get(name, name)
@@ -80,17 +80,3 @@ def _number(value: str, name: str) -> None:
         float(value)
     except ValueError:
         raise UsageError(f"{name} is {value!r}, which is no number", remedy=f"write --set {name}=8") from None
-
-
-def _common(names: Mapping[str, str], support: Support) -> dict[str, str]:
-    """By columns, what is the same in all runs that were measured."""
-    found = {
-        names[axis]: f"{low!r}"
-        for axis, (low, high) in support.numbers.items()
-        if low == high and axis in names
-    }
-    return found | {
-        names[axis]: next(iter(seen))
-        for axis, seen in support.names.items()
-        if len(seen) == 1 and axis in names
-    }

@@ -71,12 +71,11 @@ def fit(
 ) -> None:
     """Fit a model to runs that were measured."""
     from tracekit.predict import fit, save
-    from tracekit.report.predict import summary
 
     runs = _measured(data, describe)
     fitted = fit(runs, model)
     save(fitted, output)
-    out.say(f"{output}: {summary(fitted)}")
+    out.say(f"{output}: {fitted.summary()}")
 
 
 def _measured(data: Path, describe: Path | None) -> Runs:
@@ -153,7 +152,7 @@ def _asked(fitted: Predictor, table: Path | None, settings: Sequence[str]) -> Ru
     if (table is None) == (not settings):
         raise UsageError("predict run needs rows", remedy="give --table FILE or --set NAME=VALUE")
     if table is None:
-        return grid_of(settings_of(settings), fitted.description, fitted.support)
+        return grid_of(settings_of(settings), fitted.description, fitted.known())
     asked = read_runs(table, fitted.description, measured=False)
     _say_left_out(asked)
     return asked
@@ -206,10 +205,61 @@ def explain(
     out.emit_section(model_section(load(model)), chosen, output, figures=None, figure_format="svg")
 
 
+@with_flags
+def trace(
+    trace: flags.TraceFile,
+    batch: Annotated[
+        str | None,
+        typer.Option(metavar="2x", help="With so many times the samples of a step on each device."),
+    ] = None,
+    gpus: Annotated[
+        int | None, flags.flag("On so many devices, each with that batch and a copy of the model.", min=1)
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="On this device, such as H100.")] = None,
+    format_: flags.ReportFormat = None,
+    output: flags.Output = None,
+    figures: flags.Figures = None,
+    figure_format: flags.FigureFormat = "svg",
+    *,
+    selection: flags.Selection,
+    reading: flags.Reading,
+) -> None:
+    """Predict a step of a traced run with another batch, on more devices or on another device.
+
+    Nothing is fitted: work keeps the distance from its roof that the trace shows, and the roof moves.
+    """
+    from tracekit.analyses.scope import select
+    from tracekit.cli.sources import Sources, expanded
+    from tracekit.predict import predict_from_trace
+    from tracekit.report.predict import trace_section
+
+    chosen = formats.choose_format(Can.REPORT, format_, output, command="predict trace", several=True)
+    traces, _ = Sources(expanded([trace]), selection, reading).read()
+    if len(traces) > 1:
+        raise UsageError(
+            f"it holds {len(traces)} traces", path=trace, remedy="choose one with --rank or --process"
+        )
+    scope = select(traces[0], window=selection.window.value, step=selection.step)
+    found = predict_from_trace(scope, batch=_factor(batch), gpus=gpus, device=device)
+    out.emit_section(trace_section(found), chosen, output, figures=figures, figure_format=figure_format)
+
+
+def _factor(text: str | None) -> float:
+    """How many times the batch. Raises UsageError for a text that does not say it."""
+    if text is None:
+        return 1.0
+    try:
+        return float(text.removesuffix("x"))
+    except ValueError:
+        raise UsageError(
+            f"--batch is {text!r}", remedy="write how many times the batch, such as 2x"
+        ) from None
+
+
 def _say_left_out(runs: Runs) -> None:
     for line in runs.left_out:
         out.say(f"tracekit: left out: {line}")
 
 
-for command in (fit, run, evaluate, explain):
+for command in (fit, run, evaluate, explain, trace):
     predict.command(command.__name__, cls=PlainCommand)(command)
