@@ -15,7 +15,7 @@ from tracekit.analyses.roofline.levels import under_roofs
 from tracekit.analyses.roofline.pieces import pieces
 from tracekit.analyses.what_if.draft import Draft
 from tracekit.errors import UsageError
-from tracekit.facts.ceilings import Ceilings, catalogue_ceilings
+from tracekit.facts.ceilings import Ceilings, chosen_ceilings
 from tracekit.facts.units import NS_PER_US
 from tracekit.spans import BoolArray
 
@@ -217,12 +217,7 @@ class OtherDevice:
     def apply(self, draft: Draft) -> None:
         """Scale each activity by its least times at the roofs of both devices."""
         scope = draft.made.scope
-        new = catalogue_ceilings(self.name)
-        if new is None:
-            raise UsageError(
-                f"the catalogue has no device {self.name!r}",
-                remedy="name it as its vendor does, such as A100, H100 or MI300X",
-            )
+        new = chosen_ceilings(self.name)
         old = device_ceilings(scope)
         if not old:
             raise UsageError(

@@ -21,7 +21,7 @@ from tracekit.analyses.roofline.pieces import pieces
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.workload import workload
 from tracekit.errors import InconclusiveError, UsageError
-from tracekit.facts.ceilings import Ceilings, catalogue_ceilings
+from tracekit.facts.ceilings import Ceilings, chosen_ceilings
 from tracekit.facts.device_peaks import peak_link_gbps
 from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.facts.units import count_of, format_bytes, format_share
@@ -133,8 +133,8 @@ def _told(scope: Scope, parts: _Parts, notes: list[str], work: pl.DataFrame, bas
     unmodelled = 1 - known / time if time else 1.0
     if unmodelled > 0:
         notes.append(
-            f"{format_share(unmodelled)} of the time of the work has no FLOPs and bytes; it changes as the rest of its kind does, "
-            "and its range reaches from no change to that of the whole"
+            f"{format_share(unmodelled)} of the time of the work has no model; it changes as other work does, or as the "
+            "devices' peaks and memories do, and its range includes no change"
         )
     now, step, low, high = (
         float(table[name].sum()) for name in ("now_ns", "predicted_ns", "low_ns", "high_ns")
@@ -158,12 +158,7 @@ def _pieces(scope: Scope) -> pl.DataFrame:
 def _new_ceilings(scope: Scope, device: str | None) -> dict[int, Ceilings]:
     if device is None:
         return device_ceilings(scope)
-    found = catalogue_ceilings(device)
-    if found is None:
-        raise UsageError(
-            f"device {clean(device)!r} is not in the catalogue",
-            remedy="give its whole name, such as 'NVIDIA H100 80GB HBM3'",
-        )
+    found = chosen_ceilings(device)
     if not device_ceilings(scope):
         raise InconclusiveError(
             "the ceilings of the trace's own device are not known", path=scope.trace.meta.path
@@ -196,7 +191,7 @@ def _work_rows(parts: _Parts, work: pl.DataFrame, total: float, steps: int) -> d
     scale = total / steps / float(by["piece_ns"].sum()) if by.height else 0.0
     for row in by.iter_rows(named=True):
         times = {case: row[case] * scale for case in _CASES}
-        words = "moves with its roof" if row["modelled"] > 0.5 else "changes as the rest of the work does"
+        words = "moves with its roof" if row["modelled"] > 0.5 else "changes as other work does"
         parts.add(row["category"], row["piece_ns"] * scale, times, words, row["bound"])
     return {case: float(by[case].sum()) * scale for case in _CASES}
 
@@ -251,7 +246,7 @@ def _on_device(
     waits["low"] = max(waited - max(computed["low"] - now, 0.0), host * _UNRECORDED - busy["low"], 0.0)
     waits["low"] = min(waits["low"], waits["predicted"])
     waits["high"] = max(waits["high"], waited)
-    parts.add("waiting for the host", waited, waits, "more work hides it, and less work shows it")
+    parts.add("waiting for the host", waited, waits, "more work hides it, less shows it")
     if not whole.launch_calls:
         notes.append("the host's calls were not recorded: how long the host needs for a step is not known")
     return whole.basis / steps

@@ -34,6 +34,7 @@ _WEIGHTS: Final = {
 _BYTES: Final = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _FIXED: Final = ("optimizer", "communication")
 """Phases whose work does not depend on the batch."""
+_MATRICES: Final = ("gemm", "convolution", "attention", "rnn")
 _START_NS: Final = {True: 5_000, False: 2_000}
 """What a call takes however small its work is: of an operator on processors, and of a kernel."""
 _BATCH_EXPONENTS: Final = {"low": 0.85, "high": 1.1}
@@ -75,7 +76,32 @@ def with_change(work: pl.DataFrame, change: Change, scope: Scope) -> pl.DataFram
         .then(by_count)
         .alias("ratio")
     )
-    return _with_times(rows.with_columns(pl.col("ratio").is_not_null().alias("modelled")), scope, same=same)
+    rows = rows.with_columns(
+        pl.col("ratio").is_not_null().alias("modelled"), _by_device(here, change.ceilings)
+    )
+    return _with_times(rows, scope, same=same)
+
+
+def _by_device(here: Mapping[int, Ceilings], then: Mapping[int, Ceilings]) -> pl.Expr:
+    """How many times as long work without a model takes on the other devices: by their memories, and matrix products by the mean
+    of these and their peaks.
+    """
+    memory, matrix = {}, {}
+    for number, old in here.items():
+        new = then[number]
+        reads = old.bandwidth.get("DRAM"), new.bandwidth.get("DRAM")
+        both = (old.peak("fp16") or old.peak("fp32"), new.peak("fp16") or new.peak("fp32"))
+        memory[number] = reads[0] / reads[1] if reads[0] and reads[1] else 1.0
+        matrix[number] = (
+            (memory[number] * both[0] / both[1]) ** 0.5 if both[0] and both[1] else memory[number]
+        )
+    device = pl.col("device_id")
+    many, few = (
+        device.replace_strict(known, default=1.0, return_dtype=pl.Float64) if known else pl.lit(1.0)
+        for known in (matrix, memory)
+    )
+    of_matrices = pl.col("category").cast(pl.String).is_in(_MATRICES)
+    return pl.when(of_matrices).then(many).otherwise(few).alias("by device")
 
 
 _GROWN_BYTES: Final = pl.col("weights") + (pl.col("bytes") - pl.col("weights")) * pl.col("factor")
@@ -92,7 +118,7 @@ def _with_times(rows: pl.DataFrame, scope: Scope, *, same: bool) -> pl.DataFrame
     of_modelled = (time * pl.col("ratio")).sum() / time.filter("modelled").sum()
     rows = rows.with_columns(
         pl.coalesce("ratio", pl.when(of_modelled.over("factor").is_finite()).then(of_modelled.over("factor")))
-        .fill_null(factor)
+        .fill_null(factor * pl.col("by device"))
         .alias("ratio")
     )
     room = _room(rows, scope) if same else pl.lit(1.0)

@@ -218,8 +218,8 @@ def trace_section(found: FromTrace) -> Section:
     now, then, low, high = (
         format_ns(each) for each in (found.now_ns, found.step_ns, found.low_ns, found.high_ns)
     )
-    text = f"A step would take {then} ({low} to {high}); it takes {now} now."
-    notes = [f"{note.rstrip('.')}." for note in found.notes]
+    text = f"A step would take {then} ({low} to {high}) instead of {now}."
+    notes = [f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in found.notes]
     bars = [
         {"label": label, "parts": [{"label": part, "value": round(value)} for part, value in found.parts.select("part", column).rows()]}
         for label, column in (("now", "now_ns"), ("then", "predicted_ns"))
