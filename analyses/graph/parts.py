@@ -120,7 +120,10 @@ def parts_of(made: Dependencies) -> pl.DataFrame:
     host = _host(made, owners, causes, path)
     device = _device(made, path)
     waits = _waits(made, owners, path)
-    frames = [frame.select(*PART_SCHEMA).cast(dict(PART_SCHEMA)) for frame in (device, host, waits)]
+    frames = [
+        frame.select(pl.col(name).cast(dtype) for name, dtype in PART_SCHEMA.items())
+        for frame in (device, host, waits)
+    ]
     return pl.concat(frames).sort("start", maintain_order=True)
 
 

@@ -165,7 +165,7 @@ class Fuse:
         data = once * _WORDS_OF_FUSED[spread]
         ran = (draft.host.end - draft.host.start) * draft.left
         code = float(ran[found.pieces].sum())
-        left = calls * _CALL_NS[spread] + in_place_calls(scope) * _PARAMETER_NS[spread]
+        left: float = calls * _CALL_NS[spread] + in_place_calls(scope) * _PARAMETER_NS[spread]
         if scope.on_cpu:
             left += data
         else:
