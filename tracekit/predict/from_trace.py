@@ -80,7 +80,7 @@ class _Parts:
     ) -> None:
         """One row; parts that take no time, now and then, are left out."""
         if now > 0 or max(times.values()) > 0:
-            self.rows.append((part, now, *(times[case] for case in _CASES), bound, assumption))
+            self.rows.append((part, now, times["predicted"], times["low"], times["high"], bound, assumption))
 
 
 def predict_from_trace(

@@ -157,7 +157,8 @@ class Law:
 
     def times(self, logs: Floats, jobs: Jobs, places: Mapping[str, npt.NDArray[np.intp]]) -> Floats:
         """The seconds of each row; `logs` may have several sets of parameters, a row each, and so has the result."""
-        return np.sum(np.broadcast_arrays(*self.parts(logs, jobs, places).values()), axis=0)
+        found: Floats = np.sum(np.broadcast_arrays(*self.parts(logs, jobs, places).values()), axis=0)
+        return found
 
     def parts(
         self, logs: Floats, jobs: Jobs, places: Mapping[str, npt.NDArray[np.intp]]
@@ -205,7 +206,8 @@ class Law:
         # Within what was seen iterations do not matter; beyond it, they count.
         more = np.log(jobs.iterations * jobs.batch / self.samples)
         beyond = np.sign(more) * np.maximum(np.abs(more) - np.log(self.slack), 0)
-        return self.samples / jobs.batch * np.exp(beyond)
+        found: Floats = self.samples / jobs.batch * np.exp(beyond)
+        return found
 
 
 def _longer(one: Floats, other: Floats, sharpness: Floats) -> Floats:
