@@ -130,7 +130,9 @@ class Teller:
         least = float(size.sum()) * (_NEARLY if found.kind == "idle" else 1) * (1 - 1e-9)
         place = {}
         for column in _PLACE:
-            sums = rows.select(pl.col(column).alias("value"), size.alias("size")).group_by("value")
+            sums = rows.select(pl.col(column).alias("value"), size.alias("size")).group_by(
+                "value", maintain_order=True
+            )
             value, ns = sums.agg(pl.col("size").sum()).sort("size", "value", descending=True).row(0)
             if value is not None and ns >= least:
                 place[column] = str(value)
