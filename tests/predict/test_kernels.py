@@ -185,6 +185,7 @@ def test_a_forest_that_is_none_is_refused(name: str, value: Any) -> None:
 
 
 def test_a_state_that_is_none_is_refused(fitted: KernelsFit) -> None:
+    broken: dict[str, Any]
     for broken in (
         {"seconds": -1.0},
         {"launches": {"relu": float("nan")}},
