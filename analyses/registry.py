@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BUILT_IN",
     "ENTRY_POINT_GROUP",
+    "ON_REQUEST",
     "Analysis",
     "AnalysisFunction",
     "analyses",
@@ -114,6 +115,15 @@ BUILT_IN: Final = (
 )
 """The analyses that come with tracekit, in the order of the report."""
 
+ON_REQUEST: Final = (
+    Analysis(
+        "critical-path",
+        "What determines how long a step takes, and what has slack?",
+        "tracekit.analyses.critical_path:critical_path",
+    ),
+)
+"""Those that take too long for every report, or answer what only some ask: they run if they are asked for by name."""
+
 ENTRY_POINT_GROUP: Final = "tracekit.analyses"
 
 
@@ -148,7 +158,7 @@ def get_analysis(name: str) -> Analysis:
 
     Raises UsageError when there is none.
     """
-    by_name = {analysis.name: analysis for analysis in analyses()}
+    by_name = {analysis.name: analysis for analysis in (*analyses(), *ON_REQUEST)}
     if name not in by_name:
         raise no_analysis(name, by_name)
     return by_name[name]

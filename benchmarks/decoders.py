@@ -22,8 +22,8 @@ import msgspec
 import polars as pl
 from isal import igzip
 
-from tracekit.readers.kineto.events import decode_array
 from tracekit.readers.kineto.frames import RawFrames
+from tracekit.readers.kineto.records import decode_array
 from tracekit.readers.kineto.salvage import Defects
 
 

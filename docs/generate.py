@@ -25,7 +25,7 @@ from tracekit import read
 from tracekit.analyses.flops import model_patterns, models
 from tracekit.analyses.nsys_stats import catalogue as nsys_stats
 from tracekit.analyses.nsys_stats.columns import COLUMNS as NSYS_COLUMNS
-from tracekit.analyses.registry import BUILT_IN, Analysis
+from tracekit.analyses.registry import BUILT_IN, ON_REQUEST, Analysis
 from tracekit.analyses.result import Result, unit_of
 from tracekit.analyses.rules import RULES
 from tracekit.analyses.rules.rule import Rule, by_share
@@ -140,8 +140,9 @@ def analyses_page() -> str:
     text += (
         "Each is a command, a section of the report, a key of the [JSON report](../json.md) and a function\n"
         "`tracekit.analyses.NAME.NAME(scope)`, which takes a trace as well. `tracekit NAME TRACE --table TABLE` writes one table.\n"
+        f"Not in the report, but in what their own commands write: {', '.join(f'`{one.name}`' for one in ON_REQUEST)}.\n"
     )
-    for analysis in BUILT_IN:
+    for analysis in (*BUILT_IN, *ON_REQUEST):
         text += f"\n## {analysis.name}\n\n*{analysis.question}*\n\n{_definition(analysis)}"
         for table, view in analysis.tables().items():
             text += f"\n### `{table}`: {view.title} {{#{analysis.name}-{table}}}\n\n| column | unit |\n|---|---|\n"

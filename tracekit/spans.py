@@ -9,6 +9,7 @@ each other's ancestors, and nothing is moved or dropped.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -33,9 +34,11 @@ BoolArray = npt.NDArray[np.bool_]
 
 _PATIENCE = 64
 """Levels that are walked one by one, which is fast for traces of real programs; beyond it a search that has no worst case."""
+_SPARSE = 8
+"""Of one span in so many the ancestors are found from their own side."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Nesting:
     """The nesting of spans that are sorted by (thread, start, −end); row numbers are span ids.
 
@@ -46,6 +49,56 @@ class Nesting:
     start: Int64Array
     end: Int64Array
     parent: Int64Array
+
+    @cached_property
+    def after(self) -> Int64Array:
+        """For each span the row after all that lie in it: those from its own row on, up to this one, are the span and all
+        below it.
+
+        >>> nest([1, 1, 1, 2], [0, 1, 5, 0], [9, 4, 8, 3]).after.tolist()
+        [3, 2, 3, 4]
+        """
+        last = np.arange(self.parent.size)
+        inner = np.flatnonzero(self.parent >= 0)
+        last[self.parent[inner]] = inner  # rows rise, so the last child stands there
+        # Pointer jumping to the last child of the last child.
+        active = np.flatnonzero(last[last] != last)
+        while active.size:
+            last[active] = last[last[active]]
+            active = active[last[last[active]] != last[active]]
+        return last + 1
+
+    def with_ancestors(self, rows: Int64Array) -> Int64Array:
+        """These spans and all around them, each once, in order.
+
+        >>> nest([1, 1, 1, 2], [0, 1, 5, 0], [9, 4, 8, 3]).with_ancestors(np.array([2, 2, 3])).tolist()
+        [0, 2, 3]
+        """
+        met = np.zeros(self.parent.size, dtype=bool)
+        met[rows] = True
+        waiting = np.flatnonzero(met)
+        for _ in range(_PATIENCE):
+            if not waiting.size:
+                return np.flatnonzero(met)
+            above = self.parent[waiting]
+            above = above[above >= 0]
+            above = above[~met[above]]
+            met[above] = True
+            # Of children of one span one is enough.
+            waiting = above[np.append(above[1:] != above[:-1], True)] if above.size else above
+        before = np.append(0, np.cumsum(met))
+        return np.flatnonzero(before[self.after] > before[:-1])
+
+    def of_lasting(self, rows: Int64Array) -> Nesting:
+        """The nesting of these spans (in order) among themselves, if whatever lasts and lies around one of them is one of them,
+        and all of them last.
+        """
+        if rows.size == self.parent.size:
+            return self
+        number = np.zeros(int(rows.max(initial=-1)) + 2, dtype=np.int64)
+        number[rows] = np.arange(rows.size)
+        number[-1] = -1
+        return Nesting(self.thread[rows], self.start[rows], self.end[rows], number[self.parent[rows]])
 
     def depth(self) -> Int64Array:
         """How many ancestors each span has (0 for a root)."""
@@ -118,8 +171,10 @@ class Nesting:
 
     def nearest_ancestor(self, wanted: npt.NDArray[np.bool_], *, include_self: bool = True) -> Int64Array:
         """For each span, the row of its nearest ancestor for which `wanted` is true, or −1."""
-        if not wanted.any():
-            return np.full(self.parent.size, -1, dtype=np.int64)
+        rows = np.flatnonzero(wanted)
+        if rows.size * _SPARSE < self.parent.size:
+            found = self._innermost_of(rows)
+            return found if include_self else take(found, self.parent)
         skip = np.where(wanted, np.arange(self.parent.size, dtype=np.int64), self.parent)
         settled = np.append(wanted, True)  # the last one stands for −1
         # Pointer jumping over the unwanted: what is settled is a valid shortcut for the rows below it.
@@ -129,6 +184,20 @@ class Nesting:
             skip[active] = hop
             active = active[~settled[hop]]
         return skip if include_self else take(skip, self.parent)
+
+    def _innermost_of(self, rows: Int64Array) -> Int64Array:
+        """For each span the innermost of these spans (in order) that is the span itself or lies around it, or −1.
+
+        What lies in one is a range of rows. Where a range begins or ends, another one of the few is the innermost.
+        """
+        after = self.after[rows]
+        around = take(rows, _parents(np.zeros(rows.size, dtype=np.int64), after))
+        # At one row the inner ranges end before the outer ones, and all of them before another begins.
+        edge = np.concatenate([after[::-1], rows])
+        order = np.argsort(edge, kind="stable")
+        edge, inside = edge[order], np.concatenate([around[::-1], rows])[order]
+        lengths = np.diff(edge, prepend=0, append=self.parent.size)
+        return np.repeat(np.append(-1, inside), lengths)
 
 
 def nest(thread: npt.ArrayLike, start: npt.ArrayLike, end: npt.ArrayLike) -> Nesting:

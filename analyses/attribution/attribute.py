@@ -102,8 +102,14 @@ def _attribution(scope: Scope) -> Attribution:
 
 def attributed(scope: Scope) -> pl.DataFrame:
     """The activities of the scope with their places beside them (all of ACTIVITY_COLUMNS)."""
+    return scope.once(attributed, lambda: _attributed(scope))
+
+
+def _attributed(scope: Scope) -> pl.DataFrame:
     places = attribution(scope).activities
-    return scope.activities.with_columns(places.drop("activity_id", "op_id"))
+    return scope.activities.hstack(
+        places[[name for name in places.columns if name not in ("activity_id", "op_id")]]
+    )
 
 
 def _attribute(scope: Scope, model: StackModel) -> Attribution:

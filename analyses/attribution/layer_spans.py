@@ -25,6 +25,7 @@ from tracekit.analyses.attribution.layer_ranges import (
 )
 from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.facts.stack_names import COMPILED_REGION, MODULE_PREFIX
+from tracekit.groups import groups, text_codes
 from tracekit.limits import LONGEST_NAME
 from tracekit.spans import Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
@@ -331,39 +332,35 @@ def path_tree(rows: list[tuple[str, str | None, str | None]]) -> pl.DataFrame:
 def nested_paths(nesting: Nesting, names: pl.Series, separator: str) -> tuple[Int64Array, pl.DataFrame]:
     """For each span its row in the tree of all paths, and that tree; one round per level of nesting."""
     depth = nesting.depth()
-    names = names.str.slice(0, LONGEST_NAME)
-    distinct_names = names.unique(maintain_order=True)
-    name = rows_of(names, distinct_names)
+    name, texts = text_codes(names)
+    parts = [(text or "")[:LONGEST_NAME] for text in texts]
     # A path is a number until the end, and its text is made once: paths are far longer than names.
     number = np.full(depth.size, -1, dtype=np.int64)
-    tree = path_tree([]).drop("type")
-    for level in range(min(int(depth.max()) + 1, _DEEPEST)):
-        rows = np.flatnonzero(depth == level)
+    paths: list[str] = []
+    parents: list[str | None] = []
+    by_depth = np.argsort(depth, kind="stable")
+    edges = np.cumsum(np.bincount(depth))
+    for rows in np.split(by_depth, edges[:-1])[:_DEEPEST]:
         above = take(number, nesting.parent[rows])
-        pairs = pl.DataFrame({"above": above, "name": name[rows]})
-        new = _joined_paths(pairs.unique(maintain_order=True), tree["path"], distinct_names, separator)
-        new = new.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("number") + tree.height)
-        at = pairs.join(new, on=["above", "name"], how="left", maintain_order="left")["number"]
-        number[rows] = np.where(at.is_not_null(), at.fill_null(-1).to_numpy(), above)
-        tree = pl.concat([tree, new.select("path", "parent")])
+        pairs = groups(above, name[rows])
+        new = np.full(pairs.size, -1, dtype=np.int64)
+        # In the order in which they first occur.
+        for pair in np.argsort(pairs.first, kind="stable").tolist():
+            outer, text = int(pairs.keys[0][pair]), parts[int(pairs.keys[1][pair])]
+            if outer >= 0 and len(paths[outer]) + len(separator) + len(text) > LONGEST_NAME:
+                new[pair] = outer  # what lies deeper counts as the outer one
+                continue
+            new[pair] = len(paths)
+            parents.append(None if outer < 0 else paths[outer])
+            paths.append(text if outer < 0 else f"{paths[outer]}{separator}{text}")
+        number[rows] = new[pairs.of]
     number = take(number, nesting.nearest_ancestor(depth < _DEEPEST))
-    distinct = tree.unique("path", keep="last", maintain_order=True)
-    row = rows_of(tree["path"], distinct["path"])[number]
-    return row, distinct.with_columns(pl.lit(None, pl.String).alias("type"))
-
-
-def _joined_paths(pairs: pl.DataFrame, paths: pl.Series, names: pl.Series, separator: str) -> pl.DataFrame:
-    """`pairs` (`above`, a row of `paths` or −1, and `name`, one of `names`) with `parent` and `path`, where not too long."""
-    outermost = pl.col("above") < 0
-    length = pl.col("parent").str.len_chars() + pl.col("text").str.len_chars() + len(separator)
-    texts = pairs.with_columns(
-        paths.gather(pairs["above"].set(pairs["above"] < 0, None)).alias("parent"),
-        names.gather(pairs["name"]).alias("text"),
-    )
-    path = pl.concat_str("parent", pl.lit(separator), "text")
-    return texts.filter(outermost | (length <= LONGEST_NAME)).with_columns(
-        pl.when(outermost).then("text").otherwise(path).alias("path")
-    )
+    # Paths that read the same are one, that of the last.
+    last = {path: index for index, path in enumerate(paths)}
+    kept = sorted(last.values())
+    row_of = {paths[index]: row for row, index in enumerate(kept)}
+    row = np.array([row_of[path] for path in paths], dtype=np.int64)[number]
+    return row, path_tree([(paths[index], parents[index], None) for index in kept])
 
 
 def rows_of(values: pl.Series, keys: pl.Series) -> Int64Array:

@@ -35,6 +35,7 @@ from tracekit.analyses.idle.tables import (
 from tracekit.analyses.result import Result, no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.groups import or_none
 from tracekit.trace import Trace
 
 __all__ = ["IdleCauses", "IdleTables", "cause_name", "idle_causes"]
@@ -110,7 +111,7 @@ def _idle_causes(scope: Scope) -> IdleCauses:
     pieces = idle_pieces(scope, owners, gaps)
     named = with_names(trace, owners, pieces)
     waits = host_code(trace, pieces)
-    calls_ = Calls.of(owners.model.stack, scope.duration)
+    calls_ = Calls.of(owners.model.stack, or_none(pieces["span_id"]), scope.duration)
     sums, parts = by_cause(scope, pieces, calls_)
     ranges = pooled(named)
     calls, functions = by_os_call(trace, waits), by_function(trace, waits)

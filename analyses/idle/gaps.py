@@ -10,15 +10,23 @@ from tracekit.facts.units import NS_PER_US
 from tracekit.spans import Int64Array
 from tracekit.trace import SYNC_SCHEMA, Trace
 
-__all__ = ["KERNEL_GAP_NS", "device_gaps", "stream_waits", "waits_for"]
+__all__ = [
+    "AT_ONCE_NS",
+    "KERNEL_GAP_NS",
+    "YOUNG_LAUNCH_NS",
+    "device_gaps",
+    "stream_waits",
+    "wait_events",
+    "waits_for",
+]
 
 KERNEL_GAP_NS = 5 * NS_PER_US
 """A shorter gap before an activity that was launched in time is the time that the device takes to start it."""
 
 _LATEST = np.iinfo(np.int64).max
-_YOUNG_LAUNCH_NS = 10 * NS_PER_US
+YOUNG_LAUNCH_NS = 10 * NS_PER_US
 """A launch takes about this long to reach an idle device; until then it explains the wait."""
-_AT_ONCE_NS = 1_500
+AT_ONCE_NS = 1_500
 """An activity begins within about a microsecond after the event that it waited for."""
 
 
@@ -112,7 +120,7 @@ def stream_waits(scope: Scope, activities: pl.DataFrame) -> pl.DataFrame:
         "launch_id",
         pl.col("start").alias("end"),
     ).join(calls, on="launch_id", how="inner", maintain_order="left")
-    ready = pl.max_horizontal(pl.col("launched") + _YOUNG_LAUNCH_NS, "free")
+    ready = pl.max_horizontal(pl.col("launched") + YOUNG_LAUNCH_NS, "free")
     rows = _ready(scope, rows).with_columns(ready.alias("ready")).filter(pl.col("ready") < pl.col("end"))
     events = scope.trace.syncs is not None and scope.trace.syncs["wait_on_stream"].is_not_null().any()
     sources = _by_events(scope, rows) if events else _at_once(scope, rows)
@@ -138,7 +146,7 @@ def _at_once(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
                 right_on="done",
                 by="device_id",
                 strategy="backward",
-                tolerance=_AT_ONCE_NS,
+                tolerance=AT_ONCE_NS,
                 check_sortedness=False,
             )
         )
@@ -167,7 +175,7 @@ def _ready(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_events(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
-    waits = _wait_events(scope.trace)
+    waits = wait_events(scope.trace)
     pairs = _waits_of(gaps, waits)
     if not pairs.height:
         return pl.DataFrame(schema={"gap_id": pl.Int64, "source": pl.Int64})
@@ -195,8 +203,8 @@ def _by_events(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
         & (pl.col("done") <= pl.col("end"))
         & (pl.col("end") - pl.col("done") < KERNEL_GAP_NS)
         & (
-            (pl.col("done") - pl.col("launched") >= _YOUNG_LAUNCH_NS)
-            | (pl.col("end") - pl.col("done") < _AT_ONCE_NS)
+            (pl.col("done") - pl.col("launched") >= YOUNG_LAUNCH_NS)
+            | (pl.col("end") - pl.col("done") < AT_ONCE_NS)
         )
     )
     return (
@@ -232,7 +240,7 @@ def _sources(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _wait_events(trace: Trace) -> pl.DataFrame:
+def wait_events(trace: Trace) -> pl.DataFrame:
     """Waits of streams for events: `device_id`, `stream_id`, `wait_on_stream`, `waited` and `recorded` (host times)."""
     syncs = trace.syncs if trace.syncs is not None else pl.DataFrame(schema=SYNC_SCHEMA)
     rows = (
@@ -315,7 +323,7 @@ def _by_time(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
         .unique(["device_id", "end"], keep="first", maintain_order=True)
         .rename({"end": "start", "activity_id": "source"})
     )
-    ready = pl.max_horizontal(pl.col("launched") + _YOUNG_LAUNCH_NS, pl.col("free") + KERNEL_GAP_NS)
+    ready = pl.max_horizontal(pl.col("launched") + YOUNG_LAUNCH_NS, pl.col("free") + KERNEL_GAP_NS)
     return (
         gaps.join(last, on=["device_id", "start"], how="inner")
         .filter(

@@ -34,7 +34,7 @@ from tracekit.facts.stack_names import PHASES
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace
 
-__all__ = ["CAUSE_NUMBER", "SpanCauses", "span_causes", "user_frames"]
+__all__ = ["CAUSE_NUMBER", "SpanCauses", "awaited_copies", "span_causes", "user_frames"]
 
 CAUSE_NUMBER = {name: number for number, name in enumerate(CAUSES)}
 _C = CAUSE_NUMBER
@@ -72,7 +72,7 @@ def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     runtime, op = stack.of_kind("runtime", "sync"), stack.of_kind("op")
     stacks = CallStacks.of(stack.frame)
     mark = _marks(stack, stacks)
-    waited, returned_early = _copies(trace, stack)
+    waited, returned_early = awaited_copies(trace, stack)
     mark[waited] = _C["synchronisation"]
     mark[returned_early] = _C["launch_api"]
     calls = np.where(runtime, mark, _UNMARKED)
@@ -143,7 +143,7 @@ def _in_marked_calls(stack: HostStack, marked: BoolArray) -> BoolArray:
     return mask
 
 
-def _copies(trace: Trace, stack: HostStack) -> tuple[Int64Array, Int64Array]:
+def awaited_copies(trace: Trace, stack: HostStack) -> tuple[Int64Array, Int64Array]:
     """Copy calls that waited for their copy, and those that returned earlier, whatever their name says.
 
     A copy from or to pageable memory waited if it returned at the end of the copy. If the name does not give the memory

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from typing import Final
+
 import numpy as np
 import polars as pl
 
@@ -10,7 +14,9 @@ from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.attribution.layer_ranges import counting
 from tracekit.analyses.idle.calls import Calls
 from tracekit.analyses.scope import Scope
+from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import NOT_A_LAYER
+from tracekit.groups import codes_of, falling, groups, none_to_null, or_none, text_codes
 from tracekit.limits import LONGEST_NAME
 from tracekit.range_filter import RangeFilter
 from tracekit.spans import BoolArray, nest, take
@@ -32,17 +38,19 @@ LISTED_GAPS = 100
 """The number of rows in the tables of longest gaps."""
 _PLACED_GAPS = 10
 """The longest gaps, for which the innermost call is looked up."""
+_NUMBER: Final = re.compile(r"\d+")
 
 
 def with_names(trace: Trace, owners: Attribution, pieces: pl.DataFrame) -> pl.DataFrame:
     """The pieces with the names of their operators, ranges and layers."""
     name, range_id = trace.host["name"], _ranges(trace, owners, pieces)
-    return pieces.with_columns(
-        range_id,
-        name.gather(pieces["op_id"]).alias("operator"),
-        owners.layers["path"].gather(pieces["layer_id"]).alias("layer"),
-        name.gather(range_id).alias("range"),
-    )
+    named = {
+        "range_id": range_id,
+        "operator": name.gather(pieces["op_id"]),
+        "layer": owners.layers["path"].gather(pieces["layer_id"]),
+        "range": name.gather(range_id),
+    }
+    return pieces.hstack([column.alias(title) for title, column in named.items()])
 
 
 def _ranges(trace: Trace, owners: Attribution, pieces: pl.DataFrame) -> pl.Series:
@@ -56,15 +64,13 @@ def _ranges(trace: Trace, owners: Attribution, pieces: pl.DataFrame) -> pl.Serie
         named = _chosen(stack, named, trace.layer_ranges)
     if not named.any():
         return pl.Series("range_id", [None], dtype=pl.Int64).new_from_index(0, pieces.height)
-    launches = trace.device.select(pl.col("activity_id").alias("ended_by"), "launch_id")
-    spans = (
-        pieces.select("span_id", "ended_by")
-        .join(launches, on="ended_by", how="left", maintain_order="left")
-        .select(pl.coalesce("span_id", "launch_id").fill_null(-1))
-        .to_series()
-    )
-    around = pl.Series("range_id", take(stack.nesting.nearest_ancestor(named), spans.to_numpy()))
-    return around.set(around < 0, None)
+    spans = or_none(pieces["span_id"])
+    if trace.device.height:
+        spans = np.where(
+            spans >= 0, spans, take(or_none(trace.device["launch_id"]), or_none(pieces["ended_by"]))
+        )
+    around = take(stack.nesting.nearest_ancestor(named), spans)
+    return none_to_null(around)
 
 
 def _chosen(stack: HostStack, named: BoolArray, chosen: RangeFilter) -> BoolArray:
@@ -80,27 +86,33 @@ def _chosen(stack: HostStack, named: BoolArray, chosen: RangeFilter) -> BoolArra
 
 def pooled(named: pl.DataFrame) -> pl.DataFrame:
     """The pieces with the names of their ranges, without numbers, so that all iterations of a loop are one range."""
+    ranges = named["range"]
+    if ranges.null_count() == ranges.len():
+        return named.select(pl.lit(None, pl.String).alias("range"), "cause", "duration_ns")
+    labels = open_ranges(named)
     return (
-        named.select("range", "cause", "duration_ns")
-        .join(open_ranges(named), left_on="range", right_on="name", how="left")
+        named.lazy()
+        .select("range", "cause", "duration_ns")
+        .join(labels.lazy(), left_on="range", right_on="name", how="left")
         .select(pl.col("label").alias("range"), "cause", "duration_ns")
+        .collect()
     )
 
 
 def open_ranges(named: pl.DataFrame) -> pl.DataFrame:
     """The names of the ranges of pieces, and the `label` of each: the name, or its pattern if several names have it."""
-    names = named.select(pl.col("range").unique().drop_nulls().alias("name"))
-    text = pl.col("name").cast(pl.String)
-    pooled = text.str.replace_all(r"\d+", "#").str.slice(0, LONGEST_NAME)
-    labels = names.with_columns(pooled.alias("label"))
-    several = pl.len().over("label") > 1
-    return labels.with_columns(pl.when(several).then("label").otherwise(text).alias("label"))
+    names = named["range"].unique().drop_nulls()
+    texts = names.cast(pl.String).to_list()
+    patterns = [_NUMBER.sub("#", text)[:LONGEST_NAME] for text in texts]
+    several = {pattern for pattern, count in Counter(patterns).items() if count > 1}
+    labels = [pattern if pattern in several else text for text, pattern in zip(texts, patterns, strict=True)]
+    return pl.DataFrame({"name": names, "label": pl.Series(labels, dtype=pl.String)})
 
 
 def open_frames(named: pl.DataFrame) -> pl.DataFrame:
     """The names of the frames of pieces, each its own label."""
-    frames = named.select(pl.col("frame").unique().drop_nulls().alias("label"))
-    return frames.with_columns(pl.col("label").cast(pl.Categorical()).alias("name"))
+    frames = named["frame"].unique().drop_nulls()
+    return pl.DataFrame({"label": frames, "name": frames.cast(pl.Categorical())})
 
 
 def with_open_share(scope: Scope, table: pl.DataFrame, labels: pl.DataFrame) -> pl.DataFrame | None:
@@ -110,94 +122,128 @@ def with_open_share(scope: Scope, table: pl.DataFrame, labels: pl.DataFrame) -> 
     if not labels.height:
         return None
     end = pl.col("start") + pl.col("duration")
-    host = scope.trace.host.select("kind", "name", "start", end.alias("end"))
-    host = host.filter(one_of("kind", "python", "annotation"))
-    spans = host.join(labels, on="name").select("label", pl.col("start", "end").clip(scope.start, scope.end))
-    spans = spans.sort("start").with_columns(pl.col("end").cum_max().shift(1).over("label").alias("before"))
+    before = pl.col("end").cum_max().shift(1).over("label")
     new = (pl.col("end") - pl.max_horizontal("start", "before")).clip(0)
-    opened = spans.group_by("label").agg((new.sum() / scope.duration).alias("open_share"))
-    return table.join(opened, left_on=table.columns[0], right_on="label", how="left", maintain_order="left")
+    opened = (
+        scope.trace.host.lazy()
+        .filter(one_of("kind", "python", "annotation"))
+        .select("name", "start", end.alias("end"))
+        .join(labels.lazy(), on="name")
+        .select("label", pl.col("start", "end").clip(scope.start, scope.end))
+        .sort("start")
+        .with_columns(before.alias("before"))
+        .group_by("label")
+        .agg((new.sum() / scope.duration).alias("open_share"))
+        .collect()
+    )
+    shares = dict(opened.rows())
+    return table.with_columns(
+        pl.Series(
+            "open_share", [shares.get(label) for label in table.to_series().to_list()], dtype=pl.Float64
+        )
+    )
 
 
 def by_cause(scope: Scope, pieces: pl.DataFrame, calls: Calls) -> tuple[pl.DataFrame, pl.DataFrame | None]:
     """`IdleTables.by_cause` and `IdleTables.by_call`."""
     rows, parts = [], []
-    columns = pieces.select("device_id", "cause", "span_id", "duration_ns", "gap_id")
-    for (device, cause), mine in columns.group_by("device_id", "cause"):
-        ns = mine["duration_ns"]
-        call, several = calls.most(mine["span_id"].fill_null(-1).to_numpy(), ns.to_numpy())
-        total = int(ns.sum())
-        rows.append((device, cause, total, mine["gap_id"].n_unique(), call))
-        parts += [(device, cause, total, part, held, held / total) for part, held in several]
+    spans, ns, gap = (
+        or_none(pieces["span_id"]),
+        *(pieces[name].to_numpy() for name in ("duration_ns", "gap_id")),
+    )
+    found = groups(pieces["device_id"].to_numpy(), pieces["cause"].to_physical().to_numpy())
+    for device, cause, mine in zip(*(key.tolist() for key in found.keys), found.rows(), strict=True):
+        call, several = calls.most(spans[mine], ns[mine])
+        total = int(ns[mine].sum())
+        rows.append((device, CAUSES[cause], total, codes_of(gap[mine])[1].size, call))
+        parts += [(device, CAUSES[cause], total, part, held, held / total) for part, held in several]
     place: Schema = {"device_id": pl.Int64, "cause": pl.String, "total_ns": pl.Int64}
-    order, down = ["device_id", "total_ns", "cause"], [False, True, False]
-    table = pl.DataFrame(rows, schema={**place, "gaps": pl.Int64, "call": pl.String}, orient="row")
     window = scope.duration
-    share = pl.col("total_ns") / window if window else pl.lit(None, dtype=pl.Float64)
-    sums = table.sort(order, descending=down).select(*place, share.alias("share"), "gaps", "call")
+    rows.sort(key=lambda row: (row[0], -row[2], row[1]))
+    parts.sort(key=lambda row: (row[0], -row[2], row[1]))
+    sums = pl.DataFrame(
+        [(*row[:3], row[2] / window if window else None, *row[3:]) for row in rows],
+        schema={**place, "share": pl.Float64, "gaps": pl.Int64, "call": pl.String},
+        orient="row",
+    )
     if not parts:
         return sums, None
     held: Schema = {**place, "call": pl.String, "held": pl.Int64, "share": pl.Float64}
-    several_ = pl.DataFrame(parts, schema=held, orient="row").sort(
-        order, descending=down, maintain_order=True
-    )
+    several_ = pl.DataFrame(parts, schema=held, orient="row")
     return sums, several_.select("device_id", "cause", "call", pl.col("held").alias("total_ns"), "share")
-
-
-def _calls(pieces: pl.DataFrame, calls: Calls, *by: str) -> pl.DataFrame:
-    """The innermost `call` of each group of pieces."""
-    rows = []
-    for key, mine in pieces.group_by(by):
-        spans = mine["span_id"].fill_null(-1).to_numpy()
-        rows.append((*key, calls.innermost(spans, mine["duration_ns"].to_numpy())))
-    schema: Schema = {**{name: pieces.schema[name] for name in by}, "call": pl.String}
-    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def grouped(named: pl.DataFrame, by: str) -> pl.DataFrame:
     """Idle time by one column and cause, with the names of the most idle time first."""
-    total = int(named["duration_ns"].sum())
-    share = pl.col("total_ns") / total if total else pl.lit(None, dtype=pl.Float64)
-    return (
-        named.group_by(by, "cause")
-        .agg(pl.col("duration_ns").sum().alias("total_ns"))
-        .with_columns(pl.col(by).cast(pl.String))
-        .with_columns(share.alias("share"), pl.col("total_ns").sum().over(by).alias("all_ns"))
-        .sort("all_ns", by, "total_ns", "cause", descending=[True, False, True, False], nulls_last=True)
-        .select(by, pl.col("cause").cast(pl.String), "total_ns", "share")
-    )
+    ns = named["duration_ns"].to_numpy()
+    total = int(ns.sum())
+    place, texts = text_codes(named[by])
+    found = groups(place, named["cause"].to_physical().to_numpy())
+    sums = found.sums(ns)
+    of_place = np.bincount(found.keys[0], weights=sums, minlength=len(texts)).tolist()
+    rows = [
+        (texts[place], CAUSES[cause], each, each / total if total else None, of_place[place])
+        for place, cause, each in zip(*(key.tolist() for key in found.keys), sums.tolist(), strict=True)
+    ]
+    rows.sort(key=lambda row: (-row[4], row[0] is None, row[0] or "", -row[2], CAUSES.index(row[1])))
+    schema: Schema = {by: pl.String, "cause": pl.String, "total_ns": pl.Int64, "share": pl.Float64}
+    return pl.DataFrame([row[:4] for row in rows], schema=schema, orient="row")
 
 
 def longest_gaps(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, calls: Calls) -> pl.DataFrame:
     """The longest gaps, each with its largest cause and the largest piece of that cause."""
-    longest = (
-        gaps.with_columns((pl.col("end") - pl.col("start")).alias("duration_ns"))
-        .sort("duration_ns", "start", "gap_id", descending=[True, False, False])
-        .head(LISTED_GAPS)
+    start, length = gaps["start"].to_numpy(), (gaps["end"] - gaps["start"]).to_numpy()
+    longest = falling(-length, start)[:LISTED_GAPS]  # gaps are numbered by their row
+    rank = np.full(gaps.height, -1, dtype=np.int64)
+    rank[longest] = np.arange(longest.size)
+    gap, ns = rank[named["gap_id"].to_numpy()], named["duration_ns"].to_numpy()
+    rows = np.flatnonzero(gap >= 0)
+    rows = rows[falling(-ns[rows], named["start"].to_numpy()[rows])]
+    gap, ns, cause = gap[rows], ns[rows], named["cause"].to_physical().to_numpy()[rows]
+    by_cause_ = groups(gap, cause)
+    held = by_cause_.sums(ns)
+    # Of each gap the cause with the most time, and of that the longest piece.
+    order = falling(by_cause_.keys[0], -held, by_cause_.keys[1])
+    main = order[groups(by_cause_.keys[0][order]).first]
+    chosen = np.full(longest.size, -1, dtype=np.int64)
+    chosen[by_cause_.keys[0][main]] = rows[by_cause_.first[main]]
+    largest = none_to_null(chosen)
+    spans = or_none(named["span_id"])[rows]
+    placed = [
+        calls.innermost(spans[gap == each], ns[gap == each])
+        for each in range(min(longest.size, _PLACED_GAPS))
+    ]
+    few = gaps[longest]
+    activities = scope.activities if scope.on_cpu else scope.trace.device
+    cause_ns = np.full(longest.size, -1, dtype=np.int64)
+    cause_ns[by_cause_.keys[0][main]] = held[main]
+
+    def of_largest(name: str) -> pl.Series:
+        return named[name].gather(largest)
+
+    return pl.DataFrame(
+        {
+            "device_id": few["device_id"],
+            "stream_id": few["stream_id"],
+            "start": few["start"],
+            "duration_ns": length[longest],
+            "cause": of_largest("cause").cast(pl.String),
+            "cause_ns": none_to_null(cause_ns),
+            "operator": of_largest("operator").cast(pl.String),
+            "layer": of_largest("layer"),
+            "frame": of_largest("frame"),
+            "call": pl.Series([*placed, *[None] * (longest.size - len(placed))], dtype=pl.String),
+            "range": of_largest("range").cast(pl.String),
+            "dependency": of_largest("dependency"),
+            "name": _names_of(activities, few["ended_by"]),
+            "activity_id": few["ended_by"],
+        }
     )
-    pieces = named.join(longest.select("gap_id"), on="gap_id", how="semi").sort(
-        "duration_ns", "start", descending=[True, False]
-    )
-    places = [pl.col(name).first() for name in ("operator", "layer", "frame", "range", "dependency")]
-    main = (
-        pieces.group_by("gap_id", "cause", maintain_order=True)
-        .agg(pl.col("duration_ns").sum().alias("cause_ns"), *places)
-        .sort("cause_ns", "cause", descending=[True, False])
-        .unique("gap_id", keep="first", maintain_order=True)
-    )
-    few = longest.head(_PLACED_GAPS).select("gap_id")
-    placed = _calls(pieces.join(few, on="gap_id", how="semi"), calls, "gap_id")
-    rows = scope.activities if scope.on_cpu else scope.trace.device
-    names = rows.select(pl.col("activity_id").alias("ended_by"), "name")
-    return (
-        longest.join(main, on="gap_id", how="left", maintain_order="left")
-        .join(placed, on="gap_id", how="left", maintain_order="left")
-        .join(names, on="ended_by", how="left", maintain_order="left")
-        .select(
-            *("device_id", "stream_id", "start", "duration_ns", pl.col("cause").cast(pl.String), "cause_ns"),
-            pl.col("operator").cast(pl.String),
-            *("layer", "frame", "call", pl.col("range").cast(pl.String), "dependency"),
-            pl.col("name").cast(pl.String),
-            pl.col("ended_by").alias("activity_id"),
-        )
-    )
+
+
+def _names_of(activities: pl.DataFrame, ids: pl.Series) -> pl.Series:
+    """The names of a few activities, null where there is none."""
+    rows = np.flatnonzero(np.isin(activities["activity_id"].to_numpy(), or_none(ids)))
+    few = activities["activity_id", "name"][rows]
+    names = dict(zip(few["activity_id"], few["name"].cast(pl.String), strict=True))
+    return pl.Series([names.get(each) for each in ids], dtype=pl.String)

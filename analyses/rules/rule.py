@@ -14,8 +14,10 @@ from tracekit.analyses.scope import Scope, step_spans
 from tracekit.analyses.stalls import stalled_ns
 from tracekit.facts.units import format_share
 from tracekit.findings import Bound, Severity, Stretches
+from tracekit.groups import falling
 from tracekit.intervals import IntervalSet
 from tracekit.manifest import Manifest
+from tracekit.spans import Int64Array
 from tracekit.trace import one_of
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "by_share",
     "densest",
     "longest",
+    "longest_of",
     "longest_work",
     "of_time",
     "with_flags",
@@ -132,11 +135,21 @@ def longest(rows: pl.DataFrame, *, by: str | None = None, length: str = "duratio
     >>> longest(pl.DataFrame({"start": [1, 5], "duration": [2, 4]}))
     ((5, 9), (1, 3))
     """
-    ranked = rows.select(
-        "start", (pl.col("start") + pl.col(length)).alias("end"), pl.col(by or length).alias("by")
-    )
-    ranked = ranked.sort("by", "start", descending=[True, False], nulls_last=True).head(MOST_STRETCHES)
-    return tuple(ranked.select("start", "end").rows())
+    columns = rows["start", length, by or length] if by else rows["start", length]
+    if any(column.null_count() for column in columns):
+        columns = columns.drop_nulls()
+    start, lengths, *ranks = (column.to_numpy() for column in columns)
+    return longest_of(start, lengths, *(ranks or [lengths]))
+
+
+def longest_of(start: Int64Array, length: Int64Array, by: Int64Array) -> Stretches:
+    """The few of these stretches (ns) with most `by`.
+
+    >>> longest_of(np.array([1, 5]), np.array([2, 4]), np.array([9, 8]))
+    ((1, 3), (5, 9))
+    """
+    few = falling(-by, start)[:MOST_STRETCHES]
+    return tuple(zip(start[few].tolist(), (start[few] + length[few]).tolist(), strict=True))
 
 
 def densest(region: IntervalSet, scope: Scope) -> Stretches:

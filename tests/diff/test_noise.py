@@ -106,7 +106,7 @@ def test_a_warm_up_in_front_of_a_run_changes_nothing() -> None:
     alone, with_it = compare_times(base, new), compare_times(base, [warm])
     assert with_it.new.warm_up == 4
     assert ratio(with_it) == ratio(alone)
-    assert "Not counted: 4 warm-up steps of new." in with_it.notes
+    assert "Not counted: 4 warm-up steps of the new side." in with_it.notes
 
 
 def test_a_slow_first_half_is_no_warm_up() -> None:

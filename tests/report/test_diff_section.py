@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracekit.digest.model import NO_STEP
 from tracekit.facts.units import format_change, format_ns
 from tracekit.report import formats
 from tracekit.report.diff_tables import SCHEMAS
@@ -69,10 +71,33 @@ def test_the_verdict_comes_first(scale: dict[str, float], verdict: str, words: s
 def test_few_steps_are_not_clear() -> None:
     section = planted_sides.section(planted_sides.digest(steps=2), planted_sides.digest({"head": 2}, steps=2))
     assert section.tag == "inconclusive"
-    assert section.answer.endswith("at the median, but so few steps prove nothing.")
+    assert section.answer.endswith("at the median, but fewer than 5 steps on a side prove nothing.")
     assert dict(section.points)["test"].endswith(
         "without an interval; 2 steps of the new side against 2 steps of the base."
     )
+
+
+def test_whole_windows_are_called_windows_everywhere() -> None:
+    """The base has no steps: nothing may speak of steps, and ten steps of the new side are one window, for a gate too."""
+    one = planted_sides.digest(steps=1, name="base")
+    none = pl.lit(NO_STEP, pl.Int64).alias("step")
+    base = replace(one, steps=one.steps.with_columns(none), values=one.values.with_columns(none))
+    new = planted_sides.digest({"head": 2}, steps=10, name="new")
+    section = planted_sides.section(base, new, "3%", "layer:head:3%")
+    text = _render(section, Format.table)
+    assert "The window takes" in section.answer
+    assert "per step" not in text
+    assert "step time" not in text
+    assert " ratio 10." not in text
+    gates = _table(section, "gates").frame
+    assert gates["ratio"].to_list() == pytest.approx([11.4, 20], rel=0.1)
+    assert all("1 window against 1 window" in reason for reason in gates["reason"])
+
+
+def test_the_page_is_called_by_both_sides() -> None:
+    page = _render(_slower(), Format.html)
+    assert "<title>before → after · tracekit report</title>" in page
+    assert "<h1>before → after</h1>" in page
 
 
 def test_a_run_against_itself_has_no_change() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -53,14 +53,16 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     found = explained(cells, parents, names=comparable.names)
     matched = shares_matched(celled, sides[0].side, sides[1].side)
     calls = calls_of_host(rows, nodes, sides[0].side, sides[1].side)
-    teller = Teller(cells, nodes, calls, sides[1].side.facts[0].on_cpu if comparable.kinds else None)
+    on_cpu = sides[1].side.facts[0].on_cpu if comparable.kinds else None
+    per: Literal["step", "window"] = "window" if windows else "step"
+    teller = Teller(cells, nodes, calls, on_cpu, per)
     changes = [teller.change(each) for each in found]
     changes.sort(key=lambda change: (not change.sure, -abs(change.delta), change.title))
     total = sides[1].side.mean - sides[0].side.mean
     return Diff(
         base=sides[0].side,
         new=sides[1].side,
-        per="window" if windows else "step",
+        per=per,
         notes=tuple(notes_of(*sides, comparable, nodes, matched, windows=windows)),
         by=by_dimension(rows, nodes, sides[0].side, sides[1].side),
         calls=calls,

@@ -61,12 +61,11 @@ def compared(
             remedy="name as many of both, or leave --paired out",
         )
     found = diff_of(*([rank for run in side for rank in run] for side in (base, new)))
-    runs = [[step_times(run) for run in side] for side in (base, new)]
-    if found.per == "window":
-        runs = [[run.sum(keepdims=True) for run in side] for side in runs]
+    windows = found.per == "window"
+    runs = [[step_times(run, windows=windows) for run in side] for side in (base, new)]
     return Compared(
         diff=found,
         runs=(runs[0], runs[1]),
         times=compare_times(runs[0], runs[1], paired=paired),
-        judgements=tuple(judge_runs(gates, base, new, paired=paired)),
+        judgements=tuple(judge_runs(gates, base, new, paired=paired, windows=windows)),
     )

@@ -112,10 +112,12 @@ def judge(
     paired: bool = False,
     step_times: tuple[Runs, Runs] | None = None,
     devices: int = 1,
+    per: str = "step",
 ) -> Judgement:
     """Whether two sides keep to a gate; a side is a list of runs, a run the times of its steps in ns, or those of the part.
 
-    With a part, `step_times` are the times of the whole steps of both sides; that of the part is of so many `devices` together.
+    With a part, `step_times` are the times of the whole steps of both sides; that of the part is of so many `devices` together. `per` is what the times
+    are of, in a word.
 
     >>> fast, slow = [100, 101, 99, 100, 102, 98] * 5, [106, 107, 105, 106, 108, 104] * 5
     >>> judge(parse_gate("3%"), [fast], [slow]).outcome, judge(parse_gate("10%"), [fast], [slow]).outcome
@@ -131,7 +133,7 @@ def judge(
     proven = [each for each in grew if each.estimate.p < _PROOF]
     within = [each for each in (median, mean) if each.within]
     if min(change.base.steps, change.new.steps) < FEWEST_STEPS and change.verdict != "same":
-        outcome, shown, why = "inconclusive", median, f"fewer than {FEWEST_STEPS} steps prove nothing"
+        outcome, shown, why = "inconclusive", median, f"fewer than {FEWEST_STEPS} {per}s prove nothing"
     elif proven:
         outcome, shown, why = "failed", proven[0], "the limit is {}, and chance does not explain the growth"
     elif grew:
@@ -140,7 +142,7 @@ def judge(
         outcome, shown, why = "passed", within[0], "the limit is {}, and the change is below it"
     else:
         outcome, shown, why = "inconclusive", median, "the limit is {}, and the interval reaches beyond it"
-    reason = f"{_told(gate, shown, change)}: {why.format(shown.limit)}."
+    reason = f"{_told(gate, shown, change, per)}: {why.format(shown.limit)}."
     return Judgement(gate=gate, outcome=outcome, reason=reason, change=change)
 
 
@@ -176,7 +178,7 @@ class _Figure:
         return f"{100 * self.threshold:g} %"
 
 
-def _told(gate: Gate, figure: _Figure, change: Change) -> str:
+def _told(gate: Gate, figure: _Figure, change: Change, per: str) -> str:
     """What changed, with the interval, the test and the numbers of steps; without its full stop."""
     estimate, grown = figure.estimate, figure.new - figure.base
     by = "" if estimate.ratio is None else f" by {format_share(abs(estimate.ratio - 1))}"
@@ -187,21 +189,21 @@ def _told(gate: Gate, figure: _Figure, change: Change) -> str:
     if estimate.test:
         p = "one-sided p < 0.001" if estimate.p < 0.001 else f"one-sided p = {estimate.p:.3g}"
         facts.append(f"{p}, {estimate.test}")
-    facts.append(" against ".join(_steps(side) for side in (change.base, change.new)))
-    return f"The {figure.word} {_subject(gate)} {verb} ({'; '.join(facts)})"
+    facts.append(" against ".join(_steps(side, per) for side in (change.base, change.new)))
+    return f"The {figure.word} {_subject(gate, per)} {verb} ({'; '.join(facts)})"
 
 
 def _signed(ratio: float) -> str:
     return f"{'−' if ratio < 1 else '+'}{format_share(abs(ratio - 1))}"
 
 
-def _steps(side: StepFigures) -> str:
-    return count_of(side.steps, "step") + (f" of {side.runs} runs" if side.runs > 1 else "")
+def _steps(side: StepFigures, per: str) -> str:
+    return count_of(side.steps, per) + (f" of {side.runs} runs" if side.runs > 1 else "")
 
 
-def _subject(gate: Gate) -> str:
+def _subject(gate: Gate, per: str) -> str:
     if not gate.part:
-        return "step time"
+        return f"{per} time"
     if gate.part in _KINDS:
         return f"{gate.part} time" + (f" ({gate.name})" if gate.name else "")
     return f"time of {gate.part} {gate.name}"
@@ -210,9 +212,12 @@ def _subject(gate: Gate) -> str:
 # -- gates on runs ----------------------------------------------------------------------------------
 
 
-def step_times(run: Sequence[Digest]) -> npt.NDArray[np.int64]:
-    """The times of a run's steps in ns: with several ranks, of the steps that all have, each as long as that of the slowest rank."""
-    return _by_step(run, [one.steps for one in run], pl.col("time_ns").max())
+def step_times(run: Sequence[Digest], *, windows: bool = False) -> npt.NDArray[np.int64]:
+    """The times of a run's steps in ns: with several ranks, of the steps that all have, each as long as that of the slowest rank.
+
+    With `windows` the steps are summed, so that they compare with a run that has none.
+    """
+    return _by_step(run, [one.steps for one in run], pl.col("time_ns").max(), windows=windows)
 
 
 def judge_runs(
@@ -221,35 +226,44 @@ def judge_runs(
     new: Sequence[Sequence[Digest]],
     *,
     paired: bool = False,
+    windows: bool = False,
 ) -> list[Judgement]:
-    """Whether two sides keep to each gate; a side is a list of runs, a run the digests of its ranks.
+    """Whether two sides keep to each gate; a side is a list of runs, a run the digests of its ranks, of which whole `windows` may be compared.
 
     The time of a part is that of all ranks and devices together. Raises UsageError for a gate on something that no run has.
     """
-    sides, found = (base, new), []
-    whole = [[step_times(run) for run in side] for side in sides]
+    sides, found, per = (base, new), list[Judgement](), "window" if windows else "step"
+    whole = [[step_times(run, windows=windows) for run in side] for side in sides]
     for gate in gates:
         if not gate.part:
-            found.append(judge(gate, whole[0], whole[1], paired=paired))
+            found.append(judge(gate, whole[0], whole[1], paired=paired, per=per))
             continue
         digests = [one for side in sides for run in side for one in run]
         if gate.name and not any(_meant(gate, one).height for one in digests):
             names = {name for one in digests for name in _leaves(gate, one)[PARTS[gate.part]].drop_nulls()}
             raise UsageError(f"no step has the {gate.part} {gate.name!r}", remedy=nearest(gate.name, names))
         parts = [
-            [_by_step(run, [_part(gate, one) for one in run], pl.col("ns").sum()) for run in side]
+            [
+                _by_step(run, [_part(gate, one) for one in run], pl.col("ns").sum(), windows=windows)
+                for run in side
+            ]
             for side in sides
         ]
         devices = max(sum(one.facts.devices for one in run) for run in base)
         times = (whole[0], whole[1])
-        found.append(judge(gate, parts[0], parts[1], paired=paired, step_times=times, devices=devices))
+        found.append(
+            judge(gate, parts[0], parts[1], paired=paired, step_times=times, devices=devices, per=per)
+        )
     return found
 
 
-def _by_step(run: Sequence[Digest], frames: Sequence[pl.DataFrame], value: pl.Expr) -> npt.NDArray[np.int64]:
-    """A value of the steps that all ranks have, in order."""
+def _by_step(
+    run: Sequence[Digest], frames: Sequence[pl.DataFrame], value: pl.Expr, *, windows: bool
+) -> npt.NDArray[np.int64]:
+    """A value of the steps that all ranks have, in order; with `windows` their sum."""
     steps = pl.concat(frames).group_by("step").agg(value.alias("value"), pl.len())
-    return steps.filter(pl.col("len") == len(run)).sort("step")["value"].to_numpy()
+    values = steps.filter(pl.col("len") == len(run)).sort("step")["value"].to_numpy()
+    return values.sum(keepdims=True) if windows else values
 
 
 def _leaves(gate: Gate, digest: Digest) -> pl.DataFrame:

@@ -138,7 +138,6 @@ def compare_times(
         found = [same, same]
     elif min(side.steps for side in sides) < FEWEST_STEPS:
         found = [_untested(sides[0].median, sides[1].median), _untested(sides[0].mean, sides[1].mean)]
-        notes.append(f"A side has fewer than {FEWEST_STEPS} steps, which prove nothing.")
     else:
         found = [_estimate(values, stat, share, paired) for stat in (np.median, np.mean)]
         if not several:
@@ -189,14 +188,14 @@ def counted_steps(base: Runs, new: Runs) -> tuple[list[list[Flags]], list[int], 
     dropped = [
         f"{count_of(number, what)} of {name}"
         for what, numbers in (("warm-up step", warm_up), ("outlier", left_out))
-        for name, number in zip(("base", "new"), numbers, strict=True)
+        for name, number in zip(("the base", "the new side"), numbers, strict=True)
         if number
     ]
     notes = [f"Not counted: {', '.join(dropped)}."] if dropped else []
     if keep and any(hits):
         why = "too many to be disturbances" if often else "more uneven than chance"
-        of = [f"{hit:,} of {size:,} steps of" for hit, size in zip(hits, steps, strict=True)]
-        notes.append(f"Outliers count, as they are {why}: {of[0]} base, {of[1]} new.")
+        of = [f"{hit:,} of {size:,} steps" for hit, size in zip(hits, steps, strict=True)]
+        notes.append(f"Outliers count, as they are {why}: {of[0]} of the base, {of[1]} of the new side.")
     return which, warm_up, left_out, notes
 
 

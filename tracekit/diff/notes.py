@@ -10,7 +10,7 @@ import polars as pl
 from tracekit.diff.layers import Nodes
 from tracekit.diff.matching import Comparable
 from tracekit.diff.pool import Pool
-from tracekit.facts.units import count_of, format_ns, format_share
+from tracekit.facts.units import count_of, format_ns, format_share, listed
 
 __all__ = ["notes_of"]
 
@@ -28,8 +28,9 @@ _SETTINGS: Final = {
     "parallel": "parallelism",
     "size": "size",
 }
-_VERSIONS: Final = ("torch", "cuda", "cudnn", "hip", "transformers")
-_UNLIKE: Final = 0.2
+_VERSIONS: Final = {name: name for name in ("torch", "cuda", "cudnn", "hip", "transformers")}
+UNLIKE: Final = 0.6
+"""If less of the work has a counterpart, in the mean over both sides, they are called different programs."""
 
 
 def notes_of(
@@ -37,15 +38,10 @@ def notes_of(
 ) -> Iterator[str]:
     """The notes, the most important first."""
     sides = (base, "base"), (new, "new side")
-    alone = matched.filter(pl.col("how") == "none")
-    shares = (float(alone["base_share"].sum()), float(alone["new_share"].sum()))
-    if min(shares) > 1 - _UNLIKE:
-        yield (
-            f"Only {format_share(1 - min(shares))} of the work of either side has a counterpart on the other: these look like "
-            "different programs, and a list of their changes says little."
-        )
+    per = "window" if windows else "step"
+    yield from _unlike(base, new, comparable, matched)
     if windows:
-        without = " and ".join(name for pool, name in sides if not pool.side.has_steps)
+        without = " and the ".join(name for pool, name in sides if not pool.side.has_steps)
         yield f"The {without} {'have' if ' and ' in without else 'has'} no steps, so whole windows are compared."
     if not comparable.kinds:
         yield (
@@ -53,23 +49,39 @@ def notes_of(
             "kernel, and waiting has other causes."
         )
     elif not comparable.names:
-        yield "Most kernels have other names on the other device, so they are compared by layer, operator and shapes."
+        operators = all(
+            pool.leaves.filter(pl.col("kind") == "compute")["operator"].count() for pool, _ in sides
+        )
+        told = {"layer": comparable.layers, "operator": operators, "shapes": operators and comparable.shapes, "category": not operators}  # fmt: skip
+        common = listed([name for name, there in told.items() if there])
+        yield f"Most kernels have other names on the other device, so they are compared by {common}."
     for what, has in (("layers", _has_layers), ("shapes of inputs", _has_shapes)):
         lacking = [name for pool, name in sides if not has(pool)]
         if lacking:
             both = " and the ".join(lacking)
             yield f"The {both} {'have' if len(lacking) > 1 else 'has'} no {what}, so these are not compared."
-    if not comparable.layers and _has_layers(base) and _has_layers(new):
-        yield "The layers of the two sides have nothing in common, so layers are not compared."
     if nodes.prefix is not None:
         name = {"base": "base", "new": "new side"}[nodes.prefix[0]]
         yield f"The layers of the {name} stand below {nodes.prefix[1]}; they are matched without it."
-    yield from _differences(base, new)
-    yield from _pooling(sides)
+    yield from _differences(base, new, windows=windows)
+    yield from _pooling(sides, per)
     if min(base.side.count, new.side.count) < 2:
+        yield (f"With one {per} on a side nothing shows how much times vary, so small changes may be chance.")
+
+
+def _unlike(base: Pool, new: Pool, comparable: Comparable, matched: pl.DataFrame) -> Iterator[str]:
+    """Whether the sides look like different programs: by their layers, else by how much of their work has a counterpart."""
+    alone = matched.filter(pl.col("how") == "none")
+    shares = [1 - float(alone[f"{side}_share"].sum()) for side in ("base", "new")]
+    programs = [{one.workload for one in side.side.facts} for side in (base, new)]
+    same = programs[0] == programs[1] != {""}
+    if not comparable.layers and _has_layers(base) and _has_layers(new):
+        looks = "These look like different models: the" if not same else "The"
+        yield f"{looks} layers of the two sides have nothing in common, so layers are not compared."
+    elif sum(shares) / 2 < UNLIKE and not same:
         yield (
-            f"With one {'window' if windows else 'step'} on a side, nothing tells noise: changes that are small for their place "
-            "may be chance."
+            f"These look like different programs: only {format_share(shares[0])} of the work of the base, and {format_share(shares[1])} of "
+            "that of the new side, has a counterpart on the other. So a list of changes says little."
         )
 
 
@@ -81,7 +93,7 @@ def _has_shapes(pool: Pool) -> bool:
     return bool(pool.leaves["shapes"].is_not_null().any())
 
 
-def _differences(base: Pool, new: Pool) -> Iterator[str]:
+def _differences(base: Pool, new: Pool, *, windows: bool) -> Iterator[str]:
     """Devices, settings, versions, samples."""
     facts = base.side.facts, new.side.facts
     devices = [", ".join(dict.fromkeys(one.device for one in side if one.device)) for side in facts]
@@ -90,28 +102,29 @@ def _differences(base: Pool, new: Pool) -> Iterator[str]:
     models = [", ".join(dict.fromkeys(one.workload for one in side if one.workload)) for side in facts]
     if all(models) and models[0] != models[1]:
         yield f"The base ran {models[0]}, the new side {models[1]}."
-    for key, name in _SETTINGS.items():
-        values = [{one.settings[key] for one in side if key in one.settings} for side in facts]
-        if all(len(each) == 1 for each in values) and values[0] != values[1]:
-            told = ["not set" if each is None else each for (each,) in values]
-            yield f"Setting: {name} {told[0]} in the base, {told[1]} in the new side."
+    for what, names, of in (("Settings", _SETTINGS, "settings"), ("Versions", _VERSIONS, "versions")):
+        told = []
+        for key, name in names.items():
+            values = [{of_run[key] for one in side if key in (of_run := getattr(one, of))} for side in facts]
+            if all(len(each) == 1 for each in values) and values[0] != values[1]:
+                told.append(f"{name} {' → '.join('not set' if each is None else str(each) for (each,) in values)}")  # fmt: skip
+        if told:
+            yield f"{what} differ: {', '.join(told)}."
+    if windows:
+        return
     samples = [{one.samples_per_step for one in side} for side in facts]
     before, after = (each.pop() if len(each) == 1 else None for each in samples)
     if before and after and before != after:
         yield (
-            f"A step has {count_of(before, 'sample')} in the base and {after:,} in the new side: "
+            f"A step has {count_of(before, 'sample')} in the base and {after:,} on the new side: "
             f"{format_ns(base.side.mean_ns / before)} and {format_ns(new.side.mean_ns / after)} per sample."
         )
-    for key in _VERSIONS:
-        found = [{one.versions[key] for one in side if key in one.versions} for side in facts]
-        if all(len(each) == 1 for each in found) and found[0] != found[1]:
-            yield f"{key} is {found[0].pop()} in the base, {found[1].pop()} in the new side."
 
 
-def _pooling(sides: tuple[tuple[Pool, str], ...]) -> Iterator[str]:
+def _pooling(sides: tuple[tuple[Pool, str], ...], per: str) -> Iterator[str]:
     for pool, name in sides:
         processes = len(pool.side.facts)
         if processes > 1:
-            yield f"The {name} is {processes} processes; every step of each weighs the same."
+            yield f"The {name} has {processes} processes; every {per} of each weighs the same."
         if pool.side.unit > 1:
             yield f"Times of the {name} are means over the devices of each process."

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, Literal
 
-import msgspec
 import numpy as np
 import polars as pl
 
 from tracekit.diff.cells import Cells
 from tracekit.diff.explain import Found
+from tracekit.diff.inputs import inputs_told, types_told
 from tracekit.diff.layers import Nodes
 from tracekit.diff.model import Change, ChangeKind
-from tracekit.facts.stack_names import NO_LAYERS
+from tracekit.facts.stack_names import DATA_LAYER, NO_LAYERS
 from tracekit.facts.units import format_ns
 from tracekit.names import category_name, shorten_name
 from tracekit.verdict.idle_words import IDLE_PHRASES
@@ -23,7 +23,6 @@ from tracekit.verdict.idle_words import IDLE_PHRASES
 __all__ = ["Teller"]
 
 _LONGEST: Final = 80
-_MOST_INPUTS: Final = 3
 _NEARLY: Final = 0.95
 _PLACE: Final = ("phase", "type", "operator", "category", "name", "shapes", "dtypes")
 _PHASES: Final = {
@@ -35,7 +34,6 @@ _PHASES: Final = {
     "set_up": "the set-up",
     "other": "work outside the phases",
 }
-_DTYPES: Final = {"float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
 _OTHER_CAUSES: Final = {
     "dependency": "for work on other streams",
     "kernel_gap": "in short gaps between kernels",
@@ -84,6 +82,8 @@ class Teller:
     """`Diff.calls`."""
     on_cpu: bool | None
     """None: one side."""
+    per: Literal["step", "window"]
+    """What times are of."""
 
     def change(self, found: Found) -> Change:
         """The change with its title."""
@@ -106,7 +106,8 @@ class Teller:
             base_calls,
             new_calls,
         )
-        title = self._idle(told) if found.kind == "idle" else self._called(told) if "calls" in found.kind else _TITLES[found.kind](told)  # fmt: skip
+        own = {"idle": self._idle, "more_calls": self._called, "fewer_calls": self._called, "added": self._alone, "removed": self._alone}  # fmt: skip
+        title = own[found.kind](told) if found.kind in own else _TITLES[found.kind](told)
         return Change(
             kind=found.kind,
             delta=found.delta,
@@ -133,6 +134,9 @@ class Teller:
             value, ns = sums.agg(pl.col("size").sum()).sort("size", "value", descending=True).row(0)
             if value is not None and ns >= least:
                 place[column] = str(value)
+        if (rows["how"] == "category").any():  # other operators and kernels stand in one cell there
+            place.pop("operator", None)
+            place.pop("name", None)
         node = found.node if found.node >= 0 else self._common(rows["node"])
         if node >= 0:
             place["layer"] = self.nodes.frame["path"][node]
@@ -165,13 +169,24 @@ class Teller:
 
     def _called(self, told: _Told) -> str:
         after, before = _number(told.new_calls), _number(told.base_calls)
-        what = (
-            "times"
-            if self.on_cpu or "name" in told.by or told.place.get("category") == "memcpy"
-            else "kernels"
-        )
+        what = "times" if self._single(told) else "kernels"
         what = what.removesuffix("s") if after == "1" else what
-        return f"{told.where} {'run' if told.plural else 'runs'} {after} {what} per step, not {before} {told.signed}"
+        return f"{told.where} {'run' if told.plural else 'runs'} {after} {what} per {self.per}, not {before} {told.signed}"
+
+    def _single(self, told: _Told) -> bool:
+        """Whether the work is called as often as something of it runs: operators on processors, one kernel, copies."""
+        return self.on_cpu is not False or "name" in told.by or told.place.get("category") == "memcpy"
+
+    def _alone(self, told: _Told) -> str:
+        """Work that only one side has."""
+        new = told.kind == "added"
+        calls = _number(told.new_calls if new else told.base_calls)
+        what = "call" if self._single(told) else "kernel"
+        often = f": {calls} {what}{'' if calls == '1' else 's'} per {self.per}"
+        often = "" if told.by in (("layer",), ("rest",), ()) else often
+        return (
+            f"{told.where} {'are' if told.plural else 'is'} {'new' if new else 'gone'}{often} {told.signed}"
+        )
 
     def _idle(self, told: _Told) -> str:
         cause, longer = told.place.get("cause", ""), told.delta > 0
@@ -189,7 +204,7 @@ class Teller:
             lead = self._more_often(told.place["name"])
         if "operator" in told.place:
             text += f" in {told.place['operator']}"
-        if "layer" in told.place:
+        if "layer" in told.place and (told.place["layer"], cause) != (DATA_LAYER, "data_loading"):
             text += f" in {_layer(told.place)}"
         return lead + text
 
@@ -200,7 +215,7 @@ class Teller:
         if more in ("0", "−0"):
             return ""
         often = {"1": "once"}.get(more.removeprefix("−"), f"{more.removeprefix('−')} times")
-        return f"{name} is called {often} {'less' if more.startswith('−') else 'more'} per step; "
+        return f"{name} is called {often} {'less' if more.startswith('−') else 'more'} per {self.per}; "
 
 
 # -- where ------------------------------------------------------------------------------------------
@@ -221,10 +236,12 @@ def _subject(found: Found, place: dict[str, str], layers: int) -> str:
     if found.by in (("pair",), ("cell",)):
         by = set(place) & {"operator", "name", "layer"} or set(place) & {"category"}
     during = f" in {_PHASES[place['phase']]}" if "phase" in by else ""
+    if during and "category" in by and place["category"] == place["phase"]:
+        during = ""
     if by & {"operator", "name"}:
         head = place["operator"] if "operator" in by else shorten_name(place["name"], _LONGEST)
     elif "category" in by:
-        head = category_name(place["category"])
+        head = "the optimizer" if place["category"] == "optimizer" else category_name(place["category"])
     elif "layer" in by:
         return _layer(place) + during
     elif "type" in by:
@@ -232,7 +249,7 @@ def _subject(found: Found, place: dict[str, str], layers: int) -> str:
     else:
         return during.removeprefix(" in ") or "all work"
     if "layer" in place:
-        head += f" in {_layer(place)}"
+        head += f" in {_layer(place)}" if _layer(place) != head else ""
     elif "type" in by:
         head += f" in layers of type {place['type']}"
     elif layers > 1:
@@ -253,14 +270,6 @@ def _slower(told: _Told) -> str:
     )
     takes = f"{'take' if told.plural else 'takes'} {told.amount} {'longer' if longer else 'less'}"
     return f"{told.where} {takes}: the same calls take {how}"
-
-
-def _alone(told: _Told) -> str:
-    """Work that only one side has."""
-    new = told.kind == "added"
-    calls = _number(told.new_calls if new else told.base_calls)
-    often = "" if told.by in (("layer",), ("rest",), ()) else f", {calls} per step"
-    return f"{told.where} {'are' if told.plural else 'is'} {'new' if new else 'gone'}{often} {told.signed}"
 
 
 def _replaced(told: _Told) -> str:
@@ -289,15 +298,13 @@ def _retyped(told: _Told) -> str:
 
 
 def _reshaped(told: _Told) -> str:
-    shapes = "" if told.before is None or told.after is None else f": {_inputs(told.before, told.after)}"
+    shapes = "" if told.before is None or told.after is None else f": {inputs_told(told.before, told.after)}"
     return f"{told.where} {'have' if told.plural else 'has'} inputs of other shapes{shapes} {told.signed}"
 
 
 _TITLES: Final[dict[str, Callable[[_Told], str]]] = {
     "slower": _slower,
     "faster": _slower,
-    "added": _alone,
-    "removed": _alone,
     "kernel": _replaced,
     "dtype": _retyped,
     "shape": _reshaped,
@@ -319,9 +326,9 @@ def _number(count: float) -> str:
 def _exchanged(found: Found, rows: pl.DataFrame) -> tuple[str | None, str | None]:
     """What stood in the place of what now, if that is one thing in all cells."""
     if found.kind == "dtype":
-        told = {_types(*pair) for pair in rows.select("base_dtypes", "new_dtypes").cast(pl.String).rows()}
+        told = {types_told(*pair) for pair in rows.select("base_dtypes", "new_dtypes").cast(pl.String).rows()}
         return told.pop() if len(told) == 1 else (None, None)
-    if found.kind == "shape" and (rows["leaves"] > 2).any():
+    if (rows["leaves"] > 2).any():  # of several on a side none stands for one other
         return None, None
     for column in {"kernel": ("name", "operator"), "shape": ("shapes",)}.get(found.kind, ()):
         pairs = rows.select(f"base_{column}", f"new_{column}").cast(pl.String).unique()
@@ -331,38 +338,3 @@ def _exchanged(found: Found, rows: pl.DataFrame) -> tuple[str | None, str | None
         if before != after:
             return before, after
     return None, None
-
-
-def _list(text: str | None) -> list[object]:
-    """The inputs that a text of shapes or types lists."""
-    try:
-        return msgspec.json.decode(text or "[]", type=list[object])
-    except msgspec.DecodeError:
-        return [text]
-
-
-def _types(before: str | None, after: str | None) -> tuple[str | None, str | None]:
-    """The types that differ: `fp32` and `bf16`."""
-    both = zip(_list(before), _list(after), strict=False)
-    pairs = dict.fromkeys((str(old), str(new)) for old, new in both if old != new)
-    if not pairs:
-        return before, after
-    old, new = (
-        " and ".join(dict.fromkeys(_DTYPES.get(each, each) for each in side))
-        for side in zip(*pairs, strict=True)
-    )
-    return old, new
-
-
-def _inputs(before: str, after: str) -> str:
-    """`input 1 is 128 × 64, not 32 × 64`."""
-    old, new = _list(before), _list(after)
-    if len(old) != len(new):
-        return f"{len(new)} inputs, not {len(old)}"
-    both = enumerate(zip(old, new, strict=True), 1)
-    told = [f"input {number} is {_size(b)}, not {_size(a)}" for number, (a, b) in both if a != b]
-    return ", ".join(told[:_MOST_INPUTS])
-
-
-def _size(shape: object) -> str:
-    return " × ".join(str(each) for each in shape) or "a scalar" if isinstance(shape, list) else str(shape)

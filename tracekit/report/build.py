@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from tracekit.analyses.parts import conservation
-from tracekit.analyses.registry import BUILT_IN, Analysis, analyses, no_analysis
+from tracekit.analyses.registry import BUILT_IN, ON_REQUEST, Analysis, analyses, no_analysis
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import run
 from tracekit.analyses.scope import Scope, Window, select
@@ -28,7 +28,7 @@ from tracekit.verdict.decide import VERDICT_NEEDS, decide
 
 __all__ = ["build_report", "build_section"]
 
-_BUILT_IN: Final = frozenset(analysis.name for analysis in BUILT_IN)
+_BUILT_IN: Final = frozenset(analysis.name for analysis in (*BUILT_IN, *ON_REQUEST))
 
 
 def build_report(
@@ -54,6 +54,7 @@ def build_report(
     if top is not None and top < 1:
         raise UsageError(f"--top {top} leaves nothing to show", remedy="use 1 or more")
     registered, broken = _registered()
+    registered = (*registered, *(one for one in ON_REQUEST if one.name in (only or ())))
     names = [analysis.name for analysis in registered]
     unknown = [name for name in only or () if name not in names]
     if unknown:
@@ -104,7 +105,7 @@ def build_section(trace: Trace, name: str, *, scope: Scope | None = None, top: i
 
     Raises UsageError when no analysis has this name.
     """
-    registered, _ = _registered()
+    registered = (*_registered()[0], *ON_REQUEST)
     analysis = next((a for a in registered if a.name == name), None)
     if analysis is None:
         raise no_analysis(name, [a.name for a in registered])

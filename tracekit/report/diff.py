@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from tracekit.diff.compared import Compared
-from tracekit.diff.noise import Change, Estimate, StepFigures
+from tracekit.diff.model import Side
+from tracekit.diff.noise import FEWEST_STEPS, Change, Estimate, StepFigures
 from tracekit.facts.units import count_of, format_change, format_ns, format_share
-from tracekit.names import clean
+from tracekit.names import clean, shorten_name
 from tracekit.report.diff_figures import diff_figures
 from tracekit.report.diff_tables import diff_tables
 from tracekit.report.format import format_number
@@ -17,7 +18,8 @@ from tracekit.report.model import Section
 __all__ = ["diff_section"]
 
 _MOST_TOLD: Final = 6
-"""Changes that have a sentence; the table has all."""
+"""So many of the largest changes have a sentence; the table has all."""
+_LONGEST_NAME: Final = 48
 _TWICE: Final = 2
 _LEAST_P: Final = 0.001
 
@@ -28,11 +30,19 @@ def diff_section(found: Compared) -> Section:
         "diff",
         "What changed from base to new, and is it more than noise?",
         _answer(found),
+        title=clean(" → ".join(map(_called, (found.diff.base, found.diff.new)))),
         tag=found.times.verdict,
         points=tuple((label, clean(text)) for label, text in _points(found)),
         tables=tuple(diff_tables(found)),
         figures=tuple(diff_figures(found)),
     )
+
+
+def _called(side: Side) -> str:
+    """The name of the first run of a side, and how many more it has."""
+    names = list(dict.fromkeys(one.name for one in side.facts))
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{shorten_name(names[0], _LONGEST_NAME)}{more}"
 
 
 def _answer(found: Compared) -> str:
@@ -54,13 +64,14 @@ def _headline(found: Compared) -> str:
     what = "A step" if found.diff.per == "step" else "The window"
     times, ratio = found.times, found.times.median.ratio
     base, new = format_ns(times.base.median), format_ns(times.new.median)
-    against = f"{new} instead of {base} at the median"
+    several = max(times.base.steps, times.new.steps) > 1
+    against = f"{new} instead of {base}{' at the median' if several else ''}"
     if found.unchanged:
         return f"Nothing changed: {what.lower()} takes {new} on both sides at the median, and all parts of it take as long."
     if times.verdict == "same":
         return f"{what} takes as long as before: {new} against {base} at the median."
     if times.median.low is None:
-        return f"{what} takes {against}, but so few {found.diff.per}s prove nothing."
+        return f"{what} takes {against}, but fewer than {FEWEST_STEPS} {found.diff.per}s on a side prove nothing."
     if times.verdict == "inconclusive" or ratio is None:
         return f"It is not clear whether {what.lower()} takes longer or shorter: {new} against {base} at the median."
     return f"{what} takes {_longer(ratio)}: {against}."
@@ -84,10 +95,12 @@ def _points(found: Compared) -> Iterator[tuple[str, str]]:
             f"The mean {diff.per} went from {format_ns(diff.base.mean_ns)} to {format_ns(diff.new.mean_ns)} "
             f"({format_change(diff.change_ns)}); what follows sums to this.",
         )
-    for change in diff.changes[:_MOST_TOLD]:
+    largest = sorted(diff.changes, key=lambda change: -abs(change.delta))[:_MOST_TOLD]
+    for change in diff.changes:
         # What the spread of the steps explains too comes after what it does not.
-        yield ("change" if change.sure else "maybe"), change.title
-    others = diff.changes[_MOST_TOLD:]
+        if change in largest:
+            yield ("change" if change.sure else "maybe"), change.title
+    others = [change for change in diff.changes if change not in largest]
     if rest := float(diff.rest + sum(change.delta for change in others)):
         more = (
             f"{count_of(len(others), 'more change')}, and what no change explains"
@@ -107,7 +120,8 @@ def _test(times: Change, per: str) -> str:
     steps = f"{_steps(new, per)} of the new side against {_steps(base, per)} of the base"
     if middle.ratio is None:
         return f"The median of the base is 0, so there is no ratio; {steps}."
-    ratio = f"Ratio of the medians {format_number(middle.ratio)}"
+    figures = "medians" if max(base.steps, new.steps) > 1 else "times"
+    ratio = f"Ratio of the {figures} {format_number(middle.ratio)}"
     if middle.low is None or middle.high is None:
         return f"{ratio}, without an interval; {steps}."
     way, chance = ("slower", middle.p) if middle.ratio >= 1 else ("faster", 1 - middle.p)

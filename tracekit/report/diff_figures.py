@@ -58,8 +58,9 @@ def diff_figures(found: Compared) -> Iterator[Figure]:
         if times
     ]
     if len(series) > 1 and any(len(times) > 1 for _, times in sides):
-        data = {"unit": "ns", "ends": ["first step", "last step"], "series": series}
-        yield Figure("step_times", "Times of the steps in order", "line", data)
+        per = found.diff.per
+        data = {"unit": "ns", "ends": [f"first {per}", f"last {per}"], "series": series}
+        yield Figure("step_times", f"Times of the {per}s in order", "line", data)
 
 
 def _kernel_leaves(diff: Diff) -> Iterator[tuple[tuple[str, ...], float, float]]:

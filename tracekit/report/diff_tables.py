@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -121,12 +121,13 @@ def diff_tables(found: Compared) -> Iterator[Table]:
 
     Every time is per step. Those of a dimension sum to the change of the mean step, of `idle` and `communication` to that of their part.
     """
-    steps = ("side", "name", "steps", "median_ns", "mean_ns", "p95_ns", "min_ns", "max_ns")
     diff, times, nothing = found.diff, found.times, found.unchanged
-    yield _table("steps", f"Times of {diff.per}s", _step_times(found), steps)
-    yield _table(
-        "ratios", "Ratio of new to base", _ratios(times), ("name", "ratio", "low", "high", "p", "test")
-    )
+    several = max(times.base.steps, times.new.steps) > 1
+    spread = ("median_ns", "mean_ns", "p95_ns", "min_ns", "max_ns") if several else ("mean_ns",)
+    titles = {"steps": f"{diff.per}s", **({} if several else {"mean_ns": "time"})}
+    yield _table("steps", f"Times of {diff.per}s", _step_times(found), ("side", "name", "steps", *spread), titles)  # fmt: skip
+    ratio = ("name", "ratio", "low", "high", "p", "test")
+    yield _table("ratios", "Ratio of new to base", _ratios(times), ratio, detail=not several)
     gated = ("gate", "outcome", "ratio", "low", "high", "p")
     yield _table("gates", "Gates", _gates(found), gated)
     if (diff.by["layer"]["depth"] > 0).any():
@@ -139,7 +140,8 @@ def diff_tables(found: Compared) -> Iterator[Table]:
         told = not nothing and dimension != "type" and not (on_cpu and dimension == "name")
         yield _by(diff, dimension, title, shares=shares, detail=not told)
     title = "Calls of the host that wait, allocate or load code"
-    short = ("category", "name", "base_calls", "new_calls", "delta_ns", "base_ns", "new_ns")
+    alike = () if diff.calls.select("category", "name").is_unique().all() else ("operator",)
+    short = ("category", "name", *alike, "base_calls", "new_calls", "delta_ns", "base_ns", "new_ns")
     yield _table("calls", title, diff.calls, short, summed=True, detail=nothing)
     yield _table("changes", "Changes", _changes(diff), ("delta_ns", "kind", "title", "sure"), detail=True)
     matched = ("how", "base_ns", "new_ns", "base_share", "new_share")
@@ -225,6 +227,7 @@ def _table(
     title: str,
     rows: pl.DataFrame | list[dict[str, Any]],
     short: tuple[str, ...],
+    titles: Mapping[str, str] = {},
     *,
     summed: bool = False,
     detail: bool = False,
@@ -234,7 +237,7 @@ def _table(
     frame = pl.DataFrame(rows, schema) if isinstance(rows, list) else rows
     frame = frame.select(pl.col(key).cast(kind) for key, kind in schema.items())
     return replace(
-        table_of(name, title, frame, short, *_COLUMNS),
+        table_of(name, title, frame, short, {**_COLUMNS[0], **titles}, _COLUMNS[1]),
         hidden=tuple(key for key in ("base_sum", "new_sum") if key in schema),
         summed=summed,
         detail=detail,

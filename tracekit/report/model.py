@@ -136,7 +136,7 @@ class Figure:
 class Section:
     """What one analysis found. `not_captured` says what the profile lacks and which flag captures it.
 
-    A `tag` of a word or two stands before the answer; the `points` below it are pairs of a label and a text. `error` is the one line of an analysis from another package that failed; None otherwise.
+    A page of its own is called `title`, without one by the `name`. A `tag` of a word or two stands before the answer; the `points` below it are pairs of a label and a text. `error` is the one line of an analysis from another package that failed; None otherwise.
     """
 
     name: str
@@ -148,6 +148,7 @@ class Section:
     scalars: dict[str, Scalar] = field(default_factory=dict)
     figures: tuple[Figure, ...] = ()
     error: str | None = None
+    title: str = ""
     tag: str = ""
     points: tuple[tuple[str, str], ...] = ()
 

@@ -94,11 +94,11 @@ def _by(ratio: float) -> str:
 
 
 def _parts(change: Change) -> str:
-    named = [
-        (f"idle time ({cause_name(name[5:])})" if name.startswith("idle ") else category_name(name), ns)
-        for name, ns in change.parts
-    ]
-    return ", ".join(f"{name} by {'+' if ns > 0 else '−'}{format_ns(abs(ns))}" for name, ns in named)
+    return ", ".join(f"{_part(name)} by {'+' if ns > 0 else '−'}{format_ns(abs(ns))}" for name, ns in change.parts)  # fmt: skip
+
+
+def _part(name: str) -> str:
+    return f"idle time ({cause_name(name[5:])})" if name.startswith("idle ") else category_name(name)
 
 
 def _differs(change: Change) -> str:
@@ -126,9 +126,7 @@ def _tables(trend: Trend) -> Iterator[Table]:
     frame = trend.table.drop("when_ns").insert_column(1, recorded).with_columns(change)
     yield table_of("runs", "Runs, the last first", frame.reverse(), _RUNS, _TITLES, _UNITS)
     parts = trend.categories.reverse()
-    titles = {
-        name: category_name(clean(name).removesuffix("_ns").replace("_", " ")) for name in parts.columns
-    }
+    titles = {name: _part(clean(name).removesuffix("_ns")) for name in parts.columns}
     yield table_of("categories", "Mean time in a step", parts, titles=titles)
 
 

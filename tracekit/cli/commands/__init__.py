@@ -11,14 +11,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from tracekit.analyses.registry import BUILT_IN
+from tracekit.analyses.registry import BUILT_IN, ON_REQUEST
 
 if TYPE_CHECKING:
     from typer import Typer
 
 __all__ = ["COMMANDS", "QUESTIONS", "function_of"]
 
-QUESTIONS: Final[Mapping[str, str]] = {one.name: one.question for one in BUILT_IN}
+QUESTIONS: Final[Mapping[str, str]] = {one.name: one.question for one in (*BUILT_IN, *ON_REQUEST)}
 """The help of the commands of single analyses."""
 
 COMMANDS: Final[Mapping[str, str]] = {
@@ -26,6 +26,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "info": "Show what a file holds.",
     "doctor": "Show the defects of a file.",
     **QUESTIONS,
+    "what-if": "Predict how long a step would take after a change.",
     "analysis": "Run an analysis that an installed package adds.",
     "diff": "Compare two runs: what changed, and whether it is noise.",
     "view": "Open a trace in Perfetto, or its report in a browser.",
@@ -39,6 +40,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "trajectory": "Show how performance moves along a setting of a sweep.",
     "compare": "Compare devices over models.",
     "scaling": "Show how a program scales over its runs on 1, 2, 4 … ranks.",
+    "predict": "Predict the time of a run that was not measured.",
     "trend": "Show how step times moved over many runs.",
     "machine": "Measure how fast this machine computes and moves data.",
     "xsp": "Show XSP's analyses of a model, its layers and kernels.",

@@ -100,6 +100,11 @@ class Structural:
         law, logs = fit(measured, choose(measured))
         return StructuralFit(law, logs, runs.description.seconds)
 
+    def refit(self, runs: Runs, like: StructuralFit) -> StructuralFit:
+        """Fit the form of the law that another fit chose."""
+        law, logs = fit(measured_of(runs), like.law.form)
+        return StructuralFit(law, logs, runs.description.seconds)
+
     def restore(self, state: Mapping[str, Any]) -> StructuralFit:
         """The fitted model of a state. Raises ValueError, KeyError or TypeError for one that is none."""
         names, form = tuple(state["names"]), state["form"]

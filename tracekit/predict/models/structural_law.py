@@ -33,6 +33,7 @@ PARAMETERS: Final[dict[str, Parameter]] = {
     "load": Parameter("s", "of one thread, to load a sample"),
     "collate": Parameter("", "of that time, what only one thread can do: to put a sample into its batch"),
     "growth": Parameter("", "how that part grows with the batch, as an exponent"),
+    "epoch": Parameter("iterations", "of the usual batch, of which one does not overlap with loading"),
     "sample": Parameter("s", f"to compute a sample, {_ON_DEVICE}"),
     "sample_layer": Parameter("s", f"to compute a sample, {_ON_DEVICE}, for each layer"),
     "sample_fixed": Parameter("s", "to compute a sample, whatever the peak of the device"),
@@ -47,7 +48,9 @@ PARAMETERS: Final[dict[str, Parameter]] = {
 }
 GROUPS: Final[dict[str, str]] = {
     "device": "computing takes this often as long as its peak says",
+    "step": "what a batch's size does not change takes this often as long as its peak says",
     "machine": "loading takes this often as long as on the others",
+    "start": "starting takes this often as long as on the others",
     "network": "computing takes this often as long as for the others",
 }
 """What has a factor for each of its values that was measured; a value that was not has 1."""
@@ -106,7 +109,9 @@ def jobs_of(runs: Runs) -> Jobs:
         gflops=peaks,
         levels={
             "device": np.array(named, dtype=np.str_),
+            "step": np.array(named, dtype=np.str_),
             "machine": np.array(runs.names("machine"), dtype=np.str_),
+            "start": np.array(runs.names("machine"), dtype=np.str_),
             "network": np.array(network, dtype=np.str_),
         },
     )
@@ -173,8 +178,9 @@ class Law:
         work = local if np.isnan(self.flops) else jobs.flops / self.flops / jobs.gpus
         slowness = REFERENCE_GFLOPS / np.where(np.isnan(jobs.gflops), self.gflops, jobs.gflops)
         fixed = of("step") + of("step_layer") * jobs.layers
-        device = slowness * ((of("sample") + of("sample_layer") * jobs.layers) * work + fixed)
-        device = factor("network") * (factor("device") * device + of("sample_fixed") * work)
+        device = slowness * factor("device") * (of("sample") + of("sample_layer") * jobs.layers) * work
+        device = device + slowness * factor("step") * fixed
+        device = factor("network") * (device + of("sample_fixed") * work)
         host = of("host") + of("host_device") * further
         exposed = np.zeros_like(device)
         if "load" in at:
@@ -182,8 +188,9 @@ class Law:
             alone = of("collate") * (loaded / self.batch) ** (of("growth") - 1)
             loading = factor("machine") * of("load") * loaded * (1 / jobs.threads + alone)
             exposed = _longer(device + host, loading, of("overlap")) - device - host
+            exposed = exposed + loaded / self.batch / of("epoch") * (device + host)
         sync = (further > 0) * (of("sync") + of("scatter") * jobs.batch) + of("sync_device") * further
-        start = of("start") + of("start_device") * jobs.gpus
+        start = factor("start") * (of("start") + of("start_device") * jobs.gpus)
         return {
             "device": iterations * device,
             "loading not hidden": iterations * exposed,

@@ -21,8 +21,10 @@ from typing import Final
 import msgspec
 import polars as pl
 
-from tracekit.readers.kineto.events import decode_array
+from tracekit.readers.kineto import native
+from tracekit.readers.kineto.events import Events
 from tracekit.readers.kineto.frames import RawFrames
+from tracekit.readers.kineto.records import decode_array
 from tracekit.readers.kineto.salvage import Defects
 
 __all__ = ["Pool", "decode_block", "decoder_pool", "main"]
@@ -126,10 +128,15 @@ def _read_exactly(descriptor: int, size: int) -> bytes | None:
 
 def decode_block(block: bytes) -> bytes:
     """The packed frames of a block; empty if it does not decode, and the parent then reads it."""
-    try:
-        events = decode_array(b"[" + block + b"]")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return b""
+    events: Events
+    columns = native.decode(block, len(block))
+    if columns is not None and not columns.ended:
+        events = columns
+    else:
+        try:
+            events = decode_array(b"[" + block + b"]")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return b""
     raw = RawFrames(Defects())
     raw.add(events)
     return raw.pack()

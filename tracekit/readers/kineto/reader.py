@@ -54,7 +54,7 @@ def read_kineto(path: Path, limits: Limits, progress: Progress | None = None) ->
     """
     health = HealthLog()
     with closing(Source(path, limits)) as source, closing(FrameStore(limits.max_events)) as store:
-        stream = EventStream(source)
+        stream = EventStream(source, as_columns=True)
         raw = RawFrames(stream.defects, store)
         plain = _plain_size(source)
         with decoder_pool() if plain >= _POOL_WORTH_BYTES else nullcontext() as pool:

@@ -94,7 +94,7 @@ def render_reports(
 
 def render_alone(section: Section, _page: Page) -> str:
     """The page of one section that is of no single trace."""
-    view, title = section_view(section, frozenset()), section.name.capitalize()
+    view, title = section_view(section, frozenset()), section.title or section.name.capitalize()
     first = next((fold for fold in view["folds"] if fold.kind == "grid"), None)
     view["folds"] = [
         # Below a verdict are many tables, of which a reader opens the one that he needs.

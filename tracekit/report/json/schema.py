@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Union
 
 import polars as pl
 
-from tracekit.analyses.registry import BUILT_IN, Analysis
+from tracekit.analyses.registry import BUILT_IN, ON_REQUEST, Analysis
 from tracekit.analyses.result import unit_of
 from tracekit.digest.model import Plain
 from tracekit.findings import Finding
@@ -65,7 +65,9 @@ def report_schema() -> dict[str, Any]:
                 "verdict": verdict,
                 "analyses": {
                     "type": "object",
-                    "properties": {analysis.name: _analysis(analysis) for analysis in BUILT_IN},
+                    "properties": {
+                        analysis.name: _analysis(analysis) for analysis in (*BUILT_IN, *ON_REQUEST)
+                    },
                     "additionalProperties": {"$ref": "#/$defs/analysis"},
                 },
             }

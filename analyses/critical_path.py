@@ -1,0 +1,271 @@
+"""The chain of work and waits that determines how long the window is, and what else could take longer for nothing (DEFINITIONS §13).
+
+The dependency graph (`analyses.graph`) has an edge for everything that the trace shows one thing waited for: the order of a thread and
+of a stream, launches, events between streams, calls that wait for the device, threads that wait for others. The critical path is
+the longest chain of edges from the begin to the end of the window. Its parts sum to the window exactly. Work off the path has *slack*:
+it may take so much longer without a longer window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import attribution
+from tracekit.analyses.graph.build import Dependencies, dependencies
+from tracekit.analyses.graph.parts import parts_of
+from tracekit.analyses.idle.causes import cause_name
+from tracekit.analyses.result import Result, TableView
+from tracekit.analyses.scope import Scope, once
+from tracekit.facts.units import format_ns, format_share, listed
+from tracekit.spans import Int64Array
+from tracekit.trace import Trace, one_of
+
+__all__ = ["TABLES", "CriticalPath", "critical_path"]
+
+_LISTED: Final = 100
+"""The number of rows in the table of the longest parts."""
+_SAID: Final = 0.005
+"""A smaller share of the window is not worth a word."""
+
+
+def _by(column: str, what: str, more: str = "") -> TableView:
+    return TableView(
+        f"The critical path by {what}",
+        f"{column} total_ns share{more}",
+        titles={
+            "share": "of the window",
+            "total_ns": "on the path",
+            "work_ns": "all its work",
+            "slack_ns": "slack",
+        },
+    )
+
+
+TABLES: Final = {
+    "by_cause": TableView(
+        "The critical path by what it consists of",
+        "resource cause total_ns share parts",
+        titles={"share": "of the window", "total_ns": "on the path"},
+        main=True,
+    ),
+    "by_category": _by("category", "kind of work"),
+    "by_layer": _by("layer", "layer", " work_ns slack_ns"),
+    "by_operator": _by("operator", "operator"),
+    "by_kernel": TableView(
+        "Kernels on the critical path, and how much longer each may take for nothing",
+        "name total_ns share work_ns slack_ns",
+        titles={
+            "share": "of the window",
+            "total_ns": "on the path",
+            "work_ns": "all its work",
+            "slack_ns": "slack",
+        },
+        processor_title="Operators on the critical path",
+    ),
+    "by_frame": _by("frame", "line of your code"),
+    "longest": TableView(
+        "Longest parts of the critical path",
+        "start duration_ns resource cause name operator layer frame",
+        short="start duration_ns resource cause name layer",
+    ),
+    "steps": TableView(
+        "Steps, and their replay with usual lags",
+        "step name time_ns replayed_ns error",
+        titles={"time_ns": "recorded", "replayed_ns": "replayed", "error": "off by"},
+    ),
+}
+"""How each table is presented."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class CriticalPath(Result):
+    """The longest chain of work and waits through the window."""
+
+    by_cause: pl.DataFrame
+    """`resource` (device, processor, host, wait) and `cause` (a class of activities, or a cause of idle time) with `total_ns` on the
+    path, `share` of the window and `parts`, the number of stretches. The parts sum to the window."""
+    by_category: pl.DataFrame
+    """Work of the device on the path (without a device: operators) by `category`: `total_ns`, `share`."""
+    by_layer: pl.DataFrame
+    """`layer` (null: in none): `total_ns` on the path, `share`, `work_ns` (all activities of the layer, on the path or off it), and
+    `slack_ns`: by how much these may grow together without a longer window (null without activities)."""
+    by_operator: pl.DataFrame
+    """`operator` (null: in none): `total_ns`, `share`."""
+    by_kernel: pl.DataFrame
+    """`name` of an activity: `total_ns` on the path, `share`, `work_ns` and `slack_ns` as in `by_layer`."""
+    by_frame: pl.DataFrame | None
+    """The host's code on the path by `frame` of the user's Python code: `total_ns`, `share`. None if no frame is known."""
+    longest: pl.DataFrame
+    """The longest parts: `start`, `duration_ns`, `resource`, `cause`, `name`, `operator`, `layer`, `frame`."""
+    steps: pl.DataFrame | None
+    """Of each step the recorded time `time_ns`, that of a replay in which launches, gaps and returns take their usual times
+    (`replayed_ns`), and `error`, by which part of it they differ. None without steps."""
+    length_ns: int
+    """The length of the path, which is that of the window."""
+    device_ns: int
+    """Work of devices on the path (of processors, without a device), without communication."""
+    communication_ns: int
+    """Communication on the path."""
+    host_ns: int
+    """Code of the host on the path."""
+    wait_ns: int
+    """Waits on the path for neither: launch latencies, gaps between kernels, returns of calls."""
+    inferred_links: int
+    """Links of the graph that rest on times, since the trace does not record what waited for what."""
+    links: int
+    """All links of the graph between threads and streams."""
+    replay_error: float
+    """By which part of the window a replay with usual lags differs from what was recorded."""
+
+
+def critical_path(scope: Scope | Trace) -> CriticalPath:
+    """The critical path of a scope.
+
+    >>> import tracekit
+    >>> result = critical_path(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    >>> result.length_ns == int(result.by_cause["total_ns"].sum())
+    True
+    """
+    return once(scope, _critical_path)
+
+
+def _critical_path(scope: Scope) -> CriticalPath:
+    made = dependencies(scope)
+    parts, window = parts_of(made), scope.duration
+    usual = made.graph.replay(made.usual)
+    sums = {name: _sum(parts, *which) for name, which in _PARTS.items()}
+    causes = _grouped(parts, window, "resource", "cause", counted=True)
+    activities = _activities(made)
+    return CriticalPath(
+        answer=_answer(scope, sums, causes),
+        not_captured=_not_captured(made),
+        by_cause=causes,
+        by_category=_grouped(parts.filter(pl.col("category").is_not_null()), window, "category"),
+        by_layer=_with_slack(_grouped(parts, window, "layer"), activities, "layer"),
+        by_operator=_grouped(parts, window, "operator"),
+        by_kernel=_with_slack(
+            _grouped(parts.filter(pl.col("category").is_not_null()), window, "name"), activities, "name"
+        ),
+        by_frame=_frames(parts, window),
+        longest=parts.sort("duration_ns", "start", descending=[True, False]).head(_LISTED).select(*_SHOWN),
+        steps=_steps(made, usual),
+        length_ns=int(parts["duration_ns"].sum()),
+        device_ns=sums["device_ns"],
+        communication_ns=sums["communication_ns"],
+        host_ns=sums["host_ns"],
+        wait_ns=sums["wait_ns"],
+        inferred_links=made.inferred,
+        links=made.between,
+        replay_error=abs(int(usual[-1]) - made.end) / window if window else 0.0,
+    )
+
+
+_SHOWN: Final = ("start", "duration_ns", "resource", "cause", "name", "operator", "layer", "frame")
+_PARTS: Final[dict[str, tuple[tuple[str, ...], bool | None]]] = {
+    "device_ns": (("device", "processor"), False),
+    "communication_ns": (("device", "processor"), True),
+    "host_ns": (("host",), None),
+    "wait_ns": (("wait",), None),
+}
+"""The resources of each sum, and whether it is of communication (None: all)."""
+
+
+def _sum(parts: pl.DataFrame, resources: tuple[str, ...], talks: bool | None) -> int:
+    rows = parts.filter(one_of("resource", *resources))
+    if talks is not None:
+        rows = rows.filter((pl.col("cause") == "communication") == talks)
+    return int(rows["duration_ns"].sum())
+
+
+def _grouped(parts: pl.DataFrame, window: int, *columns: str, counted: bool = False) -> pl.DataFrame:
+    """The time on the path by these columns, the largest first."""
+    total = pl.col("duration_ns").sum()
+    sums = parts.group_by(*columns).agg(
+        total.alias("total_ns"),
+        (total / window).alias("share"),
+        *([pl.len().cast(pl.Int64).alias("parts")] if counted else []),
+    )
+    return sums.sort("total_ns", *columns, descending=[True, *[False] * len(columns)], nulls_last=True)
+
+
+def _frames(parts: pl.DataFrame, window: int) -> pl.DataFrame | None:
+    rows = parts.filter(pl.col("resource") == "host")
+    return _grouped(rows, window, "frame") if rows["frame"].is_not_null().any() else None
+
+
+# -- slack and replay ------------------------------------------------------------------------------
+
+
+def _activities(made: Dependencies) -> pl.DataFrame:
+    """`name`, `layer`, `duration` and `slack` (null without a device) of every activity, in ns."""
+    scope = made.scope
+    owners = attribution(scope)
+    layer = owners.layers["path"].gather(owners.activities["layer_id"])
+    rows = scope.activities.select("activity_id", pl.col("name").cast(pl.String), "duration")
+    rows = rows.with_columns(layer.alias("layer"))
+    if scope.on_cpu:
+        return rows.with_columns(pl.lit(None, pl.Int64).alias("slack"))
+    at = np.flatnonzero(made.activity >= 0)
+    slack = made.slack[at]
+    known = pl.DataFrame(
+        {"activity_id": made.lines.rows["activity_id"].gather(made.activity[at]), "slack": slack}
+    )
+    return rows.join(known, on="activity_id", how="left", maintain_order="left")
+
+
+def _with_slack(sums: pl.DataFrame, activities: pl.DataFrame, column: str) -> pl.DataFrame:
+    """The time on the path with all work of each group, and by how much it may grow: as much as that of its members which may grow
+    least, since no path is lengthened by more than what its parts grow together.
+    """
+    work = activities.group_by(column).agg(
+        pl.col("duration").sum().alias("work_ns"), pl.col("slack").min().alias("slack_ns")
+    )
+    joined = sums.join(work, on=column, how="full", coalesce=True, nulls_equal=True)
+    filled = joined.with_columns(pl.col("total_ns", "share", "work_ns").fill_null(0))
+    return filled.sort("total_ns", "work_ns", column, descending=[True, True, False], nulls_last=True)
+
+
+def _steps(made: Dependencies, usual: Int64Array) -> pl.DataFrame | None:
+    if made.steps.size < 2:
+        return None
+    recorded, replayed = np.diff(made.graph.time[made.steps]), np.diff(usual[made.steps])
+    return made.scope.steps.select("step", "name").with_columns(
+        pl.Series("time_ns", recorded),
+        pl.Series("replayed_ns", replayed),
+        pl.Series("error", np.abs(replayed - recorded) / np.maximum(recorded, 1)),
+    )
+
+
+# -- in words --------------------------------------------------------------------------------------
+
+
+def _not_captured(made: Dependencies) -> str | None:
+    return "; ".join(made.missing) or None
+
+
+def _answer(scope: Scope, sums: dict[str, int], causes: pl.DataFrame) -> str:
+    window = scope.duration
+    if not window:
+        return "The window holds no work, so there is no path."
+    work = "work in operators" if scope.on_cpu else "work of the device"
+    named = (
+        (sums["device_ns"], work),
+        (sums["communication_ns"], "communication"),
+        (sums["host_ns"], "other code of the host" if scope.on_cpu else "code of the host"),
+        (sums["wait_ns"], "waiting between host and device"),
+    )
+    shares = [
+        f"{what} takes {format_share(ns / window)}"
+        for ns, what in sorted(named, reverse=True)
+        if ns >= _SAID * window
+    ]
+    text = f"The critical path is {format_ns(window)} long: {listed(shares)}."
+    host = causes.filter(pl.col("resource") == "host")
+    if host.height and sums["host_ns"] >= _SAID * window:
+        cause, ns = host["cause"][0], host["total_ns"][0]
+        text += f" The largest part of the host's code is {cause_name(cause)} ({format_ns(ns)})."
+    return text

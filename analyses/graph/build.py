@@ -1,0 +1,409 @@
+"""From a scope to its dependency graph: the vertices of threads and streams, and the lengths of the edges between them.
+
+An edge that determined a vertex has the length that was recorded; the others have what such an edge takes at least, so that they
+count when the first becomes shorter. A replay of the graph as it is gives the recorded times therefore, and its end is that of the
+window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import attribution
+from tracekit.analyses.attribution.host_stack import HostStack
+from tracekit.analyses.graph.links import (
+    CLOCKS_NS,
+    Handovers,
+    Lines,
+    Waits,
+    between_streams,
+    handovers,
+    waits,
+)
+from tracekit.analyses.graph.model import LINKS, NEVER, Graph, Links, Weights, in_order
+from tracekit.analyses.result import no_launches
+from tracekit.analyses.scope import Scope
+from tracekit.facts.units import NS_PER_US, count_of
+from tracekit.readers import how_to_record
+from tracekit.spans import BoolArray, Int64Array, distinct_rows
+
+__all__ = ["CALL_NS", "Dependencies", "dependencies"]
+
+CALL_NS: Final = 5 * NS_PER_US
+"""A call that waits takes about this long if there is nothing to wait for."""
+_LAUNCH_NS: Final = (1 * NS_PER_US, 5 * NS_PER_US, 100 * NS_PER_US)
+"""The least, usual and longest time from a launch call to the start on an idle device."""
+_GAP_NS: Final = (0, 1 * NS_PER_US, 5 * NS_PER_US)
+"""The same for the gap between two activities of a stream, both launched in time."""
+_QUEUED_NS: Final = 10 * NS_PER_US
+"""What was launched this long before the stream was free was in its queue."""
+
+_KIND: Final = {name: number for number, name in enumerate(LINKS)}
+
+
+@dataclass(frozen=True, eq=False)
+class Dependencies:
+    """The graph of a scope and what its vertices are.
+
+    `activity` is the row of `lines.rows` that starts at a vertex, `thread` the thread (a code of the host stack), −1 for none; `waited`
+    marks vertices at which a wait ended. `steps` are the vertices at the starts of the steps and at the end of the last one. The window
+    runs from `begin` to the graph's end; `lost` counts the links that the clocks contradict. `usual` has edges whose lags are the usual
+    ones of their kind instead of the recorded ones. `events`: the waits between streams are recorded, or there is one stream.
+    """
+
+    scope: Scope
+    stack: HostStack
+    lines: Lines
+    graph: Graph
+    activity: Int64Array
+    thread: Int64Array
+    waited: BoolArray
+    steps: Int64Array
+    begin: int
+    lost: int
+    usual: Weights
+    events: bool
+
+    @cached_property
+    def replayed(self) -> Int64Array:
+        """When each vertex occurs in a replay of the graph as it is."""
+        return self.graph.replay(self.graph.weights)
+
+    @property
+    def end(self) -> int:
+        """The end of the window, in ns."""
+        return int(self.graph.time[-1])
+
+    @cached_property
+    def slack(self) -> Int64Array:
+        """By how much each vertex may be later, in ns, without a later end; −1 where the end does not depend on it."""
+        latest = self.graph.latest(self.graph.weights, self.replayed)
+        return np.where(latest < -NEVER // 2, latest - self.replayed, -1)
+
+    @property
+    def between(self) -> int:
+        """The number of links between threads and streams."""
+        return int((self.graph.links.kind < _KIND["begin"]).sum())
+
+    @property
+    def inferred(self) -> int:
+        """The number of links that rest on times."""
+        kinds = [_KIND["inferred_wait"], _KIND["inferred_synchronisation"]]
+        return int(np.isin(self.graph.links.kind, kinds).sum())
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """The signals that the trace lacks, each a clause, with how to record them."""
+        kinds, format_ = self.graph.links.kind, self.scope.trace.meta.format
+        lost, rows = no_launches(self.scope), []
+        if lost is not None:
+            rows.append(lost)
+        if not self.events:
+            count = int((kinds == _KIND["inferred_wait"]).sum())
+            found = (
+                f"; {count_of(count, 'wait')} between them {'was' if count == 1 else 'were'} found by time"
+                if count
+                else ""
+            )
+            rows.append(f"no waits of streams for events{found} ({how_to_record('sync', format_)})")
+        count = int((kinds == _KIND["inferred_synchronisation"]).sum())
+        if count:
+            rows.append(f"what {count_of(count, 'synchronising call')} waited for was found by time")
+        if self.lost:
+            rows.append(
+                f"{count_of(self.lost, 'link')} left out, since the clocks of host and device contradict them"
+            )
+        return tuple(rows)
+
+
+def dependencies(scope: Scope) -> Dependencies:
+    """The dependency graph of a scope.
+
+    >>> import tracekit
+    >>> from tracekit.analyses.scope import select
+    >>> made = dependencies(select(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")))
+    >>> int(made.replayed[-1]) == made.end == made.scope.end
+    True
+    """
+    return scope.once(dependencies, lambda: _dependencies(scope))
+
+
+def _dependencies(scope: Scope) -> Dependencies:
+    model = attribution(scope).model
+    stack, lines = model.stack, Lines.of(scope)
+    main = _main(stack, model.phases.main, lines)
+    begin = _begin(scope, lines)
+    awaited = waits(scope, stack, lines, begin, scope.end)
+    handed = handovers(stack, main, model.backward.engine_threads, begin, scope.end)
+    return _Builder(scope, stack, lines, main, begin, awaited, handed).build()
+
+
+def _main(stack: HostStack, mains: dict[int, int], lines: Lines) -> int:
+    """The thread that runs the steps, or else most of the launches; −1 if there is none."""
+    if mains:
+        return next(iter(mains.values()))
+    called = stack.thread[lines.launch[lines.launch >= 0]]
+    return int(np.bincount(called).argmax()) if called.size else -1
+
+
+def _begin(scope: Scope, lines: Lines) -> int:
+    """When the graph begins: with the first step on the host; without steps with what was launched first."""
+    if scope.window == "steps":
+        return min(scope.start, int(scope.steps["start"][0]))
+    called = lines.called[lines.called > NEVER]
+    return min(scope.start, int(called.min())) if called.size else scope.start
+
+
+_ARRIVES, _STANDS, _LEAVES = 0, 1, 2
+"""The order of instants of a thread at one time: ends of waits, all others, begins of waits."""
+
+
+@dataclass(slots=True, eq=False)
+class _Instants:
+    """Instants of threads in the order in which they are added; `settle` gives them their places."""
+
+    thread: list[Int64Array] = field(default_factory=list)
+    time: list[Int64Array] = field(default_factory=list)
+    order: list[Int64Array] = field(default_factory=list)
+
+    def add(self, thread: Int64Array, time: Int64Array, order: int) -> None:
+        self.thread.append(thread)
+        self.time.append(time)
+        self.order.append(np.full(time.size, order, dtype=np.int64))
+
+    def settle(self) -> tuple[Int64Array, Int64Array, list[Int64Array]]:
+        """Threads and times in order, and the vertex of each instant, by the calls of `add`; the first vertex has number 1."""
+        thread, time = np.concatenate(self.thread), np.concatenate(self.time)
+        by = np.lexsort((np.concatenate(self.order), time, thread))
+        vertex = np.empty(by.size, dtype=np.int64)
+        vertex[by] = np.arange(1, by.size + 1)
+        return thread[by], time[by], np.split(vertex, np.cumsum([part.size for part in self.time])[:-1])
+
+
+class _Builder:
+    """The vertices and edges of one scope."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        stack: HostStack,
+        lines: Lines,
+        main: int,
+        begin: int,
+        awaited: Waits,
+        handed: Handovers,
+    ) -> None:
+        self.scope, self.stack, self.lines, self.main, self.begin = scope, stack, lines, main, begin
+        self.awaited, self.handed = awaited, handed
+        self._links: list[tuple[Int64Array, Int64Array, int, bool]] = []
+
+    def build(self) -> Dependencies:
+        lines = self.lines
+        thread, time = self._threads()
+        streams = 1 + time.size + np.arange(lines.start.size)
+        end = 1 + time.size + lines.start.size
+        self._of_streams(streams, end)
+        lane = np.concatenate(
+            [[-2], thread, lines.line + (thread.max(initial=0) + 1), [np.iinfo(np.int64).max]]
+        )
+        times = np.concatenate([[self.begin], time, lines.start, [self.scope.end]])
+        firsts = 1 + np.flatnonzero(lane[1:] != lane[:-1])
+        self._link(np.zeros(firsts.size, dtype=np.int64), firsts, "begin")
+        duration = np.zeros(times.size, dtype=np.int64)
+        duration[streams] = lines.end - lines.start
+        self.time, self.lane, self.duration, self.streams = times, lane, duration, streams
+        return self._weighed(thread)
+
+    def _link(self, source: Int64Array, target: Int64Array, kind: str, *, after: bool = False) -> None:
+        self._links.append((source, target, _KIND[kind], after))
+
+    # -- vertices and links --------------------------------------------------------------------------
+
+    def _threads(self) -> tuple[Int64Array, Int64Array]:
+        """The threads and times of their vertices, in order. Also links threads to each other, and notes what is where."""
+        stack, lines, awaited, handed = self.stack, self.lines, self.awaited, self.handed
+        made = _Instants()
+        calls, self.call = distinct_rows(lines.launch[lines.launch >= 0], stack.size)
+        made.add(stack.thread[calls], stack.start[calls], _STANDS)
+        used = np.unique(awaited.wait)
+        place = np.full(awaited.thread.size, -1, dtype=np.int64)
+        place[used] = np.arange(used.size)
+        made.add(awaited.thread[used], awaited.start[used], _LEAVES)
+        made.add(awaited.thread[used], awaited.end[used], _ARRIVES)
+        main = np.full(handed.start.size, self.main)
+        made.add(main, handed.start, _LEAVES)
+        made.add(main, handed.end, _ARRIVES)
+        made.add(handed.thread, handed.begin, _ARRIVES)
+        made.add(handed.thread, handed.done, _LEAVES)
+        steps, marks = self._marks()
+        made.add(np.full(steps.size, self.main), steps, _STANDS)
+        made.add(marks[0], marks[1], _STANDS)
+        thread, time, vertices = made.settle()
+        self.calls, _, self.returned, left, resumed, began, done, self.steps, ends = vertices
+        self.waiting = place[awaited.wait]
+        self._link(left[handed.stretch], began, "thread")
+        self._link(done, resumed[handed.stretch], "thread")
+        self.ends = self.steps[-1:] if steps.size else ends
+        self.waits_end = np.unique(np.concatenate([self.returned, resumed, began]))
+        self.served = np.concatenate([resumed, began])
+        return thread, time
+
+    def _marks(self) -> tuple[Int64Array, tuple[Int64Array, Int64Array]]:
+        """The edges of the steps on the main thread. And where no device was captured, the end of each thread with operators."""
+        scope = self.scope
+        steps = np.zeros(0, dtype=np.int64)
+        if scope.window == "steps" and self.main >= 0:
+            edges = [*scope.steps["start"].to_list(), *scope.steps["end"].to_list()[-1:]]
+            steps = np.minimum(np.array(edges, dtype=np.int64), scope.end)
+        if not scope.on_cpu:
+            return steps, (steps[:0], steps[:0])
+        work = scope.activities.select(
+            pl.col("end").max().over("launch_id").alias("done"), "launch_id"
+        ).unique("launch_id")
+        thread = self.stack.thread[work["launch_id"].to_numpy()]
+        codes = np.unique(thread)
+        done = np.full(int(codes.max(initial=0)) + 1, NEVER, dtype=np.int64)
+        np.maximum.at(done, thread, work["done"].to_numpy())
+        return steps, (codes, np.minimum(done[codes], scope.end))
+
+    def _of_streams(self, streams: Int64Array, end: int) -> None:
+        """Links from calls to activities, between streams, from activities to calls, and to the end."""
+        lines = self.lines
+        launched = np.flatnonzero(lines.launch >= 0)
+        self._link(self.calls[self.call], streams[launched], "launch")
+        source, target, self.events = between_streams(self.scope, lines)
+        self._link(streams[source], streams[target], "event" if self.events else "inferred_wait", after=True)
+        sure, awaited = self.awaited.recorded, self.awaited
+        for kind, which in (("synchronisation", sure), ("inferred_synchronisation", ~sure)):
+            self._link(streams[awaited.source[which]], self.returned[self.waiting[which]], kind, after=True)
+        last = streams[lines.first[1:] - 1]
+        self._link(last, np.full(last.size, end), "end", after=True)
+        self._link(self.ends, np.full(self.ends.size, end), "end")
+
+    # -- lengths -------------------------------------------------------------------------------------
+
+    def _weighed(self, thread: Int64Array) -> Dependencies:
+        """The graph, its edges as long as they were, or at least are."""
+        time, lane, duration = self.time, self.lane, self.duration
+        source, target = (np.concatenate([row[side] for row in self._links]) for side in (0, 1))
+        kind, after = (
+            np.repeat([row[side] for row in self._links], [row[0].size for row in self._links])
+            for side in (2, 3)
+        )
+        left = time[source] + np.where(after, duration[source], 0)
+        late = np.isin(kind, [_KIND["synchronisation"], _KIND["inferred_synchronisation"]])
+        possible = left <= time[target] + np.where(late, CLOCKS_NS, 0)
+        none = np.zeros(source.size, dtype=np.int64)
+        links = Links(source, target, kind, none, after).keep(possible)
+        pieces, links = in_order(_in_time(time, lane, links), lane, links)
+        lost = source.size - links.source.size
+        work, lag, link_lag, usual = self._lengths(links)
+        links = Links(links.source, links.target, links.kind, link_lag, links.after)
+        graph = Graph(time, lane, work, lag, duration, links, pieces)
+        activity = np.full(time.size, -1, dtype=np.int64)
+        activity[self.streams] = np.arange(self.streams.size)
+        threads = np.full(time.size, -1, dtype=np.int64)
+        threads[1 : 1 + thread.size] = thread
+        waited = np.zeros(time.size, dtype=bool)
+        waited[self.waits_end] = True
+        return Dependencies(
+            self.scope,
+            self.stack,
+            self.lines,
+            graph,
+            activity,
+            threads,
+            waited,
+            self.steps,
+            self.begin,
+            lost,
+            usual,
+            self.events,
+        )
+
+    def _lengths(self, links: Links) -> tuple[Int64Array, Int64Array, Int64Array, Weights]:
+        """Work and lag of the chain into each vertex, and the lag of each link.
+
+        What determined a vertex is the edge by which it would have been reached last, if each took as long as such edges usually do.
+        """
+        time, lane, duration, kind = self.time, self.lane, self.duration, links.kind
+        chained = np.append(False, lane[1:] == lane[:-1])
+        before = np.append(0, time[:-1])
+        step = np.where(chained, time - before, 0)
+        on_stream = np.zeros(time.size, dtype=bool)
+        on_stream[self.streams] = True
+        work = np.where(on_stream & chained, np.minimum(np.append(0, duration[:-1]), step), step)
+        gap = step - work
+        served = np.zeros(time.size, dtype=bool)
+        served[self.served] = True
+        waited = np.zeros(time.size, dtype=bool)
+        waited[self.waits_end] = True
+        left = time[links.source] + np.where(links.after, duration[links.source], 0)
+        delay = time[links.target] - left
+        usual = self._usual(links, delay, gap, chained & on_stream)
+        # When each edge would have reached its target.
+        least = np.minimum(usual, delay)
+        arrival = np.where(
+            kind == _KIND["begin"], np.where(self._held(links), self.scope.start, NEVER), left + least
+        )
+        call = np.where(served, 0, np.minimum(CALL_NS, step))
+        own = np.where(on_stream, before + work + self.gap_ns, np.where(waited, before + call, time))
+        own = np.where(chained, own, NEVER)
+        best = np.full(time.size, NEVER, dtype=np.int64)
+        np.maximum.at(best, links.target, arrival)
+        by_link = (best > own) | ~chained
+        binding = by_link[links.target] & (arrival == best[links.target])
+        link_lag = np.where(binding, delay, least)
+        link_lag[kind == _KIND["end"]] = 0
+        freed = by_link & chained
+        work = np.where(freed & ~on_stream, np.where(waited, call, work), work)
+        lag = np.where(on_stream, np.where(freed, np.minimum(gap, self.gap_ns), gap), 0)
+        chain = work + np.where(on_stream & chained, self.gap_ns, 0)
+        kept = np.isin(kind, [_KIND["begin"], _KIND["end"]])
+        carried = np.where(links.after, duration[links.source], 0)
+        return work, lag, link_lag, Weights(chain, carried + np.where(kept, link_lag, usual))
+
+    def _held(self, links: Links) -> BoolArray:
+        """Whether earlier work kept a device busy when the window began, so that what starts there waited for that."""
+        return (
+            self.duration[links.target] > 0
+            if self.scope.start > self.begin
+            else np.zeros(links.source.size, dtype=bool)
+        )
+
+    def _usual(self, links: Links, delay: Int64Array, gap: Int64Array, follows: BoolArray) -> Int64Array:
+        """The usual lag of each link in ns, by its kind; also notes that of the gaps of streams."""
+        kind, launch = links.kind, links.kind == _KIND["launch"]
+        target, called = links.target[launch], self.time[links.source[launch]]
+        free = np.where(follows[target], self.time[target] - gap[target], NEVER)
+        idle = delay[launch][called >= free]
+        queued = target[called < free - _QUEUED_NS]
+        self.gap_ns = _typical(gap[queued], *_GAP_NS)
+        usual = np.full(kind.size, self.gap_ns, dtype=np.int64)
+        usual[launch] = _typical(idle, *_LAUNCH_NS)
+        usual[(kind == _KIND["synchronisation"]) | (kind == _KIND["inferred_synchronisation"])] = CALL_NS
+        usual[(kind == _KIND["thread"]) | (kind == _KIND["begin"])] = 0
+        return usual
+
+
+def _in_time(time: Int64Array, lane: Int64Array, links: Links) -> Int64Array:
+    """The times, those of sources that seem to start after their targets, since clocks differ, set right with all before on their lanes."""
+    early = np.flatnonzero(links.after & (time[links.source] >= time[links.target]))
+    if not early.size:
+        return time
+    times = time.copy()
+    np.minimum.at(times, links.source[early], time[links.target[early]] - 1)
+    for code in np.unique(lane[links.source[early]]).tolist():
+        mine = np.flatnonzero(lane == code)
+        times[mine] = np.minimum.accumulate(times[mine][::-1])[::-1]
+    return times
+
+
+def _typical(values: Int64Array, least: int, usual: int, most: int) -> int:
+    """The median within reason; what is usual, where there is none."""
+    return int(np.clip(np.median(values), least, most)) if values.size else usual

@@ -1,0 +1,319 @@
+"""What waited for what: streams for events of others, calls for the device, threads for other threads.
+
+What the trace records comes first. Where it has no streams and events of waits, the times tell; such links say that they are inferred.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution.host_stack import HostStack
+from tracekit.analyses.graph.model import NEVER
+from tracekit.analyses.idle.gaps import AT_ONCE_NS, KERNEL_GAP_NS, YOUNG_LAUNCH_NS, wait_events
+from tracekit.analyses.idle.span_causes import awaited_copies
+from tracekit.analyses.scope import Scope
+from tracekit.facts.launch_apis import SYNCHRONISATION
+from tracekit.facts.units import NS_PER_US
+from tracekit.spans import BoolArray, Int64Array
+
+__all__ = ["CLOCKS_NS", "Handovers", "Lines", "Waits", "between_streams", "handovers", "waits"]
+
+CLOCKS_NS: Final = 20 * NS_PER_US
+"""The clocks of host and device differ by less: a call may seem to return so long before the end of what it waited for."""
+_LONGER: Final = 10
+"""Of an activity that begins some µs after one of another stream, and waited this many times as long, it is no chance."""
+_ALL_STREAMS: Final = r"(Device|Ctx|Thread)Synchronize|urQueueFinish|zeCommandQueueSynchronize"
+"""Calls that wait for everything on a device."""
+_EVENT, _STREAM, _CONTEXT = "Event Sync", "Stream Sync", "Context Sync"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lines:
+    """The activities of a scope by stream and start. `rows` has them as a frame; of each the number of its stream (`line`), its start
+    and end, its launch call (−1: none is known) and when that began (`called`; NEVER). `first` has the first row of each line, and the
+    number of rows; `device` and `stream` are those of each line.
+    """
+
+    rows: pl.DataFrame
+    line: Int64Array
+    start: Int64Array
+    end: Int64Array
+    launch: Int64Array
+    called: Int64Array
+    first: Int64Array
+    device: Int64Array
+    stream: Int64Array
+    issued: Int64Array
+    """The latest `called` of a line up to each row: the order in which a stream takes its work."""
+
+    @classmethod
+    def of(cls, scope: Scope) -> Lines:
+        """Those of a scope; none where no device was captured."""
+        rows = scope.activities.clear() if scope.on_cpu else scope.activities
+        order = np.lexsort([rows[name].to_numpy() for name in ("end", "start", "stream_id", "device_id")])
+        rows = rows[order]
+        device, stream = rows["device_id"].to_numpy(), rows["stream_id"].fill_null(-1).to_numpy()
+        begins = np.append(True, (device[1:] != device[:-1]) | (stream[1:] != stream[:-1]))[: rows.height]
+        first = np.flatnonzero(begins)
+        launch = rows["launch_id"].fill_null(-1).to_numpy()
+        calls = scope.trace.host["start"].to_numpy()
+        called = np.where(launch >= 0, calls[launch], NEVER) if calls.size else np.full(launch.size, NEVER)
+        issued = called.copy()
+        bounds = np.append(first, rows.height)
+        for low, high in pairwise(bounds.tolist()):
+            issued[low:high] = np.maximum.accumulate(called[low:high])
+        return cls(
+            rows,
+            np.cumsum(begins) - 1,
+            rows["start"].to_numpy(),
+            rows["end"].to_numpy(),
+            launch,
+            called,
+            bounds,
+            device[first],
+            stream[first],
+            issued,
+        )
+
+    def issued_before(self, line: int, times: Int64Array) -> Int64Array:
+        """The last row of a line that was launched before or at each time; −1 for none."""
+        low, high = int(self.first[line]), int(self.first[line + 1])
+        row = low + np.searchsorted(self.issued[low:high], times, side="right") - 1
+        return np.where((row >= low) & (self.issued[np.maximum(row, 0)] > NEVER), row, -1)
+
+    def issued_after(self, line: int, times: Int64Array) -> Int64Array:
+        """The first row of a line that was launched at each time or later; −1 for none."""
+        low, high = int(self.first[line]), int(self.first[line + 1])
+        row = low + np.searchsorted(self.issued[low:high], times, side="left")
+        return np.where(row < high, row, -1)
+
+    def lines_of(self, device: int | None, stream: int | None) -> list[int]:
+        """The lines of a stream of a device; where one of them is not known, of all."""
+        fits = np.ones(self.device.size, dtype=bool)
+        if device is not None:
+            fits &= self.device == device
+        if stream is not None:
+            fits &= self.stream == stream
+        return np.flatnonzero(fits).tolist()
+
+
+# -- streams ----------------------------------------------------------------------------------------
+
+
+def between_streams(scope: Scope, lines: Lines) -> tuple[Int64Array, Int64Array, bool]:
+    """Pairs of rows of which the second waits for the end of the first, and whether the trace records them.
+
+    Events in streams tell them. Without any, an activity that was launched in time and on a free stream waited for that of another
+    stream at whose end it started.
+    """
+    syncs = scope.trace.syncs
+    if lines.device.size < 2:
+        return _none(), _none(), True
+    if syncs is None or not syncs["wait_on_stream"].is_not_null().any():
+        return (*_by_time(lines), False)
+    sources, targets = [_none()], [_none()]
+    events = wait_events(scope.trace)
+    for (device, stream, other), rows in events.group_by(
+        "device_id", "stream_id", "wait_on_stream", maintain_order=True
+    ):
+        for mine in lines.lines_of(device, stream):
+            for theirs in lines.lines_of(device, other):
+                target = lines.issued_after(mine, rows["waited"].to_numpy())
+                source = lines.issued_before(theirs, rows["recorded"].to_numpy())
+                known = (target >= 0) & (source >= 0) & (mine != theirs)
+                sources.append(source[known])
+                targets.append(target[known])
+    pairs = np.unique(np.column_stack([np.concatenate(sources), np.concatenate(targets)]), axis=0)
+    return pairs[:, 0], pairs[:, 1], True
+
+
+def _by_time(lines: Lines) -> tuple[Int64Array, Int64Array]:
+    free = np.append(NEVER, np.maximum.accumulate(lines.end)[:-1])[: lines.end.size]
+    free = np.where(np.diff(lines.line, prepend=-1) > 0, NEVER, free)
+    queued = (lines.called > NEVER) & (lines.start - lines.called > YOUNG_LAUNCH_NS)
+    target = np.flatnonzero(queued & (lines.start - free > KERNEL_GAP_NS))
+    latest, best = np.full(target.size, NEVER, dtype=np.int64), np.full(target.size, -1, dtype=np.int64)
+    for line in range(lines.device.size):
+        low, high = int(lines.first[line]), int(lines.first[line + 1])
+        order = low + np.argsort(lines.end[low:high], kind="stable")
+        at = np.searchsorted(lines.end[order], lines.start[target], side="right") - 1
+        source = order[np.maximum(at, 0)]
+        done = np.where((at >= 0) & (lines.line[target] != line), lines.end[source], NEVER)
+        done = np.where(lines.device[lines.line[target]] == lines.device[line], done, NEVER)
+        delay = lines.start[target] - done
+        near = (delay <= AT_ONCE_NS) | ((delay <= YOUNG_LAUNCH_NS) & (done - free[target] > _LONGER * delay))
+        better = near & (done > latest)
+        latest[better], best[better] = done[better], source[better]
+    return best[best >= 0], target[best >= 0]
+
+
+# -- calls that wait for the device -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waits:
+    """Stretches in which threads waited for activities: thread (a code of the host stack), start and end in ns, and for each pair of a
+    wait and what it waited for their rows, and whether the trace records that.
+    """
+
+    thread: Int64Array
+    start: Int64Array
+    end: Int64Array
+    wait: Int64Array
+    source: Int64Array
+    recorded: BoolArray
+
+
+def waits(scope: Scope, stack: HostStack, lines: Lines, low: int, high: int) -> Waits:
+    """The calls between two times that waited for activities: synchronisations, and copies that return when they are done."""
+    copies, _ = awaited_copies(scope.trace, stack)
+    is_copy = np.zeros(stack.size, dtype=bool)
+    is_copy[copies] = True
+    spans = is_copy | stack.named(SYNCHRONISATION, "runtime", "sync") | stack.of_kind("sync")
+    spans &= (stack.start >= low) & (stack.end <= high)
+    rows = np.flatnonzero(spans)
+    outermost = stack.nesting.nearest_ancestor(spans, include_self=False)[rows] < 0
+    rows = rows[outermost & ~_overlaps(stack, rows)]
+    own = np.flatnonzero(np.isin(lines.launch, rows) & (lines.launch >= 0))
+    place = np.full(stack.size, -1, dtype=np.int64)
+    place[rows] = np.arange(rows.size)
+    found = [(place[lines.launch[own]], own, np.ones(own.size, dtype=bool))]
+    recorded = _recorded(scope, stack, lines, rows)
+    found.append(recorded)
+    known = np.zeros(rows.size, dtype=bool)
+    known[found[0][0]] = True
+    known[recorded[0]] = True
+    found.append(_inferred(stack, lines, rows, np.flatnonzero(~known)))
+    wait, source, sure = (np.concatenate(column) for column in zip(*found, strict=True))
+    return Waits(stack.thread[rows], stack.start[rows], stack.end[rows], wait, source, sure)
+
+
+def _overlaps(stack: HostStack, rows: Int64Array) -> BoolArray:
+    """Which of these spans begin before one before them on their thread has ended."""
+    mask = np.zeros(rows.size, dtype=bool)
+    for code in np.unique(stack.thread[rows]).tolist():
+        mine = np.flatnonzero(stack.thread[rows] == code)
+        ended = np.maximum.accumulate(stack.end[rows[mine]])
+        mask[mine[1:]] = stack.start[rows[mine[1:]]] < ended[:-1]
+    return mask
+
+
+def _recorded(
+    scope: Scope, stack: HostStack, lines: Lines, rows: Int64Array
+) -> tuple[Int64Array, Int64Array, BoolArray]:
+    """By the records of what calls waited for: waits (numbers among `rows`) and rows of lines."""
+    syncs = scope.trace.syncs
+    if syncs is None or not rows.size:
+        return _none(), _none(), np.zeros(0, dtype=bool)
+    calls = stack.frame.select("span_id", "correlation", "start").filter(pl.col("correlation").is_not_null())
+    waiting = pl.DataFrame({"span_id": rows, "wait": np.arange(rows.size)}).join(calls, on="span_id")
+    recorders = calls.select(
+        pl.col("correlation").alias("wait_on_correlation"), pl.col("start").alias("recorded")
+    )
+    found = (
+        syncs.select("name", "device_id", "stream_id", "correlation", "wait_on_stream", "wait_on_correlation")
+        .with_columns(pl.col("name").cast(pl.String))
+        .join(waiting, on="correlation")
+        .join(recorders.unique("wait_on_correlation", keep="last"), on="wait_on_correlation", how="left")
+    )
+    by_event = (
+        (pl.col("name") == _EVENT) & pl.col("wait_on_stream").is_not_null() & pl.col("recorded").is_not_null()
+    )
+    by_stream = (pl.col("name") == _STREAM) & pl.col("stream_id").is_not_null()
+    found = found.filter(by_event | by_stream | (pl.col("name") == _CONTEXT)).with_columns(
+        pl.when(by_event).then("wait_on_stream").when(by_stream).then("stream_id").alias("of"),
+        pl.when(by_event).then("recorded").otherwise("start").alias("until"),
+    )
+    wait, source = [_none()], [_none()]
+    for (device, stream), mine in found.group_by("device_id", "of", maintain_order=True):
+        for line in lines.lines_of(device, stream):
+            row = lines.issued_before(line, mine["until"].to_numpy())
+            wait.append(mine["wait"].to_numpy()[row >= 0])
+            source.append(row[row >= 0])
+    waits_, sources = np.concatenate(wait), np.concatenate(source)
+    return waits_, sources, np.ones(waits_.size, dtype=bool)
+
+
+def _inferred(
+    stack: HostStack, lines: Lines, rows: Int64Array, which: Int64Array
+) -> tuple[Int64Array, Int64Array, BoolArray]:
+    """By time: calls for the whole device waited for all streams, others for what ended last before they returned."""
+    spans = rows[which]
+    all_streams = stack.named(_ALL_STREAMS)[spans]
+    latest, best = np.full(which.size, NEVER, dtype=np.int64), np.full(which.size, -1, dtype=np.int64)
+    wait, source = [_none()], [_none()]
+    for line in range(lines.device.size):
+        row = lines.issued_before(line, stack.start[spans])
+        done = np.where(row >= 0, lines.end[row], NEVER)
+        fits = (row >= 0) & (done <= stack.end[spans] + CLOCKS_NS)
+        every = fits & all_streams
+        wait.append(which[every])
+        source.append(row[every])
+        better = fits & ~all_streams & (done > latest)
+        latest[better], best[better] = done[better], row[better]
+    sure = np.ones(sum(part.size for part in wait), dtype=bool)
+    one = best >= 0
+    return (
+        np.concatenate([*wait, which[one]]),
+        np.concatenate([*source, best[one]]),
+        np.append(sure, np.full(int(one.sum()), lines.device.size == 1)),
+    )
+
+
+# -- threads ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handovers:
+    """Stretches in which a thread waited for the threads of the autograd engine: the thread's start and end of each, and of the engine's
+    threads the number of the stretch, the code, and when it began and ended to work.
+    """
+
+    start: Int64Array
+    end: Int64Array
+    stretch: Int64Array
+    thread: Int64Array
+    begin: Int64Array
+    done: Int64Array
+
+
+def handovers(stack: HostStack, main: int, engine: Int64Array, low: int, high: int) -> Handovers:
+    """When the main thread let the autograd engine work: between two calls or operators of its own, while the engine worked."""
+    touching = (stack.end > low) & (stack.start < high)
+    of_main = touching & (stack.thread == main) & stack.of_kind("op", "runtime", "sync")
+    bounds = np.sort(np.concatenate([stack.start[of_main], stack.end[of_main], [low, high]]))
+    roots = np.flatnonzero(
+        (stack.nesting.parent < 0)
+        & np.isin(stack.thread, engine[engine != main])
+        & (stack.start >= low)
+        & (stack.end <= high)
+        & (stack.end > stack.start)
+    )
+    quiet = np.searchsorted(bounds, stack.start[roots], side="right")
+    inside = quiet == np.searchsorted(bounds, stack.end[roots], side="left")
+    roots, quiet = roots[inside], quiet[inside]
+    work = pl.DataFrame(
+        {"quiet": quiet, "thread": stack.thread[roots], "start": stack.start[roots], "end": stack.end[roots]}
+    )
+    parts = (
+        work.group_by("quiet", "thread")
+        .agg(pl.col("start").min().alias("begin"), pl.col("end").max().alias("done"))
+        .sort("quiet", "thread")
+    )
+    stretches = parts.group_by("quiet", maintain_order=True).agg(pl.col("begin").min(), pl.col("done").max())
+    number = np.searchsorted(stretches["quiet"].to_numpy(), parts["quiet"].to_numpy())
+    return Handovers(
+        stretches["begin"].to_numpy(),
+        stretches["done"].to_numpy(),
+        number,
+        *(parts[name].to_numpy() for name in ("thread", "begin", "done")),
+    )
+
+
+def _none() -> Int64Array:
+    return np.zeros(0, dtype=np.int64)

@@ -1,0 +1,239 @@
+"""The longest path cut into parts, each with what ran or was waited for in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import Attribution, attribution
+from tracekit.analyses.graph.build import Dependencies
+from tracekit.analyses.graph.model import LINKS, Weights
+from tracekit.analyses.idle.gaps import KERNEL_GAP_NS
+from tracekit.analyses.idle.host_code import timeline
+from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_causes
+from tracekit.facts.idle_names import CAUSES
+from tracekit.spans import Int64Array, distinct_rows, take
+from tracekit.trace import Schema
+
+__all__ = ["PART_SCHEMA", "RESOURCES", "Stretches", "parts_of", "stretches"]
+
+RESOURCES: Final = ("device", "processor", "host", "wait")
+"""What a part of the path is: an activity of a device, an operator of a processor, other host code, or a wait for neither."""
+
+PART_SCHEMA: Final[Schema] = {
+    "start": pl.Int64,
+    "duration_ns": pl.Int64,
+    "resource": pl.Enum(RESOURCES),
+    "cause": pl.String,
+    "activity_id": pl.Int64,
+    "span_id": pl.Int64,
+    "category": pl.String,
+    "name": pl.String,
+    "operator": pl.String,
+    "layer": pl.String,
+    "frame": pl.String,
+}
+
+_WAITS: Final = {
+    "launch": "launch_latency",
+    "event": "dependency",
+    "inferred_wait": "dependency",
+    "collective": "dependency",
+    "synchronisation": "synchronisation",
+    "inferred_synchronisation": "synchronisation",
+}
+"""The cause of the lag of a link, as idle time has it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretches:
+    """Stretches of a path, in order: start and end in ns; the row of the activity that ran (`lines.rows`), or the thread whose code
+    did (a code of the host stack), or else the cause of a wait (a number into CAUSES); −1 for none. `call` is the launch call of a wait.
+    """
+
+    start: Int64Array
+    end: Int64Array
+    activity: Int64Array
+    thread: Int64Array
+    cause: Int64Array
+    call: Int64Array
+    vertex: Int64Array
+    """The vertex at which each stretch, or what follows it, ends."""
+
+
+def stretches(
+    made: Dependencies,
+    weights: Weights,
+    times: Int64Array,
+    work: Int64Array,
+    duration: Int64Array,
+    begin: int,
+) -> Stretches:
+    """The longest path of a replay with these lengths, from `begin` on."""
+    graph = made.graph
+    path, links = graph.path(weights, times), graph.links
+    along = path.link < 0
+    carried = np.where(along, made.activity[path.source] >= 0, links.after[path.link])
+    activity = np.where(carried, made.activity[path.source], -1)
+    ran = np.where(along, work[path.target], duration[path.source])
+    # Where clocks differ, a call may return before what it waited for seems to end: the path never goes back.
+    at = np.minimum.accumulate(times[np.append(path.source, path.target[-1])][::-1])[::-1]
+    source, target = at[:-1], at[1:]
+    middle = np.minimum(source + np.where(carried, ran, 0), target)
+    kind = np.where(along, -1, links.kind[path.link])
+    gap = target - middle
+    cause = np.where(gap < KERNEL_GAP_NS, CAUSE_NUMBER["kernel_gap"], CAUSE_NUMBER["unexplained"])
+    for name, why in _WAITS.items():
+        cause[kind == LINKS.index(name)] = CAUSE_NUMBER[why]
+    # What passes on a thread, or before its first instant, is what its code does.
+    on_thread = (made.thread[path.target] >= 0) & ~carried
+    thread = np.where(on_thread, made.thread[path.target], -1)
+    cause = np.where(on_thread, -1, cause)
+    call = np.where(kind == LINKS.index("launch"), take(made.lines.launch, made.activity[path.target]), -1)
+    none = np.full(source.size, -1)
+    rows = [
+        np.stack([a, b]).T.reshape(-1)
+        for a, b in (
+            (source, middle),
+            (middle, target),
+            (activity, none),
+            (none, thread),
+            (none, cause),
+            (none, call),
+            (path.target, path.target),
+        )
+    ]
+    start, end = np.maximum(rows[0], begin), rows[1]
+    kept = end > start
+    return Stretches(*(row[kept] for row in (start, end, *rows[2:])))
+
+
+def parts_of(made: Dependencies) -> pl.DataFrame:
+    """The recorded path in parts, in order, with the columns of PART_SCHEMA; they sum to the window."""
+    graph, scope = made.graph, made.scope
+    owners = attribution(scope)
+    path = stretches(made, graph.weights, made.replayed, graph.work, graph.duration, scope.start)
+    causes = span_causes(scope.trace, owners.model)
+    host = _host(made, owners, causes, path)
+    device = _device(made, path)
+    waits = _waits(made, owners, path)
+    frames = [
+        frame.select(pl.col(name).cast(dtype) for name, dtype in PART_SCHEMA.items())
+        for frame in (device, host, waits)
+    ]
+    return pl.concat(frames).sort("start", maintain_order=True)
+
+
+def _device(made: Dependencies, path: Stretches) -> pl.DataFrame:
+    """The activities of devices on the path."""
+    rows = np.flatnonzero(path.activity >= 0)
+    of = made.lines.rows[path.activity[rows]]
+    owners = attribution(made.scope)
+    places = owners.activities.select("activity_id", pl.col("operator").cast(pl.String), "layer_id")
+    joined = of.select("activity_id", "name", "category", "class").join(
+        places, on="activity_id", how="left", maintain_order="left"
+    )
+    return joined.select(
+        pl.Series("start", path.start[rows]),
+        pl.Series("duration_ns", path.end[rows] - path.start[rows]),
+        pl.lit("device").alias("resource"),
+        pl.col("class").cast(pl.String).alias("cause"),
+        "activity_id",
+        pl.lit(None, pl.Int64).alias("span_id"),
+        pl.col("category").cast(pl.String),
+        pl.col("name").cast(pl.String),
+        "operator",
+        owners.layers["path"].gather(joined["layer_id"]).alias("layer"),
+        pl.lit(None, pl.String).alias("frame"),
+    )
+
+
+def _host(made: Dependencies, owners: Attribution, causes: SpanCauses, path: Stretches) -> pl.DataFrame:
+    """The code of the host on the path, by the innermost span."""
+    rows = np.flatnonzero(path.thread >= 0)
+    thread, start, end = path.thread[rows], path.start[rows], path.end[rows]
+    new = np.append(True, (thread[1:] != thread[:-1]) | (start[1:] != end[:-1]))[: rows.size]
+    begins = np.flatnonzero(new)
+    last = np.append(begins[1:], rows.size)[: begins.size] - 1
+    thread, start, end = thread[begins], start[begins], end[last] if rows.size else end
+    stack = made.stack
+    if rows.size:
+        pieces = timeline(stack, thread).split(thread, start, end)
+        at, until, span = pieces.start, pieces.end, pieces.span
+    else:
+        at = until = span = np.zeros(0, dtype=np.int64)
+    distinct, back = distinct_rows(span, stack.size)
+    layer = owners.model.places(distinct).layer[back]
+    op = take(stack.nesting.nearest_ancestor(stack.of_kind("op")), span)
+    names, layers = stack.frame["name"], owners.layers["path"]
+    frame = pl.DataFrame(
+        {
+            "start": at,
+            "duration_ns": until - at,
+            "cause": pl.Series(CAUSES, dtype=pl.String).gather(causes.of(span)),
+            "span_id": span,
+            "layer": layers.gather(_or_null(layer)),
+            "operator": names.gather(_or_null(op)).cast(pl.String),
+            "name": names.gather(_or_null(span)).cast(pl.String),
+            "frame": causes.names.gather(_or_null(take(causes.frame, span))).cast(pl.String),
+        }
+    ).with_columns(
+        pl.lit("host").alias("resource"),
+        pl.lit(None, pl.String).alias("category"),
+        pl.lit(None, pl.Int64).alias("activity_id"),
+        _or_null(span).alias("span_id"),
+    )
+    return _with_operators(made, frame, op) if made.scope.on_cpu else frame
+
+
+def _with_operators(made: Dependencies, frame: pl.DataFrame, op: Int64Array) -> pl.DataFrame:
+    """The code of the host where no device was captured: operators are the work of the processors."""
+    work = made.scope.activities.unique("launch_id", keep="first").select(
+        pl.col("launch_id").alias("op"),
+        pl.col("category").cast(pl.String).alias("of"),
+        pl.col("class").cast(pl.String),
+    )
+    joined = frame.with_columns(_or_null(op).alias("op")).join(
+        work, on="op", how="left", maintain_order="left"
+    )
+    known = pl.col("of").is_not_null()
+    return joined.with_columns(
+        pl.when(known).then(pl.lit("processor")).otherwise("resource").alias("resource"),
+        pl.when(known).then("class").otherwise("cause").alias("cause"),
+        pl.col("of").alias("category"),
+        pl.when(known).then("operator").otherwise("name").alias("name"),
+    ).drop("op", "of", "class")
+
+
+def _waits(made: Dependencies, owners: Attribution, path: Stretches) -> pl.DataFrame:
+    """The waits on the path for neither host code nor an activity."""
+    rows = np.flatnonzero(path.cause >= 0)
+    call = path.call[rows]
+    stack = made.stack
+    distinct, back = distinct_rows(call, stack.size)
+    layer = owners.model.places(distinct).layer[back]
+    op = take(stack.nesting.nearest_ancestor(stack.of_kind("op")), call)
+    names = stack.frame["name"]
+    return pl.DataFrame(
+        {
+            "start": path.start[rows],
+            "duration_ns": path.end[rows] - path.start[rows],
+            "cause": pl.Series(CAUSES, dtype=pl.String).gather(path.cause[rows]),
+            "layer": owners.layers["path"].gather(_or_null(layer)),
+            "operator": names.gather(_or_null(op)).cast(pl.String),
+        }
+    ).with_columns(
+        pl.lit("wait").alias("resource"),
+        *(pl.lit(None, pl.Int64).alias(name) for name in ("activity_id", "span_id")),
+        *(pl.lit(None, pl.String).alias(name) for name in ("category", "name", "frame")),
+    )
+
+
+def _or_null(rows: Int64Array) -> pl.Series:
+    """The rows as a column, null for −1."""
+    return pl.select(
+        pl.when(pl.Series(rows, dtype=pl.Int64) >= 0).then(pl.Series(rows, dtype=pl.Int64))
+    ).to_series()

@@ -1,0 +1,48 @@
+"""The default predictor: what it says of planted laws, and that it sees its training rows only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from planted_tables import as_runs, planted
+
+from tracekit.errors import InconclusiveError
+from tracekit.predict import store
+from tracekit.predict.auto import fit
+from tracekit.predict.table import Runs
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return as_runs(planted(repetitions=1), tmp_path_factory.mktemp("planted"))
+
+
+def test_a_predictor_is_kept_as_json_and_answers_the_same(runs: Runs, tmp_path: Path) -> None:
+    predictor = fit(runs, "lattuada")
+    again = store.load(store.save(predictor, tmp_path / "model.json"))
+    assert again.predict(runs).equals(predictor.predict(runs))
+    assert store.dumped(again) == store.dumped(predictor)
+
+
+def test_one_configuration_and_a_constant_time_are_refused(tmp_path: Path) -> None:
+    frame = planted(repetitions=1)
+    with pytest.raises(InconclusiveError, match="the table has one configuration"):
+        fit(as_runs(frame[:1], tmp_path))
+    with pytest.raises(InconclusiveError, match="all times are the same"):
+        fit(as_runs(frame.with_columns(time_s=pl.lit(3.0)), tmp_path))
+
+
+def test_a_row_far_outside_has_no_answer_and_says_why(runs: Runs, tmp_path: Path) -> None:
+    predictor = fit(runs, "lattuada")
+    asked = planted(repetitions=1)[:2].with_columns(batch=pl.Series([256.0, 1e6]))
+    answer = predictor.predict(as_runs(asked, tmp_path))
+    assert answer["note"][0] == "batch 256 is 2 times the largest batch that was measured (128)"
+    assert answer["predicted"][0] > 0
+    assert answer["predicted"][1] is None
+    assert answer["note"][1].startswith("too far outside: batch 1e+06 is")
+    with pytest.raises(InconclusiveError, match=r"batch 1e.06 is 7.81e.03 times the largest batch"):
+        predictor.predict(as_runs(asked[1:], tmp_path))
+    assert np.isfinite(answer["high"][0])

@@ -1,0 +1,335 @@
+"""The default way to predict: models compared on questions like those that will be asked, and joined by what they showed there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracekit.errors import InconclusiveError
+from tracekit.predict.conformal import Intervals, intervals_of
+from tracekit.predict.describe import Description
+from tracekit.predict.features import sampled
+from tracekit.predict.members import _MODELS, candidates, fit_members, interpolates
+from tracekit.predict.model import Fitted, Term, model_of
+from tracekit.predict.questions import questions
+from tracekit.predict.support import FARTHEST, INSIDE, Places, Support, support_of
+from tracekit.predict.table import Floats, Runs
+
+__all__ = ["AUTO", "Predictor", "fit"]
+
+AUTO: Final = "auto"
+OUTSIDE: Final = "outside"
+"""Weights for kinds of question that the training rows could not ask."""
+_MOST_CONFIGURATIONS: Final = 1500
+_LEAST_CONFIGURATIONS: Final = 3
+_SHARPNESS: Final = 4.0
+_CLEARLY: Final = 0.8
+"""An error less than this share of another's is clearly smaller."""
+_LEAST_WEIGHT: Final = 0.1
+_MOSTLY: Final = 0.5
+_WORST: Final = 2.0
+"""An error counts at most as this (of a logarithm), so that one absurd answer does not hide the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """Fitted models with all that is needed to answer: no row of the data they were fitted to."""
+
+    description: Description
+    models: Mapping[str, Fitted]
+    weights: Mapping[str, Mapping[str, float]]
+    """By kind of question, the weight of each member; `outside` is for kinds that were not asked."""
+    errors: Mapping[str, Mapping[str, float]]
+    """By kind of question, the mean absolute error of each candidate when it was asked, of logarithms."""
+    intervals: Intervals
+    support: Support
+    common: Mapping[str, str]
+    """By column, the value that all rows have."""
+    rows: int
+    configurations: int
+
+    def predict(self, runs: Runs) -> pl.DataFrame:
+        """A row for each row: `id`, `predicted`, `low`, `high` (in the target's unit; the interval's level is `intervals.level`) and
+        `note`, which says along which axes the row is outside what was measured. A row that is too far outside has no prediction.
+
+        Raises InconclusiveError if all rows are too far outside, UsageError for a column that a model needs and the table lacks.
+        """
+        places = self.support.places(runs)
+        if runs.height and places.refused.all():
+            raise InconclusiveError(
+                f"no row can be predicted: {places.note[0]}",
+                remedy=f"measure closer to it; nothing is said beyond {FARTHEST:g} times what was measured",
+            )
+        logarithm = self._logarithms(runs, places)
+        half = self.intervals.half_widths(places)
+        frame = pl.DataFrame(
+            {
+                "id": runs.frame["id"],
+                "predicted": np.exp(logarithm),
+                "low": np.exp(logarithm - half),
+                "high": np.exp(logarithm + half),
+                "note": pl.Series(places.note.tolist(), dtype=pl.String),
+            }
+        )
+        kept = pl.lit(pl.Series(~places.refused))
+        return frame.with_columns(
+            *(pl.when(kept).then(pl.col(name)) for name in ("predicted", "low", "high")),
+            pl.when(kept).then(pl.col("note")).otherwise(pl.lit("too far outside: ") + pl.col("note")),
+        )
+
+    def parts(self, runs: Runs) -> dict[str, Floats]:
+        """What the predicted times consist of, in the target's unit, by the name of each part: the shares that those members tell which
+        have parts, of the whole prediction. Empty if none has.
+        """
+        places = self.support.places(runs)
+        whole = np.exp(self._logarithms(runs, places))
+        shares: dict[str, Floats] = {}
+        weights = np.zeros(runs.height)
+        for name, member in self.models.items():
+            weight = self._weights(places, name)
+            if not weight.any() or not (parts := member.parts(runs)):
+                continue
+            total = member.predict(runs)
+            weights += weight
+            for part, values in parts.items():
+                shares[part] = shares.get(part, np.zeros(runs.height)) + weight * values / total
+        if not shares:
+            return {}
+        untold = weights <= 0
+        found = {part: whole * share / np.where(untold, 1, weights) for part, share in shares.items()}
+        return {**found, "not told apart": np.where(untold, whole, 0)} if untold.any() else found
+
+    def explain(self) -> list[Term]:
+        """The parameters of each model, of the one with the most weight inside the range first; with several, names begin with theirs."""
+        inside = self.weights[INSIDE]
+        found = []
+        for name in sorted(self.models, key=lambda name: -inside.get(name, 0)):
+            before = f"{name}: " if len(self.models) > 1 else ""
+            found += [replace(term, name=f"{before}{term.name}") for term in self.models[name].explain()]
+        return found
+
+    def members(self) -> pl.DataFrame:
+        """Which model answers which question: `question` (an axis beyond whose measured values a row lies, `inside`, or `outside` for all
+        other axes), `model`, `weight` (0 to 1), and `mean_ape` (%, of this model when such rows were left out; null if none could be).
+        """
+        found = [
+            (
+                kind,
+                name,
+                weight,
+                100 * error if (error := self.errors.get(kind, {}).get(name)) is not None else None,
+            )
+            for kind, shares in self.weights.items()
+            for name, weight in shares.items()
+        ]
+        schema = {"question": pl.String, "model": pl.String, "weight": pl.Float64, "mean_ape": pl.Float64}
+        return pl.DataFrame(found, schema, orient="row")
+
+    def known(self) -> Mapping[str, str]:
+        """By column, the value that all measured rows have."""
+        return self.common
+
+    def summary(self) -> str:
+        """One sentence: what it was fitted to and what answers inside the range."""
+        inside = " and ".join(sorted(self.weights[INSIDE], key=lambda name: -self.weights[INSIDE][name]))
+        error = sum(
+            weight * self.errors.get(INSIDE, {}).get(name, math.nan)
+            for name, weight in self.weights[INSIDE].items()
+        )
+        known = (
+            ""
+            if math.isnan(error)
+            else f", about {100 * error:.1f} % off where it was asked for configurations left out"
+        )
+        return f"fitted to {self.rows:,} rows of {self.configurations:,} configurations; {inside} answers between them{known}"
+
+    @property
+    def level(self) -> float:
+        """The share of times that are to lie in their interval."""
+        return self.intervals.level
+
+    def _weights(self, places: Places, name: str) -> Floats:
+        otherwise = self.weights[OUTSIDE]
+        return np.array([self.weights.get(kind, otherwise).get(name, 0.0) for kind in places.kind])
+
+    def _logarithms(self, runs: Runs, places: Places) -> Floats:
+        found = np.zeros(runs.height)
+        for name, member in self.models.items():
+            weight = self._weights(places, name)
+            if weight.any():
+                found += weight * np.log(member.predict(runs))
+        return found
+
+
+def fit(runs: Runs, model: str = AUTO) -> Predictor:
+    """Fit a model, or all that can be fitted (`auto`), to the rows of a table with a target.
+
+    The members, their weights and the intervals come from these rows alone. Raises UsageError for a model that there is not,
+    InconclusiveError for rows that say nothing or no model can be fitted to.
+    """
+    _check(runs)
+    with _one_thread():
+        return _fitted(runs, model)
+
+
+def _one_thread() -> AbstractContextManager[object]:
+    """Linear algebra on one thread: sums are then in one order, and what is fitted does not depend on the number of cores."""
+    try:
+        from threadpoolctl import threadpool_limits  # noqa: PLC0415 - comes with scikit-learn
+    except ImportError:
+        return nullcontext()
+    found: AbstractContextManager[object] = threadpool_limits(1)
+    return found
+
+
+def _fitted(runs: Runs, model: str) -> Predictor:
+    if model != AUTO:
+        _can(runs, model)
+    names = candidates(runs, model)
+    if not names:
+        why = "; ".join(f"{name}: {model_of(name).lacks(runs)}" for name in _MODELS)
+        raise InconclusiveError("no model can be fitted to these rows", remedy=why)
+    models = fit_members(names, runs)
+    asked = _Asked.of(sampled(runs, _MOST_CONFIGURATIONS), models)
+    errors = asked.errors()
+    weights = _chosen(errors)
+    used = [name for name in names if any(each.get(name, 0) > 0 for each in weights.values())]
+    return Predictor(
+        description=runs.description,
+        models={name: models[name] for name in used},
+        weights=weights,
+        errors=errors,
+        intervals=asked.intervals(weights),
+        support=support_of(runs),
+        common=_common(runs),
+        rows=runs.height,
+        configurations=runs.frame["configuration"].n_unique(),
+    )
+
+
+def _check(runs: Runs) -> None:
+    count = runs.frame["configuration"].n_unique()
+    if count < _LEAST_CONFIGURATIONS:
+        said = "one configuration" if count == 1 else f"{count} configurations"
+        raise InconclusiveError(f"the table has {said}", remedy=f"measure at least {_LEAST_CONFIGURATIONS}")
+    if np.ptp(runs.target) == 0:
+        raise InconclusiveError(
+            f"all times are the same ({runs.target[0]:g})", remedy="there is nothing to learn from them"
+        )
+
+
+def _common(runs: Runs) -> dict[str, str]:
+    columns = {**runs.description.columns, **{name: name for name in runs.description.features}}
+    found = {}
+    for role, column in columns.items():
+        values = runs.frame[role].unique()
+        if values.len() == 1 and values[0] is not None:
+            found[column] = f"{values[0]:.15g}" if values.dtype == pl.Float64 else str(values[0])
+    return found
+
+
+def _can(runs: Runs, model: str) -> None:
+    if lacks := model_of(model).lacks(runs):
+        raise InconclusiveError(f"{model} cannot be fitted to these rows", remedy=lacks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What each candidate answered where the answer was known and had not been shown to it."""
+
+    fold: npt.NDArray[np.int64]
+    weights: Floats
+    places: Places
+    residuals: Mapping[str, Floats]
+    """Logarithms of measured over predicted; NaN where the candidate could not be fitted."""
+
+    @staticmethod
+    def of(runs: Runs, models: Mapping[str, Fitted]) -> _Asked:
+        """Ask models of the form of these all questions."""
+        names = list(models)
+        numbers, weights, places = [], [], []
+        residuals: dict[str, list[Floats]] = {name: [] for name in names}
+        for number, fold in enumerate(questions(runs)):
+            train, test = runs.where(fold.train), runs.where(fold.test)
+            place = support_of(train).places(test)
+            between = float((place.kind == INSIDE).mean()) > _MOSTLY
+            members = fit_members(
+                [name for name in names if between or not interpolates(name)], train, models
+            )
+            for name in names:
+                said = members[name].predict(test) if name in members else np.full(test.height, np.nan)
+                residuals[name].append(np.log(test.target / said))
+            numbers.append(np.full(test.height, number))
+            weights.append(test.weights)
+            places.append(place)
+        return _Asked(
+            np.concatenate(numbers),
+            np.concatenate(weights),
+            Places(*(np.concatenate([getattr(each, part) for each in places]) for part in Places.__slots__)),
+            {name: np.concatenate(each) for name, each in residuals.items()},
+        )
+
+    def errors(self) -> dict[str, dict[str, float]]:
+        """By kind of question the mean over the folds of each candidate's error; `outside`: the mean over the kinds outside."""
+        found: dict[str, dict[str, float]] = {}
+        for kind in dict.fromkeys(self.places.kind):
+            rows = self.places.kind == kind
+            found[kind] = {name: self._error(left, rows) for name, left in self.residuals.items()}
+        outside = [each for kind, each in found.items() if kind != INSIDE]
+        if outside:
+            found[OUTSIDE] = {
+                name: float(np.mean([each[name] for each in outside])) for name in self.residuals
+            }
+        return found
+
+    def _error(self, left: Floats, rows: npt.NDArray[np.bool_]) -> float:
+        means = []
+        for number in np.unique(self.fold[rows]):
+            those = rows & (self.fold == number)
+            size = np.nan_to_num(np.abs(np.expm1(-left[those])), nan=_WORST, posinf=_WORST)
+            means.append(np.average(np.minimum(size, _WORST), weights=self.weights[those]))
+        return float(np.mean(means))
+
+    def intervals(self, weights: Mapping[str, Mapping[str, float]]) -> Intervals:
+        """Intervals from what the members, joined with these weights, leave."""
+        joined = np.zeros(self.fold.size)
+        for name, left in self.residuals.items():
+            share = np.array(
+                [weights.get(kind, weights[OUTSIDE]).get(name, 0.0) for kind in self.places.kind]
+            )
+            joined += np.where(share > 0, share * np.nan_to_num(left), 0)
+        return intervals_of(joined, self.weights, self.places)
+
+
+def _chosen(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """By kind of question, the weights with which the members are joined.
+
+    Inside the range, the smaller the error the larger the weight, by its fourth power. Outside, a mean of what goes right and what goes
+    astray goes astray: one member answers, the first (what has a meaning stands before what has none) unless another is clearly better.
+    """
+    found = {kind: _joined(each) if kind == INSIDE else _clearly_best(each) for kind, each in errors.items()}
+    if OUTSIDE not in found:  # nothing tells
+        found[OUTSIDE] = _clearly_best(errors[INSIDE])
+    return {INSIDE: found[OUTSIDE], **found}
+
+
+def _joined(errors: Mapping[str, float]) -> dict[str, float]:
+    names = list(errors)
+    size = np.maximum([errors[name] for name in names], 1e-4)
+    share = (size.min() / size) ** _SHARPNESS
+    share = np.where(share / share.sum() < _LEAST_WEIGHT, 0, share)
+    return {name: float(each) for name, each in zip(names, share / share.sum(), strict=True) if each > 0}
+
+
+def _clearly_best(errors: Mapping[str, float]) -> dict[str, float]:
+    extrapolating = {name: error for name, error in errors.items() if not interpolates(name)} or errors
+    first = next(iter(extrapolating))
+    best = min(extrapolating, key=lambda name: extrapolating[name])
+    return {best if extrapolating[best] < _CLEARLY * extrapolating[first] else first: 1.0}
