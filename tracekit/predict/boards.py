@@ -38,7 +38,7 @@ _SINGLE_ISSUED: Final = frozenset({(8, 6), (8, 9), (9, 0)})
 _ECC_INLINE: Final = 0.87
 """What GDDR memories reach of their bandwidth, over what HBM does: their error correction takes part of it (0.75 on a P4 and a T4, 0.85 on
 P100, V100 and A100 together)."""
-_L2_PER_CLOCK: Final = 32.0
+_L2_PER_CLOCK: Final = 16.0
 """Bytes that a multiprocessor gets from the second-level cache per clock."""
 _L2_OVER_MEMORY: Final = 3.0
 """What that cache delivers over what the memory does, about, where the clock is not known."""

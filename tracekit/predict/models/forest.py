@@ -59,14 +59,14 @@ class Forest:
             "start": self.start,
             "roots": self.roots.tolist(),
             "feature": self.feature.tolist(),
-            "threshold": [float(f"{value:.7g}") for value in self.threshold],
+            "threshold": self.threshold.tolist(),
             "left": self.left.tolist(),
             "right": self.right.tolist(),
             "value": [float(f"{value:.5g}") for value in self.value],
         }
 
 
-def grow(matrix: Floats, target: Floats, weights: Floats, trees: int, rate: float) -> Forest:
+def grow(matrix: Floats, target: Floats, trees: int, rate: float) -> Forest:
     """Fit trees to the median of the target. Raises MissingDependencyError without scikit-learn."""
     try:
         from sklearn.ensemble import HistGradientBoostingRegressor  # noqa: PLC0415 - an extra
@@ -86,7 +86,7 @@ def grow(matrix: Floats, target: Floats, weights: Floats, trees: int, rate: floa
         random_state=0,
     )
     with threadpool_limits(1, "openmp"):
-        booster.fit(matrix, target, sample_weight=weights)
+        booster.fit(matrix, target)
     return _flat(
         matrix.shape[1],
         float(np.ravel(booster._baseline_prediction)[0]),

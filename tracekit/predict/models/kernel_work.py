@@ -43,7 +43,7 @@ _WIDTH: Final[dict[str, int]] = {
     "float64": 8,
 }
 """Bytes of an element, where they are not 4."""
-_RESIDENT: Final = 0.8
+_RESIDENT: Final = 0.55
 """The share of the second-level cache that data may have which is found there again."""
 _SHARP: Final = 8.0
 _HELD: Final = 1.5e-3

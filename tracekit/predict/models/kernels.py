@@ -24,7 +24,7 @@ from tracekit.predict.table import Floats, Runs
 
 __all__ = ["MODEL", "Kernels", "KernelsFit"]
 
-_MOST_ROWS: Final = {"product": 24_000, "convolution": 9_000, "shape": 18_000}
+_MOST_ROWS: Final = {"product": 40_000, "convolution": 15_000, "shape": 30_000}
 _TREES: Final = 150
 _RATE: Final = 0.1
 _LEAST: Final = 50
@@ -287,16 +287,14 @@ def _fit_like(
     devices = dict.fromkeys(dict.fromkeys(names[some].tolist()), 0.0)
     if some.size < _LEAST:
         return Like(None, ops, devices, tilings)
-    _, group, counts = np.unique(groups[some], return_inverse=True, return_counts=True)
-    weights = counts.mean() / counts[group]
     free = work.free[some]
     for _ in range(_ROUNDS):
         own = np.array([devices[name] for name in names[some]])
-        shared = grow(free, np.clip(logs - own, -_BOUND, _BOUND), weights, _TREES // 3, 2 * _RATE)
+        shared = grow(free, np.clip(logs - own, -_BOUND, _BOUND), _TREES // 3, 2 * _RATE)
         devices = {**devices, **_medians((logs - shared.sums(free))[seen], names[some][seen])}
     own = np.array([devices[name] for name in names[some]])
     matrix = work.matrix(tiling)[some]
-    forest = grow(matrix, np.clip(logs - own, -_BOUND, _BOUND), weights, _TREES, _RATE)
+    forest = grow(matrix, np.clip(logs - own, -_BOUND, _BOUND), _TREES, _RATE)
     return Like(forest, ops, devices, tilings)
 
 
