@@ -8,10 +8,10 @@ each other's ancestors, and nothing is moved or dropped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -38,8 +38,7 @@ _SPARSE = 8
 """Of one span in so many the ancestors are found from their own side."""
 
 
-@dataclass(frozen=True)
-class Nesting:
+class Nesting(msgspec.Struct, frozen=True, dict=True):
     """The nesting of spans that are sorted by (thread, start, −end); row numbers are span ids.
 
     `thread` is any integer code per row, `parent` is −1 for a root.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -15,8 +14,7 @@ from tracekit.trace import HOST_KINDS, Trace
 __all__ = ["HostStack", "host_stack", "one_begins_in", "texts"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HostStack:
+class HostStack(msgspec.Struct, frozen=True, eq=False):
     """Row number = `span_id`. `thread` numbers the pairs (process, thread) in the order of the frame."""
 
     frame: pl.DataFrame

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -56,8 +56,7 @@ _BEST_MULTIPLE: Final = 64
 _NAMED_SIZES: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
+class _Product(msgspec.Struct, frozen=True):
     """A matrix product of certain sizes and a type, over all of its calls in the scope."""
 
     operator: str
@@ -95,8 +94,7 @@ class _Product:
         return self.flops * self.calls / self.ns / 1e3
 
 
-@dataclass(frozen=True, slots=True)
-class _Slow:
+class _Slow(msgspec.Struct, frozen=True):
     """A product with odd sizes, the rate that it could reach, and the sizes at fault."""
 
     product: _Product
