@@ -18,13 +18,13 @@ import polars as pl
 from tracekit.analyses.processors import cpu_activities
 from tracekit.analyses.steps_inferred.periods import launch_steps
 from tracekit.analyses.steps_inferred.ranges import InferredSteps, inferred_steps
-from tracekit.classify import activity_class
+from tracekit.classify import ACTIVITY_CLASSES, activity_class
 from tracekit.errors import UsageError
 from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.facts.units import format_count
 from tracekit.intervals import IntervalSet
 from tracekit.names import clean
-from tracekit.trace import Trace, one_of
+from tracekit.trace import HOST_KINDS, Trace, one_of
 
 __all__ = [
     "Scope",
@@ -94,20 +94,22 @@ class Scope:
     @property
     def device_ids(self) -> list[int]:
         """The devices that worked in the window, in order."""
-        ids: list[int] = self.overlapping["device_id"].unique().sort().to_list()
-        return ids
+        return self.once("device ids", lambda: np.unique(self.overlapping["device_id"].to_numpy()).tolist())
 
     def intervals(self, device_id: int | None = None, *classes: str) -> IntervalSet:
         """The union of the activities of these classes (all when none is named), clipped to the window."""
         return self.once(("intervals", device_id, classes), lambda: self._union(device_id, classes))
 
     def _union(self, device_id: int | None, classes: tuple[str, ...]) -> IntervalSet:
-        rows = self.overlapping.select("device_id", "class", "start", "end")
-        if device_id is not None:
-            rows = rows.filter(pl.col("device_id") == device_id)
-        if classes:
-            rows = rows.filter(one_of("class", *classes))
+        rows = self.overlapping
         starts, ends = rows["start"].to_numpy(), rows["end"].to_numpy()
+        wanted = np.ones(rows.height, dtype=bool)
+        if device_id is not None:
+            wanted &= rows["device_id"].to_numpy() == device_id
+        if classes:
+            wanted &= _is_one_of(rows["class"], classes, ACTIVITY_CLASSES)
+        if not wanted.all():
+            starts, ends = starts[wanted], ends[wanted]
         return IntervalSet.of(np.clip(starts, self.start, self.end), np.clip(ends, self.start, self.end))
 
     def host(self, *kinds: str, columns: Sequence[str] | None = None) -> pl.DataFrame:
@@ -115,19 +117,18 @@ class Scope:
 
         Of a large trace only the `columns` that are needed should be asked for.
         """
-        if columns is not None:
-            narrow = self.trace.host.select(
-                "kind", "start", *(c for c in columns if c not in ("kind", "start"))
-            )
-            return narrow.filter(self._in_host(kinds)).select(columns)
-        return self.trace.host.filter(self._in_host(kinds))
+        host = self.trace.host if columns is None else self.trace.host[list(columns)]
+        rows = self.once(("host rows", kinds), lambda: self._host_rows(kinds))
+        return host if rows.size == host.height else host[rows]
 
-    def _in_host(self, kinds: Sequence[str]) -> pl.Expr:
-        wanted = one_of("kind", *kinds) if kinds else pl.lit(value=True)
+    def _host_rows(self, kinds: Sequence[str]) -> npt.NDArray[np.int64]:
+        host = self.trace.host
+        wanted = _is_one_of(host["kind"], kinds, HOST_KINDS) if kinds else np.ones(host.height, dtype=bool)
         if self.window == "steps" and self.steps.height:
             low, high = self.host_window()
-            wanted &= (pl.col("start") >= low) & (pl.col("start") < high)
-        return wanted
+            start = host["start"].to_numpy()
+            wanted = wanted & (start >= low) & (start < high)
+        return np.flatnonzero(wanted)
 
     def host_window(self) -> tuple[int, int]:
         """First start to last end of the steps on the host; without steps, of all host spans."""
@@ -138,6 +139,13 @@ class Scope:
             return self.start, self.end
         ends = host["start"] + host["duration"]
         return _int(host["start"].min()), _int(ends.max())
+
+
+def _is_one_of(column: pl.Series, values: Sequence[str], names: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Which rows of a column of an Enum of these names have one of the values."""
+    wanted = np.array([name in values for name in names])
+    mask: npt.NDArray[np.bool_] = wanted[column.to_physical().to_numpy()]
+    return mask
 
 
 def once(of: Scope | Trace, analysis: Callable[[Scope], _Made]) -> _Made:

@@ -12,3 +12,5 @@ PUBLIC_NSYS = sorted((ROOT.parent / "shared" / "traces" / "nsys").glob("*.sqlite
 """The same for exports of Nsight Systems."""
 NEUSIGHT = ROOT.parent / "shared" / "data" / "neusight" / "e2e.csv"
 """Measured latencies of models on GPUs; the same."""
+VTRAIN = ROOT.parent / "shared" / "data" / "vtrain" / "single_node.csv"
+"""Measured iterations of transformers under tensor, data and pipeline parallelism; the same."""

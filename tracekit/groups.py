@@ -6,9 +6,9 @@ rows, or by few keys; there these functions are faster.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -17,14 +17,13 @@ from tracekit.spans import Int64Array
 
 __all__ = ["Groups", "codes_of", "falling", "groups", "none_to_null", "or_none", "text_codes"]
 
-_ROOM = 1 << 16
-"""The least number of possible keys that are counted in a table; more, where there are as many rows."""
+_ROOM = 1 << 10
+"""So many possible keys are counted in a table; more, where there are more rows."""
 
 Integers = npt.NDArray[np.integer]
 
 
-@dataclass(frozen=True, eq=False)
-class Groups:
+class Groups(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Rows in groups. The groups are in the order of their keys: `of` is the number of each row's group, `keys` has one array
     for each key, with one value for each group.
     """
@@ -56,7 +55,7 @@ class Groups:
     def sums(self, values: Integers) -> Int64Array:
         """The sum of each group."""
         found = np.zeros(self.size, dtype=np.int64)
-        np.add.at(found, self.of, values)
+        np.add.at(found, self.of, values.astype(np.int64, copy=False))  # of other types it is slow
         return found
 
     def least(self, values: Int64Array) -> Int64Array:
@@ -79,19 +78,18 @@ def groups(*keys: Integers) -> Groups:
     >>> found.of.tolist(), [key.tolist() for key in found.keys], found.sums(np.array([1, 2, 4])).tolist()
     ([1, 0, 1], [[1, 3], [5, 0]], [2, 5])
     """
-    room = max(_ROOM, 2 * keys[0].size)
-    code, values = codes_of(keys[0], room)
+    code, values = codes_of(keys[0])
     parts = [values]
     for key in keys[1:]:
-        more, values = codes_of(key, room)
+        more, values = codes_of(key)
         code = code * values.size + more
-        code, whole = codes_of(code, room)
+        code, whole = codes_of(code)
         parts = [part[whole // values.size] for part in parts]
         parts.append(values[whole % max(values.size, 1)])
     return Groups(code, tuple(parts))
 
 
-def codes_of(key: Integers, room: int = _ROOM) -> tuple[Int64Array, Int64Array]:
+def codes_of(key: Integers) -> tuple[Int64Array, Int64Array]:
     """The number of each value among the distinct ones, and these, in order.
 
     >>> [found.tolist() for found in codes_of(np.array([7, 3, 7]))]
@@ -100,7 +98,7 @@ def codes_of(key: Integers, room: int = _ROOM) -> tuple[Int64Array, Int64Array]:
     if not key.size:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     low, high = int(key.min()), int(key.max())
-    if high - low >= room:
+    if high - low >= _ROOM + 4 * key.size:
         values, code = np.unique(key.astype(np.int64, copy=False), return_inverse=True)
         return code.astype(np.int64, copy=False), values
     shifted = key.astype(np.int64) - low
@@ -127,7 +125,11 @@ def or_none(rows: pl.Series) -> Int64Array:
     >>> or_none(pl.Series([4, None])).tolist()
     [4, -1]
     """
-    return (rows.cast(pl.Int64).fill_null(-1) if rows.null_count() else rows).to_numpy().astype(np.int64, copy=False)
+    return (
+        (rows.cast(pl.Int64).fill_null(-1) if rows.null_count() else rows)
+        .to_numpy()
+        .astype(np.int64, copy=False)
+    )
 
 
 def none_to_null(rows: Int64Array) -> pl.Series:

@@ -8,10 +8,10 @@ each other's ancestors, and nothing is moved or dropped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -38,8 +38,7 @@ _SPARSE = 8
 """Of one span in so many the ancestors are found from their own side."""
 
 
-@dataclass(frozen=True)
-class Nesting:
+class Nesting(msgspec.Struct, frozen=True, dict=True):
     """The nesting of spans that are sorted by (thread, start, −end); row numbers are span ids.
 
     `thread` is any integer code per row, `parent` is −1 for a root.
@@ -88,6 +87,17 @@ class Nesting:
             waiting = above[np.append(above[1:] != above[:-1], True)] if above.size else above
         before = np.append(0, np.cumsum(met))
         return np.flatnonzero(before[self.after] > before[:-1])
+
+    def of_lasting(self, rows: Int64Array) -> Nesting:
+        """The nesting of these spans (in order) among themselves, if whatever lasts and lies around one of them is one of them,
+        and all of them last.
+        """
+        if rows.size == self.parent.size:
+            return self
+        number = np.zeros(int(rows.max(initial=-1)) + 2, dtype=np.int64)
+        number[rows] = np.arange(rows.size)
+        number[-1] = -1
+        return Nesting(self.thread[rows], self.start[rows], self.end[rows], number[self.parent[rows]])
 
     def depth(self) -> Int64Array:
         """How many ancestors each span has (0 for a root)."""

@@ -20,8 +20,7 @@ Without a device the self time of operators takes the device's place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -58,8 +57,7 @@ ACTIVITY_COLUMNS = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Attribution:
+class Attribution(msgspec.Struct, frozen=True, eq=False):
     """Where the activities of a scope belong."""
 
     activities: pl.DataFrame
@@ -102,8 +100,14 @@ def _attribution(scope: Scope) -> Attribution:
 
 def attributed(scope: Scope) -> pl.DataFrame:
     """The activities of the scope with their places beside them (all of ACTIVITY_COLUMNS)."""
+    return scope.once(attributed, lambda: _attributed(scope))
+
+
+def _attributed(scope: Scope) -> pl.DataFrame:
     places = attribution(scope).activities
-    return scope.activities.with_columns(places.drop("activity_id", "op_id"))
+    return scope.activities.hstack(
+        places[[name for name in places.columns if name not in ("activity_id", "op_id")]]
+    )
 
 
 def _attribute(scope: Scope, model: StackModel) -> Attribution:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.groups import groups, text_codes
 from tracekit.spans import BoolArray, Int64Array, NameTable, Nesting, kept_nesting, nest
 from tracekit.trace import HOST_KINDS, Trace
 
 __all__ = ["HostStack", "host_stack", "one_begins_in", "texts"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HostStack:
+class HostStack(msgspec.Struct, frozen=True, eq=False):
     """Row number = `span_id`. `thread` numbers the pairs (process, thread) in the order of the frame."""
 
     frame: pl.DataFrame
@@ -63,13 +62,12 @@ class HostStack:
 
     def code_of(self, process: npt.ArrayLike, thread: npt.ArrayLike) -> Int64Array:
         """The number of each thread (process, thread), −1 for one without spans."""
-        threads = self.frame.select("process_id", "thread_id").with_columns(pl.Series("code", self.thread))
-        threads = threads.unique(["process_id", "thread_id"], keep="first")
-        queries = pl.DataFrame(
-            {"process_id": np.asarray(process, np.int64), "thread_id": np.asarray(thread, np.int64)}
-        )
-        joined = queries.join(threads, on=["process_id", "thread_id"], how="left", maintain_order="left")
-        return joined["code"].fill_null(-1).to_numpy()
+        codes, first = np.unique(self.thread, return_index=True)
+        owners = self.process[first].tolist(), self.frame["thread_id"].to_numpy()[first].tolist()
+        numbers = dict(zip(zip(*owners, strict=True), codes.tolist(), strict=True))
+        wanted = groups(np.asarray(process, np.int64), np.asarray(thread, np.int64))
+        pairs = zip(*(key.tolist() for key in wanted.keys), strict=True)
+        return np.array([numbers.get(pair, -1) for pair in pairs], dtype=np.int64)[wanted.of]
 
 
 def host_stack(trace: Trace) -> HostStack:
@@ -110,6 +108,5 @@ def texts(names: pl.Series) -> pl.Series:
     >>> texts(pl.Series(["a", None, "a"], dtype=pl.Categorical)).to_list()
     ['a', None, 'a']
     """
-    column = names.to_frame("name")
-    distinct = column.unique().with_columns(pl.col("name").cast(pl.String).alias("text"))
-    return column.join(distinct, on="name", how="left", maintain_order="left", nulls_equal=True)["text"]
+    codes, distinct = text_codes(names)
+    return pl.Series(names.name, distinct, dtype=pl.String).gather(codes)

@@ -9,7 +9,6 @@ module; and regions that torch.compile compiled.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -25,6 +24,7 @@ from tracekit.analyses.attribution.layer_ranges import (
 )
 from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.facts.stack_names import COMPILED_REGION, MODULE_PREFIX
+from tracekit.groups import groups, text_codes
 from tracekit.limits import LONGEST_NAME
 from tracekit.spans import Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
@@ -61,8 +61,7 @@ LAYER_SCHEMA = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LayerSource:
+class LayerSource(msgspec.Struct, frozen=True, eq=False):
     """The spans of one source: nested by thread, each with the layer that it is a call of."""
 
     name: str
@@ -75,8 +74,7 @@ class LayerSource:
         return take(self.layer, row), take(self.nesting.start, row)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SpanningSource:
+class SpanningSource(msgspec.Struct, frozen=True, eq=False):
     """Ranges without a thread, each with its layer."""
 
     name: str
@@ -89,8 +87,7 @@ class SpanningSource:
         return take(self.layer, row), take(self.ranges.nesting.start, row)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Layers:
+class Layers(msgspec.Struct, frozen=True, eq=False):
     """`table` has the columns of LAYER_SCHEMA, `numbers` its `layer_id` by path and source; `sources` are in their order of precedence; `spanning` (start/end ranges) comes after them."""
 
     table: pl.DataFrame
@@ -331,39 +328,35 @@ def path_tree(rows: list[tuple[str, str | None, str | None]]) -> pl.DataFrame:
 def nested_paths(nesting: Nesting, names: pl.Series, separator: str) -> tuple[Int64Array, pl.DataFrame]:
     """For each span its row in the tree of all paths, and that tree; one round per level of nesting."""
     depth = nesting.depth()
-    names = names.str.slice(0, LONGEST_NAME)
-    distinct_names = names.unique(maintain_order=True)
-    name = rows_of(names, distinct_names)
+    name, texts = text_codes(names)
+    parts = [(text or "")[:LONGEST_NAME] for text in texts]
     # A path is a number until the end, and its text is made once: paths are far longer than names.
     number = np.full(depth.size, -1, dtype=np.int64)
-    tree = path_tree([]).drop("type")
-    for level in range(min(int(depth.max()) + 1, _DEEPEST)):
-        rows = np.flatnonzero(depth == level)
+    paths: list[str] = []
+    parents: list[str | None] = []
+    by_depth = np.argsort(depth, kind="stable")
+    edges = np.cumsum(np.bincount(depth))
+    for rows in np.split(by_depth, edges[:-1])[:_DEEPEST]:
         above = take(number, nesting.parent[rows])
-        pairs = pl.DataFrame({"above": above, "name": name[rows]})
-        new = _joined_paths(pairs.unique(maintain_order=True), tree["path"], distinct_names, separator)
-        new = new.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("number") + tree.height)
-        at = pairs.join(new, on=["above", "name"], how="left", maintain_order="left")["number"]
-        number[rows] = np.where(at.is_not_null(), at.fill_null(-1).to_numpy(), above)
-        tree = pl.concat([tree, new.select("path", "parent")])
+        pairs = groups(above, name[rows])
+        new = np.full(pairs.size, -1, dtype=np.int64)
+        # In the order in which they first occur.
+        for pair in np.argsort(pairs.first, kind="stable").tolist():
+            outer, text = int(pairs.keys[0][pair]), parts[int(pairs.keys[1][pair])]
+            if outer >= 0 and len(paths[outer]) + len(separator) + len(text) > LONGEST_NAME:
+                new[pair] = outer  # what lies deeper counts as the outer one
+                continue
+            new[pair] = len(paths)
+            parents.append(None if outer < 0 else paths[outer])
+            paths.append(text if outer < 0 else f"{paths[outer]}{separator}{text}")
+        number[rows] = new[pairs.of]
     number = take(number, nesting.nearest_ancestor(depth < _DEEPEST))
-    distinct = tree.unique("path", keep="last", maintain_order=True)
-    row = rows_of(tree["path"], distinct["path"])[number]
-    return row, distinct.with_columns(pl.lit(None, pl.String).alias("type"))
-
-
-def _joined_paths(pairs: pl.DataFrame, paths: pl.Series, names: pl.Series, separator: str) -> pl.DataFrame:
-    """`pairs` (`above`, a row of `paths` or −1, and `name`, one of `names`) with `parent` and `path`, where not too long."""
-    outermost = pl.col("above") < 0
-    length = pl.col("parent").str.len_chars() + pl.col("text").str.len_chars() + len(separator)
-    texts = pairs.with_columns(
-        paths.gather(pairs["above"].set(pairs["above"] < 0, None)).alias("parent"),
-        names.gather(pairs["name"]).alias("text"),
-    )
-    path = pl.concat_str("parent", pl.lit(separator), "text")
-    return texts.filter(outermost | (length <= LONGEST_NAME)).with_columns(
-        pl.when(outermost).then("text").otherwise(path).alias("path")
-    )
+    # Paths that read the same are one, that of the last.
+    last = {path: index for index, path in enumerate(paths)}
+    kept = sorted(last.values())
+    row_of = {paths[index]: row for row, index in enumerate(kept)}
+    row = np.array([row_of[path] for path in paths], dtype=np.int64)[number]
+    return row, path_tree([(paths[index], parents[index], None) for index in kept])
 
 
 def rows_of(values: pl.Series, keys: pl.Series) -> Int64Array:

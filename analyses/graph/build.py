@@ -248,7 +248,7 @@ class _Builder:
         self.waiting = place[awaited.wait]
         self._link(left[handed.stretch], began, "thread")
         self._link(done, resumed[handed.stretch], "thread")
-        self.ends = np.append(ends, self.steps[-1:])
+        self.ends = self.steps[-1:] if steps.size else ends
         self.waits_end = np.unique(np.concatenate([self.returned, resumed, began]))
         self.served = np.concatenate([resumed, began])
         return thread, time
@@ -351,7 +351,8 @@ class _Builder:
         arrival = np.where(
             kind == _KIND["begin"], np.where(self._held(links), self.scope.start, NEVER), left + least
         )
-        own = np.where(on_stream, before + work + self.gap_ns, np.where(waited, before, time))
+        call = np.where(served, 0, np.minimum(CALL_NS, step))
+        own = np.where(on_stream, before + work + self.gap_ns, np.where(waited, before + call, time))
         own = np.where(chained, own, NEVER)
         best = np.full(time.size, NEVER, dtype=np.int64)
         np.maximum.at(best, links.target, arrival)
@@ -359,9 +360,8 @@ class _Builder:
         binding = by_link[links.target] & (arrival == best[links.target])
         link_lag = np.where(binding, delay, least)
         link_lag[kind == _KIND["end"]] = 0
-        idle_work = np.where(served, 0, np.minimum(CALL_NS, step))
         freed = by_link & chained
-        work = np.where(freed & ~on_stream, np.where(waited, idle_work, work), work)
+        work = np.where(freed & ~on_stream, np.where(waited, call, work), work)
         lag = np.where(on_stream, np.where(freed, np.minimum(gap, self.gap_ns), gap), 0)
         chain = work + np.where(on_stream & chained, self.gap_ns, 0)
         kept = np.isin(kind, [_KIND["begin"], _KIND["end"]])

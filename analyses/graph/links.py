@@ -6,6 +6,7 @@ What the trace records comes first. Where it has no streams and events of waits,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,8 @@ __all__ = ["CLOCKS_NS", "Handovers", "Lines", "Waits", "between_streams", "hando
 
 CLOCKS_NS: Final = 20 * NS_PER_US
 """The clocks of host and device differ by less: a call may seem to return so long before the end of what it waited for."""
+_LONGER: Final = 10
+"""Of an activity that begins some µs after one of another stream, and waited this many times as long, it is no chance."""
 _ALL_STREAMS: Final = r"(Device|Ctx|Thread)Synchronize|urQueueFinish|zeCommandQueueSynchronize"
 """Calls that wait for everything on a device."""
 _EVENT, _STREAM, _CONTEXT = "Event Sync", "Stream Sync", "Context Sync"
@@ -62,7 +65,7 @@ class Lines:
         called = np.where(launch >= 0, calls[launch], NEVER) if calls.size else np.full(launch.size, NEVER)
         issued = called.copy()
         bounds = np.append(first, rows.height)
-        for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        for low, high in pairwise(bounds.tolist()):
             issued[low:high] = np.maximum.accumulate(called[low:high])
         return cls(
             rows,
@@ -142,7 +145,9 @@ def _by_time(lines: Lines) -> tuple[Int64Array, Int64Array]:
         source = order[np.maximum(at, 0)]
         done = np.where((at >= 0) & (lines.line[target] != line), lines.end[source], NEVER)
         done = np.where(lines.device[lines.line[target]] == lines.device[line], done, NEVER)
-        better = (done >= lines.start[target] - AT_ONCE_NS) & (done > latest)
+        delay = lines.start[target] - done
+        near = (delay <= AT_ONCE_NS) | ((delay <= YOUNG_LAUNCH_NS) & (done - free[target] > _LONGER * delay))
+        better = near & (done > latest)
         latest[better], best[better] = done[better], source[better]
     return best[best >= 0], target[best >= 0]
 

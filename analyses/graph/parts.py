@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import Attribution, attribution
 from tracekit.analyses.graph.build import Dependencies
-from tracekit.analyses.graph.model import LINKS
+from tracekit.analyses.graph.model import LINKS, Weights
 from tracekit.analyses.idle.gaps import KERNEL_GAP_NS
 from tracekit.analyses.idle.host_code import timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_causes
@@ -60,14 +60,20 @@ class Stretches:
     thread: Int64Array
     cause: Int64Array
     call: Int64Array
+    vertex: Int64Array
+    """The vertex at which each stretch, or what follows it, ends."""
 
 
 def stretches(
-    made: Dependencies, times: Int64Array, work: Int64Array, duration: Int64Array, begin: int
+    made: Dependencies,
+    weights: Weights,
+    times: Int64Array,
+    work: Int64Array,
+    duration: Int64Array,
+    begin: int,
 ) -> Stretches:
     """The longest path of a replay with these lengths, from `begin` on."""
     graph = made.graph
-    weights = graph.weigh(work, duration)
     path, links = graph.path(weights, times), graph.links
     along = path.link < 0
     carried = np.where(along, made.activity[path.source] >= 0, links.after[path.link])
@@ -97,6 +103,7 @@ def stretches(
             (none, thread),
             (none, cause),
             (none, call),
+            (path.target, path.target),
         )
     ]
     start, end = np.maximum(rows[0], begin), rows[1]
@@ -108,12 +115,15 @@ def parts_of(made: Dependencies) -> pl.DataFrame:
     """The recorded path in parts, in order, with the columns of PART_SCHEMA; they sum to the window."""
     graph, scope = made.graph, made.scope
     owners = attribution(scope)
-    path = stretches(made, made.replayed, graph.work, graph.duration, scope.start)
+    path = stretches(made, graph.weights, made.replayed, graph.work, graph.duration, scope.start)
     causes = span_causes(scope.trace, owners.model)
     host = _host(made, owners, causes, path)
     device = _device(made, path)
     waits = _waits(made, owners, path)
-    frames = [frame.select(*PART_SCHEMA).cast(dict(PART_SCHEMA)) for frame in (device, host, waits)]
+    frames = [
+        frame.select(pl.col(name).cast(dtype) for name, dtype in PART_SCHEMA.items())
+        for frame in (device, host, waits)
+    ]
     return pl.concat(frames).sort("start", maintain_order=True)
 
 

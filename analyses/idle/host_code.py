@@ -8,17 +8,19 @@ running threads are sampled, so samples say nothing about waits of the thread.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, Protocol
 
+import msgspec
 import numpy as np
 import polars as pl
 
+from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.program_names import TEXT_FUNCTION, UNNAMED_FUNCTION
+from tracekit.groups import or_none
 from tracekit.intervals import IntervalSet
 from tracekit.limits import LONGEST_NAME
-from tracekit.spans import Int64Array, nest, take
-from tracekit.trace import Trace, one_of
+from tracekit.spans import Int64Array, Nesting, nest, take
+from tracekit.trace import Trace
 
 __all__ = [
     "HOST_CODE",
@@ -39,29 +41,32 @@ LEAST_SAMPLES: Final = 20
 """Fewer samples give no reliable share."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Threads:
+class _Threads(msgspec.Struct, frozen=True, eq=False):
     """The columns of a timeline: intervals of threads, by thread and start."""
 
     thread: Int64Array
     start: Int64Array
     end: Int64Array
 
+    @property
+    def nesting(self) -> Nesting:
+        """How they nest."""
+        return nest(self.thread, self.start, self.end)
+
 
 def host_code(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
     """The pieces of idle time in which the host ran code outside recorded calls: `process_id`, `thread_id` (the thread
     that launched the activity at the end of the gap), `start`, `end`.
     """
-    launches = trace.device.select(pl.col("activity_id").alias("ended_by"), "launch_id")
-    threads = trace.host.select(pl.col("span_id").alias("launch_id"), "process_id", "thread_id")
-    return (
-        pieces.select("cause", "ended_by", "start", (pl.col("start") + pl.col("duration_ns")).alias("end"))
-        .filter(one_of("cause", *HOST_CODE) & (pl.col("end") > pl.col("start")))
-        .drop("cause")
-        .join(launches, on="ended_by", how="inner", maintain_order="left")
-        .join(threads, on="launch_id", how="inner", maintain_order="left")
-        .select("process_id", "thread_id", "start", "end")
-    )
+    start, ns = pieces["start"].to_numpy(), pieces["duration_ns"].to_numpy()
+    wanted = np.isin(
+        pieces["cause"].to_physical().to_numpy(), [CAUSES.index(cause) for cause in HOST_CODE]
+    ) & (ns > 0)
+    ended = or_none(pieces["ended_by"])
+    launch = take(or_none(trace.device["launch_id"]), np.where(wanted, ended, -1))
+    rows = np.flatnonzero(launch >= 0)
+    threads = trace.host["process_id", "thread_id"][launch[rows]]
+    return threads.with_columns(pl.Series("start", start[rows]), pl.Series("end", (start + ns)[rows]))
 
 
 def by_os_call(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame | None:
@@ -190,9 +195,12 @@ class _Spans(Protocol):
     def end(self) -> Int64Array:
         """Each span's end in ns."""
 
+    @property
+    def nesting(self) -> Nesting:
+        """How they nest."""
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+
+class Pieces(msgspec.Struct, frozen=True, eq=False):
     """Parts of intervals: the number of the interval, start and end in ns, and the span (−1 for none)."""
 
     interval: Int64Array
@@ -201,8 +209,7 @@ class Pieces:
     span: Int64Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Timeline:
+class Timeline(msgspec.Struct, frozen=True, eq=False):
     """Pieces of threads, by thread and time; on each thread they cover all time, without overlap."""
 
     thread: Int64Array
@@ -237,8 +244,8 @@ class Timeline:
 def timeline(stack: _Spans, threads: Int64Array) -> Timeline:
     """The timeline of these threads (codes of the stack). Spans of no length own no time."""
     # Some threads after the others, since the arrays of all edges are the largest that there are.
-    portions = _portions(stack, np.unique(threads))
-    parts = [list(part) for codes in portions for part in _of_threads(stack, codes)]
+    nesting, portions = stack.nesting, _portions(stack, np.unique(threads))
+    parts = [list(part) for codes in portions for part in _of_threads(stack, nesting, codes)]
     none = np.zeros(0, dtype=np.int64)
     return Timeline(*(np.concatenate([none, *(part.pop(0) for part in parts)]) for _ in range(4)))
 
@@ -250,7 +257,7 @@ def _portions(stack: _Spans, codes: Int64Array) -> list[Int64Array]:
     return [portion for portion in np.split(codes, cuts) if portion.size]
 
 
-def _of_threads(stack: _Spans, codes: Int64Array) -> Iterator[tuple[Int64Array, ...]]:
+def _of_threads(stack: _Spans, nesting: Nesting, codes: Int64Array) -> Iterator[tuple[Int64Array, ...]]:
     """The columns of a `Timeline` of these threads, which are in order; of one with many spans in several parts."""
     low, high = np.searchsorted(stack.thread, [codes[0], codes[-1] + 1])
     rows = low + np.flatnonzero(
@@ -259,7 +266,7 @@ def _of_threads(stack: _Spans, codes: Int64Array) -> Iterator[tuple[Int64Array, 
     cuts = _cuts(stack, rows) if codes.size == 1 else rows[:0]
     edges = np.concatenate([[_EARLIEST], stack.start[rows[cuts]], [_LATEST]])
     for part, first, last in zip(np.split(rows, cuts), edges[:-1], edges[1:], strict=True):
-        yield _of_rows(stack, part, codes, first, last)
+        yield _of_rows(nesting, part, codes, first, last)
 
 
 def _cuts(stack: _Spans, rows: Int64Array) -> Int64Array:
@@ -272,10 +279,10 @@ def _cuts(stack: _Spans, rows: Int64Array) -> Int64Array:
 
 
 def _of_rows(
-    stack: _Spans, rows: Int64Array, codes: Int64Array, first: int, last: int
+    whole: Nesting, rows: Int64Array, codes: Int64Array, first: int, last: int
 ) -> tuple[Int64Array, ...]:
     """The columns of the timeline from `first` to `last` (ns) of spans of these threads."""
-    nesting = nest(stack.thread[rows], stack.start[rows], stack.end[rows])
+    nesting = whole.of_lasting(rows)
     edge = np.concatenate([nesting.start, nesting.end, np.repeat([first, last], codes.size)])
     of_edge = np.concatenate([nesting.thread, nesting.thread, codes, codes])
     if codes.size == 1:

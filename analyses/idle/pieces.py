@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -43,8 +43,7 @@ PIECE_COLUMNS: Schema = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
+class _Rows(msgspec.Struct, frozen=True, eq=False):
     """Pieces as arrays: the row of the gap, start, end, cause, and the host span that caused it (−1 for none)."""
 
     gap: Int64Array
@@ -54,8 +53,7 @@ class _Rows:
     span: Int64Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Places:
+class _Places(msgspec.Struct, frozen=True, eq=False):
     """The places of pieces; −1 for none."""
 
     layer: Int64Array
@@ -117,7 +115,7 @@ def _frame_texts(causes: SpanCauses, frame: Int64Array) -> pl.Series:
 
 def _columns(parts: Sequence[_Rows | _Places]) -> dict[str, list[Int64Array]]:
     """The columns of parts of one kind, by name."""
-    return {each.name: [getattr(part, each.name) for part in parts] for each in fields(parts[0])}
+    return {name: [getattr(part, name) for part in parts] for name in parts[0].__struct_fields__}
 
 
 # -- the host was late -----------------------------------------------------------------------------

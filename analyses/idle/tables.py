@@ -66,7 +66,9 @@ def _ranges(trace: Trace, owners: Attribution, pieces: pl.DataFrame) -> pl.Serie
         return pl.Series("range_id", [None], dtype=pl.Int64).new_from_index(0, pieces.height)
     spans = or_none(pieces["span_id"])
     if trace.device.height:
-        spans = np.where(spans >= 0, spans, take(or_none(trace.device["launch_id"]), or_none(pieces["ended_by"])))
+        spans = np.where(
+            spans >= 0, spans, take(or_none(trace.device["launch_id"]), or_none(pieces["ended_by"]))
+        )
     around = take(stack.nesting.nearest_ancestor(named), spans)
     return none_to_null(around)
 
@@ -136,14 +138,19 @@ def with_open_share(scope: Scope, table: pl.DataFrame, labels: pl.DataFrame) -> 
     )
     shares = dict(opened.rows())
     return table.with_columns(
-        pl.Series("open_share", [shares.get(label) for label in table.to_series().to_list()], dtype=pl.Float64)
+        pl.Series(
+            "open_share", [shares.get(label) for label in table.to_series().to_list()], dtype=pl.Float64
+        )
     )
 
 
 def by_cause(scope: Scope, pieces: pl.DataFrame, calls: Calls) -> tuple[pl.DataFrame, pl.DataFrame | None]:
     """`IdleTables.by_cause` and `IdleTables.by_call`."""
     rows, parts = [], []
-    spans, ns, gap = or_none(pieces["span_id"]), *(pieces[name].to_numpy() for name in ("duration_ns", "gap_id"))
+    spans, ns, gap = (
+        or_none(pieces["span_id"]),
+        *(pieces[name].to_numpy() for name in ("duration_ns", "gap_id")),
+    )
     found = groups(pieces["device_id"].to_numpy(), pieces["cause"].to_physical().to_numpy())
     for device, cause, mine in zip(*(key.tolist() for key in found.keys), found.rows(), strict=True):
         call, several = calls.most(spans[mine], ns[mine])
@@ -189,29 +196,30 @@ def longest_gaps(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, calls: C
     longest = falling(-length, start)[:LISTED_GAPS]  # gaps are numbered by their row
     rank = np.full(gaps.height, -1, dtype=np.int64)
     rank[longest] = np.arange(longest.size)
-    rows = np.flatnonzero(rank[named["gap_id"].to_numpy()] >= 0)
-    pieces = named[rows]
-    ns = pieces["duration_ns"].to_numpy()
-    rows = falling(-ns, pieces["start"].to_numpy())
-    pieces, ns = pieces[rows], ns[rows]
-    gap, cause = rank[pieces["gap_id"].to_numpy()], pieces["cause"].to_physical().to_numpy()
+    gap, ns = rank[named["gap_id"].to_numpy()], named["duration_ns"].to_numpy()
+    rows = np.flatnonzero(gap >= 0)
+    rows = rows[falling(-ns[rows], named["start"].to_numpy()[rows])]
+    gap, ns, cause = gap[rows], ns[rows], named["cause"].to_physical().to_numpy()[rows]
     by_cause_ = groups(gap, cause)
     held = by_cause_.sums(ns)
     # Of each gap the cause with the most time, and of that the longest piece.
     order = falling(by_cause_.keys[0], -held, by_cause_.keys[1])
     main = order[groups(by_cause_.keys[0][order]).first]
     chosen = np.full(longest.size, -1, dtype=np.int64)
-    chosen[by_cause_.keys[0][main]] = by_cause_.first[main]
+    chosen[by_cause_.keys[0][main]] = rows[by_cause_.first[main]]
     largest = none_to_null(chosen)
-    spans = or_none(pieces["span_id"])
-    placed = [calls.innermost(spans[gap == each], ns[gap == each]) for each in range(min(longest.size, _PLACED_GAPS))]
+    spans = or_none(named["span_id"])[rows]
+    placed = [
+        calls.innermost(spans[gap == each], ns[gap == each])
+        for each in range(min(longest.size, _PLACED_GAPS))
+    ]
     few = gaps[longest]
     activities = scope.activities if scope.on_cpu else scope.trace.device
     cause_ns = np.full(longest.size, -1, dtype=np.int64)
     cause_ns[by_cause_.keys[0][main]] = held[main]
 
     def of_largest(name: str) -> pl.Series:
-        return pieces[name].gather(largest)
+        return named[name].gather(largest)
 
     return pl.DataFrame(
         {

@@ -17,7 +17,7 @@ from tracekit.analyses.attribution.layer_spans import OF_MODEL
 from tracekit.analyses.flops import coverage
 from tracekit.analyses.processors import CPU_DEVICE
 from tracekit.analyses.result import NotCaptured, Result, TableView
-from tracekit.analyses.roofline.levels import LEVEL_SCHEMA, level, under_roofs
+from tracekit.analyses.roofline.levels import LEVEL_SCHEMA, levels, under_roofs
 from tracekit.analyses.roofline.pieces import RECORDED, pieces
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.ceilings import Ceilings, catalogue_ceilings, recorded_ceilings
@@ -135,20 +135,27 @@ def rated_pieces(scope: Scope) -> pl.DataFrame:
 
 def _roofline(scope: Scope) -> Roofline:
     rows = _with_layers(rated_pieces(scope), scope)
-    model = _model(scope, rows)
+    rows = rows.with_columns(
+        pl.coalesce("op_id", -1 - pl.col("call")).alias("operator call"), pl.lit(scope.label).alias("label")
+    )
+    operators, layers, types, kernels, window = levels(
+        rows,
+        (["operator"], "operator call"),
+        *((keys, "call") for keys in (["layer", "type"], ["type"], ["name", "category", "kind"], ["label"])),
+    )
+    model = _model(scope, window)
     row = model.row(0, named=True)
     measured = rows.filter((pl.col("source") != RECORDED) | (pl.col("bytes_source") != RECORDED)).height
     lacking = NotCaptured("no FLOPs and no bytes", how_to_record("shapes", scope.trace.meta.format))
-    by_call = rows.with_columns(pl.coalesce("op_id", -1 - pl.col("call")).alias("call"))
-    operators = level(by_call, ["operator"])
     unmodelled = coverage(scope).unmodelled if scope.trace.counters is None else None
     return Roofline(
         answer=_answer(scope, row, operators, unmodelled),
         not_captured=None if measured else lacking,
         operators=operators,
-        layers=level(rows, ["layer", "type"]),
-        types=level(rows, ["type"]),
-        kernels=_of_kernels(rows),
+        layers=layers,
+        types=types,
+        # Figures stand at the longest kernel over the time of all of its operator, so they have no share of its own.
+        kernels=kernels.with_columns(pl.lit(None, pl.Float64).alias("rated_share")),
         model=model,
         coverage=_coverage(rows),
         unmodelled=unmodelled,
@@ -174,7 +181,7 @@ def _with_layers(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     ).with_columns(pl.coalesce(name, none) for name in ("layer", "type"))
 
 
-def _model(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
+def _model(scope: Scope, window: pl.DataFrame) -> pl.DataFrame:
     """The table of that name."""
     about = {
         "name": scope.label,
@@ -185,8 +192,10 @@ def _model(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
     }
     kinds = (pl.String, pl.Int64, pl.Int64, pl.Float64, pl.Float64)
     schema = dict(zip(about, kinds, strict=True))
-    figures = level(rows.with_columns(pl.lit(scope.label).alias("name")), ["name"])
-    return pl.DataFrame([about], schema=schema).join(figures, on="name", how="left")
+    figures = (
+        window if window.height else pl.DataFrame({name: [None] for name in window.columns}, window.schema)
+    )
+    return pl.DataFrame([about], schema=schema).hstack(figures.drop("label"))
 
 
 def matrix_utilisation(scope: Scope, *, again: bool = False) -> float | None:
@@ -247,12 +256,6 @@ _OF_LOST: Final = ["name", "reason", "device_ns", "share"]
 
 def _share(part: int | None, total: int | None) -> float | None:
     return (part or 0) / total if total else None
-
-
-def _of_kernels(rows: pl.DataFrame) -> pl.DataFrame:
-    """The level of kernels. Figures stand at the longest kernel over the time of all of its operator, so they have no share of its own."""
-    unknown = pl.lit(None, pl.Float64).alias("rated_share")
-    return level(rows, ["name", "category", "kind"]).with_columns(unknown)
 
 
 def _answer(

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from tracekit.facts.ceilings import Ceilings
 from tracekit.trace import Schema
 
-__all__ = ["BOUNDS", "BOUND_OF_SUMS", "FIGURES", "LEVEL_SCHEMA", "level", "under_roofs"]
+__all__ = ["BOUNDS", "BOUND_OF_SUMS", "FIGURES", "LEVEL_SCHEMA", "level", "levels", "under_roofs"]
 
 LEVEL_SCHEMA: Final[Schema] = {
     "calls": pl.Int64,  # activities; of operators, and without a device, calls of operators
@@ -128,40 +129,60 @@ def _parts() -> dict[str, pl.Expr]:
 
 _PARTS: Final = [part.alias(name) for name, part in _parts().items()]
 _SUMMED: Final = ["duration", "flops", "bytes", *_parts()]
+_KNOWN: Final = ["duration", "flops", "bytes", "timed_least_ns", "flops_ns", "bytes_ns", "rated_ns"]
+"""Of these the sum is null if nothing is known."""
 
 
 def level(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     """The pieces `under_roofs` by these keys: the keys and the columns of LEVEL_SCHEMA, the most wasted time first, then
     what is known without a roof.
     """
+    return levels(rows, (keys, "call"))[0]
+
+
+def levels(rows: pl.DataFrame, *wanted: tuple[list[str], str]) -> list[pl.DataFrame]:
+    """Several levels of the same pieces: for each its keys, and the column whose distinct values are its `calls`."""
     found = rows.select("precision", "unit").unique().rows()
     works = sorted(found, key=lambda work: [(word is None, word) for word in work]) or [(None, None)]
-    sums = rows.group_by(keys).agg(
-        pl.col("call").n_unique().cast(pl.Int64).alias("calls"),
-        pl.col(_SUMMED).sum(),
-        pl.col(_SUMMED).count().name.prefix("known "),
-        pl.col("source", "bytes_source").unique(),
-        *(_flops_of(*work).alias(f"work {number}") for number, work in enumerate(works)),
-    )
-    flops = sums.select(f"work {number}" for number in range(len(works))).to_numpy()
+    of_works = [f"work {number}" for number in range(len(works))]
+    rows = rows.with_columns(_flops_of(*work).alias(name) for work, name in zip(works, of_works, strict=True))
+    sums = [
+        rows.group_by(keys).agg(
+            pl.col(call).n_unique().cast(pl.Int64).alias("calls"),
+            pl.col(*_SUMMED, *of_works).sum(),
+            pl.col(_KNOWN).count().name.prefix("known "),
+            pl.col("source", "bytes_source").unique(),
+        )
+        for keys, call in wanted
+    ]
+    # All rows of all levels at once: the figures of few rows cost as much as those of many.
+    whole = pl.concat([each.drop(keys) for each, (keys, _) in zip(sums, wanted, strict=True)])
+    flops = whole.select(of_works).to_numpy()
     most = [
         works[number] if most_flops > 0 else (None, None)
         for number, most_flops in zip(flops.argmax(axis=1).tolist(), flops.max(axis=1).tolist(), strict=True)
     ]
-    figures = sums.with_columns(
-        pl.col(pl.Categorical, pl.Enum).cast(pl.String),
+    figures = whole.with_columns(
         pl.Series("precision", [precision for precision, _ in most], dtype=pl.String),
         pl.Series("unit", [unit for _, unit in most], dtype=pl.String),
-    ).select(*keys, *_FIGURES)
-    order = ["wasted_ns", "bytes_ns", "device_ns", "flops", *keys]
-    falling = [True, True, True, True, *(False for _ in keys)]
-    return figures.sort(order, descending=falling, nulls_last=True)
+    ).select(_FIGURES)
+    ends = np.cumsum([each.height for each in sums]).tolist()
+    return [
+        _ordered(each.select(pl.col(keys).cast(pl.String)), figures[end - each.height : end])
+        for each, end, (keys, _) in zip(sums, ends, wanted, strict=True)
+    ]
+
+
+def _ordered(keys: pl.DataFrame, figures: pl.DataFrame) -> pl.DataFrame:
+    order = ["wasted_ns", "bytes_ns", "device_ns", "flops", *keys.columns]
+    falling = [True, True, True, True, *(False for _ in keys.columns)]
+    return keys.hstack(figures).sort(order, descending=falling, nulls_last=True)
 
 
 def _flops_of(precision: str | None, unit: str | None) -> pl.Expr:
     """The FLOPs of this kind of work."""
     same = pl.col("precision").eq_missing(precision) & pl.col("unit").eq_missing(unit)
-    return pl.when(same).then("flops").sum()
+    return pl.when(same).then("flops")
 
 
 _BOUND_SUMS: Final = {name: pl.col(f"{name}-bound ns") for name in BOUNDS}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.idle import Idle
@@ -19,8 +20,10 @@ from tracekit.analyses.rules.rule import (
     of_time,
 )
 from tracekit.analyses.scope import Scope
+from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import BUFFER_LAYER
 from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share
+from tracekit.groups import groups
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace
 
@@ -66,8 +69,7 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     if stream["gaps"] < LEAST_GAPS:
         return None
     mine = (pl.col("device_id") == stream["device_id"]) & (pl.col("stream_id") == stream["stream_id"])
-    short = pl.col("duration_ns").sum().over("gap_id") < LONG_GAP_NS
-    idle = caused_idle(scope, *LAUNCHING, wanted=short)
+    idle = caused_idle(scope, *LAUNCHING, below=LONG_GAP_NS)
     at_stake = idle.ns
     queue = _mean_queue(trace, scope.activities.filter(mine))
     if at_stake / scope.duration < HOST_BOUND_LAUNCHES_LEAST_SHARE or queue is None or queue >= QUEUE_EMPTY:
@@ -79,7 +81,7 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     )
     return Evidence(
         title=f"The device waits for launches of the host {format_share(at_stake / scope.duration)} of the time",
-        text=f"It was idle for {format_ns(at_stake)} in gaps below {format_ns(LONG_GAP_NS)}: {_split(scope, short)}"
+        text=f"It was idle for {format_ns(at_stake)} in gaps below {format_ns(LONG_GAP_NS)}: {_split(scope)}"
         f"{idle.where}. Stream {stream['stream_id']} of device {stream['device_id']} had "
         f"{format_count(stream['gaps'])} gaps, and on average {queue:.2f} activities were queued on it.{slowed}",
         ns_at_stake=at_stake,
@@ -87,9 +89,9 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     )
 
 
-def _split(scope: Scope, short: pl.Expr) -> str:
+def _split(scope: Scope) -> str:
     """The causes in words, largest first."""
-    parts = [(caused_idle(scope, cause, wanted=short).ns, cause) for cause in LAUNCHING]
+    parts = [(caused_idle(scope, cause, below=LONG_GAP_NS).ns, cause) for cause in LAUNCHING]
     return ", ".join(
         f"{cause_name(cause)} {format_ns(ns)}" for ns, cause in sorted(parts, reverse=True) if ns
     )
@@ -192,17 +194,19 @@ def long_gaps(scope: Scope, _result: Idle) -> Evidence | None:
 def _gaps(scope: Scope) -> pl.DataFrame:
     """Gaps between activities: `device_id`, `gap_id`, `start`, `end` and `ns`, the time in it that is not the profiler's."""
     pieces = idle_causes(scope).pieces
-    own = pl.col("cause").cast(pl.String) != _PROFILER
-    return (
-        pieces.group_by("device_id", "gap_id")
-        .agg(
-            pl.col("start").min(),
-            (pl.col("start") + pl.col("duration_ns")).max().alias("end"),
-            pl.col("duration_ns").filter(own).sum().alias("ns"),
-            pl.col("ended_by").first(),
-        )
-        .filter(pl.col("ended_by").is_not_null() & (pl.col("start") > scope.start))
+    gaps = groups(pieces["device_id"].to_numpy(), pieces["gap_id"].to_numpy())
+    start, ns = pieces["start"].to_numpy(), pieces["duration_ns"].to_numpy()
+    own = pieces["cause"].to_physical().to_numpy() != CAUSES.index(_PROFILER)
+    found = pl.DataFrame(
+        {
+            "device_id": gaps.keys[0],
+            "gap_id": gaps.keys[1],
+            "start": gaps.least(start),
+            "end": gaps.greatest(start + ns),
+            "ns": gaps.sums(np.where(own, ns, 0)),
+        }
     )
+    return found.filter(pieces["ended_by"].gather(gaps.first).is_not_null() & (found["start"] > scope.start))
 
 
 def _cause(scope: Scope, gaps: pl.DataFrame) -> str:

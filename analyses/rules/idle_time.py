@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution.host_stack import texts
 from tracekit.analyses.attribution.layer_spans import ROOT
 from tracekit.analyses.idle.causes import idle_causes
-from tracekit.analyses.rules.rule import longest
+from tracekit.analyses.rules.rule import longest_of
+from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.units import NS_PER_MS
 from tracekit.findings import Stretches
+from tracekit.groups import codes_of, falling, groups, or_none, text_codes
 from tracekit.intervals import IntervalSet
 from tracekit.missing import endless_calls
-from tracekit.spans import nesting_of
-from tracekit.trace import one_of
+from tracekit.spans import Int64Array, kept_nesting
 
 __all__ = [
     "CONTEXT_CREATION_NS",
@@ -41,42 +42,84 @@ _COVERED_CAUSES: Final = ("synchronisation", "data_loading", "allocation", "comp
 `compilation_in_steps`."""
 
 
-@dataclass(frozen=True, eq=False)
-class CausedIdle:
+class _Caused(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """The pieces of idle time of a scope with what `caused_idle` says of them, and some of their columns as arrays."""
+
+    pieces: pl.DataFrame
+    layers: pl.DataFrame
+    device: Int64Array
+    cause: Int64Array
+    gap: Int64Array
+    start: Int64Array
+    ns: Int64Array
+
+    @classmethod
+    def of(cls, scope: Scope) -> _Caused:
+        """Those of a scope, made once."""
+        return scope.once(cls.of, lambda: cls._of(scope))
+
+    @classmethod
+    def _of(cls, scope: Scope) -> _Caused:
+        found, host = idle_causes(scope), scope.trace.host
+        rows = found.pieces
+        gathered = {
+            "operator": ("name", "op_id"),
+            "span_ns": ("duration", "span_id"),
+            "span_kind": ("kind", "span_id"),
+        }
+        named = [host[column].gather(rows[by]).alias(name) for name, (column, by) in gathered.items()]
+        columns = (
+            rows[name].to_physical().to_numpy()
+            for name in ("device_id", "cause", "gap_id", "start", "duration_ns")
+        )
+        return cls(rows.hstack(named), found.layers, *columns)
+
+    @cached_property
+    def places(self) -> dict[str, tuple[Int64Array, list[str | None]]]:
+        """For each piece the number of its place, and the names of these, by what the places are."""
+        layers, distinct = codes_of(or_none(self.pieces["layer_id"]))
+        paths = [None if one < 0 else str(self.layers["path"][one]) for one in distinct.tolist()]
+        return {"layer": (layers, paths), **{by: text_codes(self.pieces[by]) for by in ("frame", "operator")}}
+
+
+class CausedIdle(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The idle time in ns that some causes have on the device where they cause the most, and where it comes from: the
     frame of the user's code, the layer and the operator with at least half of it; None if there is none.
     """
 
     ns: int
-    pieces: pl.DataFrame
-    """The pieces on that device, with the name of their `operator`."""
-    layers: pl.DataFrame
+    of: _Caused
+    rows: Int64Array
+    """The pieces on that device, by row."""
+
+    @property
+    def pieces(self) -> pl.DataFrame:
+        """The pieces on that device, with the name of their `operator`."""
+        return self.of.pieces[self.rows]
 
     @cached_property
     def frame(self) -> str | None:
         """The frame of the user's code."""
-        return _text(self._most("frame"))
+        return self._most("frame")
 
     @cached_property
     def layer(self) -> str | None:
         """The path of the layer."""
-        layer = self._most("layer_id")
-        return None if layer is None else _layer(str(self.layers["path"][int(str(layer))]))
+        layer = self._most("layer")
+        return None if layer is None else _layer(layer)
 
     @cached_property
     def operator(self) -> str | None:
         """The name of the operator."""
-        return _text(self._most("operator"))
+        return self._most("operator")
 
     @cached_property
     def stretches(self) -> Stretches:
         """The gaps with most of it, as `rule.longest` gives them."""
-        gaps = self.pieces.group_by("gap_id").agg(
-            pl.col("start").min(),
-            (pl.col("start") + pl.col("duration_ns")).max().alias("end"),
-            pl.col("duration_ns").sum().alias("ns"),
-        )
-        return longest(gaps.with_columns((pl.col("end") - pl.col("start")).alias("duration")), by="ns")
+        of, rows = self.of, self.rows
+        gaps = groups(of.gap[rows])
+        start, end = gaps.least(of.start[rows]), gaps.greatest(of.start[rows] + of.ns[rows])
+        return longest_of(start, end - start, gaps.sums(of.ns[rows]))
 
     @property
     def where(self) -> str:
@@ -97,45 +140,51 @@ class CausedIdle:
         there = [place for place in places if place]
         return f" (mostly in {', '.join(there)})" if there else ""
 
-    def _most(self, by: str) -> object:
-        if not self.pieces.height:
+    def _most(self, by: str) -> str | None:
+        if not self.rows.size:
             return None
-        sums = self.pieces.group_by(by).agg(pl.col("duration_ns").sum())
-        name, ns = sums.sort("duration_ns", by, nulls_last=True).row(-1)
-        return name if ns >= MOSTLY * self.ns else None
+        codes, texts = self.of.places[by]
+        sums = np.bincount(codes[self.rows], weights=self.of.ns[self.rows], minlength=len(texts))
+        # Of equal ones none comes before a name.
+        most = max(
+            (texts[code] is None, texts[code] or "", code)
+            for code in np.flatnonzero(sums == sums.max()).tolist()
+        )
+        return texts[most[2]] if sums.max() >= MOSTLY * self.ns else None
 
 
-def caused_idle(scope: Scope, *causes: str, wanted: pl.Expr | None = None) -> CausedIdle:
-    """The idle time of these causes, restricted to the pieces for which `wanted` is true.
+def caused_idle(
+    scope: Scope, *causes: str, wanted: pl.Expr | None = None, below: int | None = None
+) -> CausedIdle:
+    """The idle time of these causes, restricted to the pieces for which `wanted` is true, and to gaps of which they take less
+    than `below` ns.
 
     `wanted` may use the columns of `IdleCauses.pieces`, `operator`, the name of the operator, and `span_ns` and `span_kind`, the
     duration in ns and the kind of the span that caused each piece.
     """
-    causes_of_idle = idle_causes(scope)
-    host = scope.trace.host
-    pieces = causes_of_idle.pieces.filter(one_of("cause", *causes))
-    if pieces.height:
-        spans = {"span_ns": host["duration"], "span_kind": host["kind"]}
-        pieces = pieces.with_columns(
-            host["name"].gather(pieces["op_id"]).alias("operator"),
-            *(of.gather(pieces["span_id"]).alias(name) for name, of in spans.items()),
-        )
-        if wanted is not None:
-            pieces = pieces.filter(wanted)
-    if not pieces.height:
-        return CausedIdle(0, pieces, causes_of_idle.layers)
-    sums = pieces.group_by("device_id").agg(pl.col("duration_ns").sum()).sort("duration_ns", "device_id")
-    device, ns = sums.row(-1)
-    return CausedIdle(int(ns), pieces.filter(pl.col("device_id") == device), causes_of_idle.layers)
+    found = _Caused.of(scope)
+    rows = np.flatnonzero(np.isin(found.cause, [CAUSES.index(cause) for cause in causes]))
+    if wanted is not None and rows.size:
+        rows = rows[found.pieces[rows].select(wanted.fill_null(value=False)).to_series().to_numpy()]
+    if below is not None:
+        in_gap = np.bincount(found.gap[rows], weights=found.ns[rows])
+        rows = rows[in_gap[found.gap[rows]] < below]
+    if not rows.size:
+        return CausedIdle(0, found, rows)
+    devices = groups(found.device[rows])
+    sums = devices.sums(found.ns[rows])
+    most = int(falling(sums, devices.keys[0])[-1])
+    return CausedIdle(int(sums[most]), found, rows[devices.of == most] if devices.size > 1 else rows)
 
 
 def covered_by_other_rules(scope: Scope, device_id: int, region: IntervalSet) -> bool:
     """Whether most of the device's idle time in this region has causes with their own rules."""
-    pieces = idle_causes(scope).pieces.filter(pl.col("device_id") == device_id)
-    covered = pieces.filter(one_of("cause", *_COVERED_CAUSES))
+    found = _Caused.of(scope)
+    mine = found.device == device_id
+    covered = mine & np.isin(found.cause, [CAUSES.index(cause) for cause in _COVERED_CAUSES])
     all_idle, covered_idle = (
-        IntervalSet.of(rows["start"].to_numpy(), (rows["start"] + rows["duration_ns"]).to_numpy()) & region
-        for rows in (pieces, covered)
+        IntervalSet.of(found.start[rows], found.start[rows] + found.ns[rows]) & region
+        for rows in (mine, covered)
     )
     return covered_idle.measure > MOSTLY * all_idle.measure
 
@@ -143,10 +192,6 @@ def covered_by_other_rules(scope: Scope, device_id: int, region: IntervalSet) ->
 def _layer(path: str) -> str | None:
     """The layer; None for a row in angle brackets, which stands for work in no layer."""
     return None if path.startswith("<") and path != ROOT else path
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 # -- calls of the host ------------------------------------------------------------------------------
@@ -184,7 +229,7 @@ def outermost_operators(scope: Scope, span_ids: pl.Series) -> pl.Series:
     """
     host = scope.trace.host
     is_op = (host["kind"] == "op").to_numpy()
-    nesting = nesting_of(host)
+    nesting = kept_nesting(host)
     operators = (
         nesting.nearest_ancestor(is_op)[span_ids.to_numpy()]
         if span_ids.len()

@@ -6,15 +6,14 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.attribution import attributed
 from tracekit.analyses.kernels import Kernels
+from tracekit.analyses.optimizer import UNFUSED, one_pass, optimizer_ranges
 from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.kernels import costliest
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
-from tracekit.analyses.stalls import stalled_within, stalls
-from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
+from tracekit.analyses.stalls import stalled_within
 from tracekit.facts.units import format_count, format_ns
 from tracekit.intervals import IntervalSet
 from tracekit.trace import one_of
@@ -27,8 +26,6 @@ OPTIMIZER_NOT_FUSED_LEAST_SHARE: Final = 0.01
 """Of the summed device time; the launches of so many small kernels cost the host several times that."""
 
 _OF_LAUNCHES: Final = ("operator_dispatch", "python", "launch_api", "launch_latency")
-_IN_PLACE: Final = r"^aten::\w*[^_]_$"
-_FUSED: Final = r"(?i)multi_tensor|_foreach_|_fused_|fused_?adam|fusedsgd|fused_?lamb|^triton_"
 
 
 def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
@@ -41,9 +38,9 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
 
     Fires when a step runs `LEAST_KERNELS_PER_STEP` optimizer kernels that are not fused.
     """
-    rows = result.by_name.filter((pl.col("category") == "optimizer") & ~pl.col("name").str.contains(_FUSED))
+    rows = result.by_name.filter((pl.col("category") == "optimizer") & UNFUSED)
     count, total = int(rows["count"].sum()), int(rows["total_ns"].sum())
-    steps = scope.steps.height if scope.window == "steps" else _ranges(scope).height
+    steps = scope.steps.height if scope.window == "steps" else optimizer_ranges(scope).height
     each = count / max(steps, 1)
     if (
         not result.total_ns
@@ -51,10 +48,10 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
         or each < LEAST_KERNELS_PER_STEP
     ):
         return None
-    kept = _kept(scope)
+    kept = one_pass(scope)
     if scope.on_cpu:
         what, idle, waits = "operator calls", "The code between takes", "code between"
-        starts = (ranges := _ranges(scope))["start"].to_numpy()
+        starts = (ranges := optimizer_ranges(scope))["start"].to_numpy()
         whole = IntervalSet.of(starts, starts + ranges["duration"].to_numpy()).clip(scope.start, scope.end)
         waited, stalled = (whole - scope.intervals()).measure, stalled_within(scope, whole)
         at_stake = round((total + waited - stalled - kept) / slowed_by_recording(scope.trace))
@@ -69,7 +66,7 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
         f"{costliest(rows)} takes the most.{f' {idle} {format_ns(waited)}.' if waited else ''}"
         f"{_left_out(scope, kept, stalled)}",
         ns_at_stake=bounded(at_stake, scope),
-        stretches=longest(_ranges(scope)),
+        stretches=longest(optimizer_ranges(scope)),
     )
 
 
@@ -81,33 +78,6 @@ def _left_out(scope: Scope, kept: int, stalled: int) -> str:
     parts += ["what the recording adds"] if recorded else []
     *most, last = parts or [""]
     return f" Not at stake: {', '.join(most)}{' and ' if most else ''}{last}." if last else ""
-
-
-def _kept(scope: Scope) -> int:
-    """The arithmetic of one pass of the costliest in-place operator of the optimizer, in ns.
-
-    That is what its calls take more than the shortest of them, which does little but start. Operators that make new tensors do not
-    count, because much of their time goes to memory that a fused optimizer does not need.
-    """
-    host = scope.trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
-    rows = attributed(scope).filter(pl.col("category") == "optimizer").join(host, on="op_id")
-    rows = rows.filter(pl.col("operator").cast(pl.String).str.contains(_IN_PLACE))
-    calls = rows.join(stalls(scope), on="activity_id", how="anti").group_by("operator", "op_id")
-    by_name = (
-        calls.agg(pl.col("duration").sum())
-        .group_by("operator")
-        .agg(pl.len(), (pl.col("duration") - pl.col("duration").min()).sum().alias("ns"))
-    )
-    # An operator that runs several times for a parameter makes as many passes; most run once.
-    usual = pl.col("len").quantile(0.5, interpolation="lower")
-    once = by_name.select(pl.col("ns") * (usual / pl.col("len")).clip(upper_bound=1)).to_series()
-    return round(float(once.max() or 0))  # type: ignore[arg-type]
-
-
-def _ranges(scope: Scope) -> pl.DataFrame:
-    """The ranges in which an optimizer steps."""
-    rows = scope.host("annotation", "op", columns=["name", "start", "duration"])
-    return rows.filter(pl.col("name").cast(pl.String).str.contains(OPTIMIZER_RANGE))
 
 
 _SPARSE: Final = "[sparse_gradients] Use fewer and larger embedding tables, or sparse=False: fused optimizers take no sparse gradients."

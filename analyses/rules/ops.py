@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -18,6 +18,7 @@ from tracekit.analyses.rules.rule import MOST_STRETCHES, Advice, Evidence, Rule,
 from tracekit.analyses.scope import Scope
 from tracekit.facts.ceilings import catalogue_ceilings
 from tracekit.facts.units import count_of, format_count, format_ns
+from tracekit.groups import groups, text_codes
 from tracekit.names import shorten_name
 from tracekit.spans import Int64Array, take
 
@@ -55,8 +56,7 @@ _BEST_MULTIPLE: Final = 64
 _NAMED_SIZES: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
+class _Product(msgspec.Struct, frozen=True):
     """A matrix product of certain sizes and a type, over all of its calls in the scope."""
 
     operator: str
@@ -94,8 +94,7 @@ class _Product:
         return self.flops * self.calls / self.ns / 1e3
 
 
-@dataclass(frozen=True, slots=True)
-class _Slow:
+class _Slow(msgspec.Struct, frozen=True):
     """A product with odd sizes, the rate that it could reach, and the sizes at fault."""
 
     product: _Product
@@ -207,16 +206,27 @@ def _attainable(scope: Scope, product: _Product) -> float | None:
 
 def _calls_of(scope: Scope, product: _Product) -> pl.DataFrame:
     """The activities of a product's calls, with their layers."""
-    host = scope.trace.host.select(
-        pl.col("span_id").alias("op_id"), pl.col("name").alias("called"), "shapes", "kind"
-    ).filter((pl.col("kind") == "op") & (pl.col("called").cast(pl.String) == product.operator))
-    distinct = host.select("shapes").unique().with_columns(pl.col("shapes").cast(pl.String).alias("text"))
-    mine = [text for text in distinct["text"] if text and _factors(product.operator, text) == product.shapes]
-    calls = host.filter(pl.col("shapes").cast(pl.String).is_in(mine)).select("op_id")
+    rows, codes, operators = scope.once(_of_operators, lambda: _of_operators(scope))
+    mine = [
+        number
+        for number, (operator, shapes) in enumerate(operators)
+        if operator == product.operator and shapes and _factors(operator, shapes) == product.shapes
+    ]
+    return rows.filter(pl.Series(np.isin(codes, mine)))
+
+
+def _of_operators(scope: Scope) -> tuple[pl.DataFrame, Int64Array, list[tuple[str | None, str | None]]]:
+    """The activities in operators, for each the number of its operator, and by these the operators: name and shapes."""
+    rows = attributed(scope)["op_id", "name", "layer_id", "start", "duration"].drop_nulls("op_id")
+    called = [text_codes(scope.trace.host[column].gather(rows["op_id"])) for column in ("name", "shapes")]
+    pairs = groups(*(codes for codes, _ in called))
     return (
-        attributed(scope)
-        .select("op_id", "name", "layer_id", "start", "duration")
-        .join(calls, on="op_id", how="semi")
+        rows,
+        pairs.of,
+        [
+            (called[0][1][name], called[1][1][shapes])
+            for name, shapes in zip(*(key.tolist() for key in pairs.keys), strict=True)
+        ],
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -14,8 +14,10 @@ from tracekit.analyses.scope import Scope, step_spans
 from tracekit.analyses.stalls import stalled_ns
 from tracekit.facts.units import format_share
 from tracekit.findings import Bound, Severity, Stretches
+from tracekit.groups import falling
 from tracekit.intervals import IntervalSet
 from tracekit.manifest import Manifest
+from tracekit.spans import Int64Array
 from tracekit.trace import one_of
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "by_share",
     "densest",
     "longest",
+    "longest_of",
     "longest_work",
     "of_time",
     "with_flags",
@@ -51,8 +54,7 @@ DENSER: Final = 1.5
 """What is less than this many times as dense as on average has no place of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True):
     """What to change, in one text for each kind of program.
 
     A line of a text that begins with traits in brackets (`analyses.traits`) is only for runs that have all of them; `!`
@@ -69,8 +71,7 @@ class Advice:
     """The flags of `tracekit capture` that make this change."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why a rule fires."""
 
     title: str
@@ -86,8 +87,7 @@ class Evidence:
     """Where a timeline shows it, the worst first (`longest`); empty if it has no place in time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """How the result of an analysis becomes a finding."""
 
     id: str
@@ -98,11 +98,11 @@ class Rule:
     advice: Advice
     runs: Literal["device", "processor", "any"] = "any"
     """Whether it looks at runs with a device, without one, or both."""
-    answers: frozenset[Bound] = field(default_factory=frozenset)
+    answers: frozenset[Bound] = msgspec.field(default_factory=frozenset)
     """The bounds of a verdict that it explains."""
     restates: bool = False
     """It says how much time is lost or where, but not why, so a verdict that names the loss does not repeat it."""
-    explains: frozenset[str] = field(default_factory=frozenset)
+    explains: frozenset[str] = msgspec.field(default_factory=frozenset)
     """Rules that a verdict leaves out if this one explains nearly all of their time."""
     about_run: bool = True
     """False if it is about the recording; a verdict then does not give its advice."""
@@ -132,11 +132,21 @@ def longest(rows: pl.DataFrame, *, by: str | None = None, length: str = "duratio
     >>> longest(pl.DataFrame({"start": [1, 5], "duration": [2, 4]}))
     ((5, 9), (1, 3))
     """
-    ranked = rows.select(
-        "start", (pl.col("start") + pl.col(length)).alias("end"), pl.col(by or length).alias("by")
-    )
-    ranked = ranked.sort("by", "start", descending=[True, False], nulls_last=True).head(MOST_STRETCHES)
-    return tuple(ranked.select("start", "end").rows())
+    columns = rows["start", length, by or length] if by else rows["start", length]
+    if any(column.null_count() for column in columns):
+        columns = columns.drop_nulls()
+    start, lengths, *ranks = (column.to_numpy() for column in columns)
+    return longest_of(start, lengths, *(ranks or [lengths]))
+
+
+def longest_of(start: Int64Array, length: Int64Array, by: Int64Array) -> Stretches:
+    """The few of these stretches (ns) with most `by`.
+
+    >>> longest_of(np.array([1, 5]), np.array([2, 4]), np.array([9, 8]))
+    ((1, 3), (5, 9))
+    """
+    few = falling(-by, start)[:MOST_STRETCHES]
+    return tuple(zip(start[few].tolist(), (start[few] + length[few]).tolist(), strict=True))
 
 
 def densest(region: IntervalSet, scope: Scope) -> Stretches:

@@ -398,8 +398,11 @@ def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
         return f"7.{len(package)}"
 
     monkeypatch.setattr("importlib.metadata.version", version)
+    monkeypatch.setattr("tracekit._native.decoder", None)
+    monkeypatch.setenv("TRACEKIT_NATIVE", "0")
     assert ok(capsys, "--version").splitlines() == [
         f"tracekit {tracekit.__version__}",
+        "  decoder  off (TRACEKIT_NATIVE=0)",
         "  capture  torch 7.5, nvtx 7.4",
         "  hf       transformers 7.12, scipy 7.5",
         "  remote   no obstore (pip install 'tracekit-torch[remote]')",

@@ -15,7 +15,7 @@ import tracekit
 from tracekit.errors import TracekitError
 from tracekit.readers import cache
 from tracekit.readers.kineto import columns, salvage, source
-from tracekit.readers.kineto.events import ExactEvent
+from tracekit.readers.kineto.records import ExactEvent
 from tracekit.trace import Trace
 
 EVENT = '{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":%d,"dur":1}'

@@ -95,7 +95,15 @@ def _version_lines() -> Iterator[str]:
     """The version, and for each optional part the packages that are installed, or how to install it."""
     from importlib.metadata import PackageNotFoundError, version
 
+    from tracekit._native import SWITCH, decoder
+
     yield f"tracekit {tracekit.__version__}"
+    off = (
+        f"off ({SWITCH}=0)"
+        if os.environ.get(SWITCH) == "0"
+        else "not built (a C compiler is needed when tracekit is installed)"
+    )
+    yield f"  {'decoder':<8} {off if decoder is None else 'native'}"
     for extra, packages in EXTRAS.items():
         versions = {}
         for package in packages:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal
 
-import msgspec
 import numpy as np
 import polars as pl
 
 from tracekit.diff.cells import Cells
 from tracekit.diff.explain import Found
+from tracekit.diff.inputs import inputs_told, types_told
 from tracekit.diff.layers import Nodes
 from tracekit.diff.model import Change, ChangeKind
-from tracekit.facts.stack_names import NO_LAYERS
+from tracekit.facts.stack_names import DATA_LAYER, NO_LAYERS
 from tracekit.facts.units import format_ns
 from tracekit.names import category_name, shorten_name
 from tracekit.verdict.idle_words import IDLE_PHRASES
@@ -23,7 +23,6 @@ from tracekit.verdict.idle_words import IDLE_PHRASES
 __all__ = ["Teller"]
 
 _LONGEST: Final = 80
-_MOST_INPUTS: Final = 3
 _NEARLY: Final = 0.95
 _PLACE: Final = ("phase", "type", "operator", "category", "name", "shapes", "dtypes")
 _PHASES: Final = {
@@ -35,7 +34,6 @@ _PHASES: Final = {
     "set_up": "the set-up",
     "other": "work outside the phases",
 }
-_DTYPES: Final = {"float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
 _OTHER_CAUSES: Final = {
     "dependency": "for work on other streams",
     "kernel_gap": "in short gaps between kernels",
@@ -132,10 +130,15 @@ class Teller:
         least = float(size.sum()) * (_NEARLY if found.kind == "idle" else 1) * (1 - 1e-9)
         place = {}
         for column in _PLACE:
-            sums = rows.select(pl.col(column).alias("value"), size.alias("size")).group_by("value")
+            sums = rows.select(pl.col(column).alias("value"), size.alias("size")).group_by(
+                "value", maintain_order=True
+            )
             value, ns = sums.agg(pl.col("size").sum()).sort("size", "value", descending=True).row(0)
             if value is not None and ns >= least:
                 place[column] = str(value)
+        if (rows["how"] == "category").any():  # other operators and kernels stand in one cell there
+            place.pop("operator", None)
+            place.pop("name", None)
         node = found.node if found.node >= 0 else self._common(rows["node"])
         if node >= 0:
             place["layer"] = self.nodes.frame["path"][node]
@@ -203,7 +206,7 @@ class Teller:
             lead = self._more_often(told.place["name"])
         if "operator" in told.place:
             text += f" in {told.place['operator']}"
-        if "layer" in told.place:
+        if "layer" in told.place and (told.place["layer"], cause) != (DATA_LAYER, "data_loading"):
             text += f" in {_layer(told.place)}"
         return lead + text
 
@@ -235,6 +238,8 @@ def _subject(found: Found, place: dict[str, str], layers: int) -> str:
     if found.by in (("pair",), ("cell",)):
         by = set(place) & {"operator", "name", "layer"} or set(place) & {"category"}
     during = f" in {_PHASES[place['phase']]}" if "phase" in by else ""
+    if during and "category" in by and place["category"] == place["phase"]:
+        during = ""
     if by & {"operator", "name"}:
         head = place["operator"] if "operator" in by else shorten_name(place["name"], _LONGEST)
     elif "category" in by:
@@ -246,7 +251,7 @@ def _subject(found: Found, place: dict[str, str], layers: int) -> str:
     else:
         return during.removeprefix(" in ") or "all work"
     if "layer" in place:
-        head += f" in {_layer(place)}"
+        head += f" in {_layer(place)}" if _layer(place) != head else ""
     elif "type" in by:
         head += f" in layers of type {place['type']}"
     elif layers > 1:
@@ -295,7 +300,7 @@ def _retyped(told: _Told) -> str:
 
 
 def _reshaped(told: _Told) -> str:
-    shapes = "" if told.before is None or told.after is None else f": {_inputs(told.before, told.after)}"
+    shapes = "" if told.before is None or told.after is None else f": {inputs_told(told.before, told.after)}"
     return f"{told.where} {'have' if told.plural else 'has'} inputs of other shapes{shapes} {told.signed}"
 
 
@@ -323,9 +328,9 @@ def _number(count: float) -> str:
 def _exchanged(found: Found, rows: pl.DataFrame) -> tuple[str | None, str | None]:
     """What stood in the place of what now, if that is one thing in all cells."""
     if found.kind == "dtype":
-        told = {_types(*pair) for pair in rows.select("base_dtypes", "new_dtypes").cast(pl.String).rows()}
+        told = {types_told(*pair) for pair in rows.select("base_dtypes", "new_dtypes").cast(pl.String).rows()}
         return told.pop() if len(told) == 1 else (None, None)
-    if found.kind == "shape" and (rows["leaves"] > 2).any():
+    if (rows["leaves"] > 2).any():  # of several on a side none stands for one other
         return None, None
     for column in {"kernel": ("name", "operator"), "shape": ("shapes",)}.get(found.kind, ()):
         pairs = rows.select(f"base_{column}", f"new_{column}").cast(pl.String).unique()
@@ -335,38 +340,3 @@ def _exchanged(found: Found, rows: pl.DataFrame) -> tuple[str | None, str | None
         if before != after:
             return before, after
     return None, None
-
-
-def _list(text: str | None) -> list[object]:
-    """The inputs that a text of shapes or types lists."""
-    try:
-        return msgspec.json.decode(text or "[]", type=list[object])
-    except msgspec.DecodeError:
-        return [text]
-
-
-def _types(before: str | None, after: str | None) -> tuple[str | None, str | None]:
-    """The types that differ: `fp32` and `bf16`."""
-    both = zip(_list(before), _list(after), strict=False)
-    pairs = dict.fromkeys((str(old), str(new)) for old, new in both if old != new)
-    if not pairs:
-        return before, after
-    old, new = (
-        " and ".join(dict.fromkeys(_DTYPES.get(each, each) for each in side))
-        for side in zip(*pairs, strict=True)
-    )
-    return old, new
-
-
-def _inputs(before: str, after: str) -> str:
-    """`input 1 is 128 × 64, not 32 × 64`."""
-    old, new = _list(before), _list(after)
-    if len(old) != len(new):
-        return f"{len(new)} inputs, not {len(old)}"
-    both = enumerate(zip(old, new, strict=True), 1)
-    told = [f"input {number} is {_size(b)}, not {_size(a)}" for number, (a, b) in both if a != b]
-    return ", ".join(told[:_MOST_INPUTS])
-
-
-def _size(shape: object) -> str:
-    return " × ".join(str(each) for each in shape) or "a scalar" if isinstance(shape, list) else str(shape)

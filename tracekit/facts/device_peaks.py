@@ -51,7 +51,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     memory_decides: bool = False  # the name stands for several boards: unknown memory fits none of them
     of: str = "the board"  # what the figures are of
     dies: int = 1  # devices of a trace on one card, where the figures are of one of several
-    card_gflops: tuple[float, ...] = ()  # fp32 peaks of such a card, as tables print them: at the base and the boost clock
+    card_gflops: tuple[
+        float, ...
+    ] = ()  # fp32 peaks of such a card, as tables print them: at the base and the boost clock
     compute_capability: tuple[int, int]
     matrix_tflops: dict[str, float]  # by precision
     vector_tflops: dict[str, float]

@@ -25,7 +25,8 @@ from tracekit.limits import Limits
 from tracekit.merge.part import Part
 from tracekit.merge.waits import tracks
 from tracekit.readers.kineto.columns import times
-from tracekit.readers.kineto.events import AnyEvent, EventStream
+from tracekit.readers.kineto.events import EventStream
+from tracekit.readers.kineto.records import AnyEvent
 from tracekit.readers.kineto.source import Source
 from tracekit.report.chrome import gzipped, micros
 
@@ -137,7 +138,7 @@ def _chunks(
         with closing(Source(part.path, limits)) as source:
             stream = EventStream(source)
             for batch in stream.batches(None):
-                assert not isinstance(batch, bytes)  # noqa: S101 - only a pool of processes gives bytes
+                assert isinstance(batch, list)  # noqa: S101 - nothing else was asked for
                 yield _encoded(_moved(batch, numbers))
         found = stream.header.get("deviceProperties")
         devices += [

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
 from tracekit.errors import UsageError, nearest
-from tracekit.predict.describe import Description
+from tracekit.predict.describe import CATEGORIES, Description
 from tracekit.predict.table import Runs, runs_from
 
 __all__ = ["grid_of", "settings_of"]
@@ -54,6 +55,9 @@ def grid_of(
             raise UsageError(
                 f"the model knows no {name!r}", remedy=nearest(name, names, f"it knows {', '.join(names)}")
             )
+        if column not in (description.columns.get(role) for role in CATEGORIES):
+            for value in values:
+                _number(value, name)
         chosen[column] = list(values)
     lacking = [role for role, column in names.items() if column not in chosen and column not in known]
     if lacking:
@@ -61,10 +65,18 @@ def grid_of(
             f"the runs that were measured differ in {', '.join(lacking)}",
             remedy=f"set it too: --set {lacking[0]}=…",
         )
-    values = {**{column: [known[column]] for column in columns if column in known}, **chosen}
-    if (count := pl.Series([len(each) for each in values.values()]).product()) > _MOST:
+    grid = {**{column: [known[column]] for column in columns if column in known}, **chosen}
+    if (count := prod(map(len, grid.values()))) > _MOST:
         raise UsageError(f"these are {count:,} combinations", remedy=f"set at most {_MOST:,}")
-    frame = pl.DataFrame(list(product(*values.values())), dict.fromkeys(values, pl.String), orient="row")
-    rows = frame.with_columns(pl.int_range(pl.len()).cast(pl.String).alias(description.id)) if description.id and description.id not in frame.columns else frame  # fmt: skip
-    missing = [name for name in description.group if name not in rows.columns]
-    return runs_from(rows.with_columns(pl.lit("").alias(name) for name in missing), description, Path("--set"), measured=False)  # fmt: skip
+    rows = pl.DataFrame(list(product(*grid.values())), dict.fromkeys(grid, pl.String), orient="row")
+    beside = {name for name in (description.id, *description.group) if name and name not in rows.columns}
+    numbers = pl.int_range(pl.len()).cast(pl.String)
+    rows = rows.with_columns(numbers.alias(name) for name in sorted(beside))
+    return runs_from(rows, description, Path("--set"), measured=False)
+
+
+def _number(value: str, name: str) -> None:
+    try:
+        float(value)
+    except ValueError:
+        raise UsageError(f"{name} is {value!r}, which is no number", remedy=f"write --set {name}=8") from None

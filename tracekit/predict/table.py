@@ -17,7 +17,7 @@ from tracekit.names import clean
 from tracekit.predict.describe import CATEGORIES, MAY_BE_ZERO, NUMBERS, Description
 from tracekit.predict.dies import die_of_name, die_of_peak
 
-__all__ = ["Floats", "Runs", "read_runs", "runs_from"]
+__all__ = ["Floats", "Runs", "columns_of", "read_runs", "runs_from"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -98,6 +98,11 @@ def read_runs(path: Path, description: Description, *, measured: bool = True) ->
     Raises UnreadableTraceError for a file that is no table, and what `runs_from` raises.
     """
     return runs_from(_read(path), description, path, measured=measured)
+
+
+def columns_of(path: Path) -> list[str]:
+    """The names of a table's columns. Raises UnreadableTraceError for a file that is no table."""
+    return _read(path).columns
 
 
 def runs_from(raw: pl.DataFrame, description: Description, path: Path, *, measured: bool = True) -> Runs:

@@ -1,146 +1,234 @@
-"""Predictions, and how good they are, as sections."""
+"""Predictions, what they are made of, and how good they are, as sections."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
-from tracekit.facts.units import count_of, format_share
+from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.names import clean
-from tracekit.report.model import Figure, Section, Table, Unit, table_of
+from tracekit.report.model import Figure, Section, Unit, table_of
 
 if TYPE_CHECKING:
-    from tracekit.predict import Evaluation, Predictor, Runs
+    from tracekit.predict import Evaluation, FromTrace, Predictor, Runs
 
-__all__ = ["answers_section", "evaluation_section", "model_section"]
+__all__ = ["answers_section", "evaluation_section", "model_section", "trace_section"]
 
 _MOST_DRAWN: Final = 12
-_MOST_DOTS: Final = 2_000
+_MOST_DOTS: Final = 1_500
+_MOST_TOLD: Final = 4
 _UNITS: Final[Mapping[str, Unit]] = {
-    **dict.fromkeys(("predicted", "low", "high", "cost", "value"), "number"),
-    **dict.fromkeys(("mean_ape", "median_ape", "coverage", "weight"), "ratio"),
+    **dict.fromkeys(("predicted", "low", "high", "cost", "value", "fit_s"), "number"),
+    **dict.fromkeys(
+        ("mean_error", "median_error", "coverage", "error", "weight", "interval", "mean_ape"), "ratio"
+    ),
 }
 _TITLES: Final = {
-    "mean_ape": "mean error", "median_ape": "median error", "fit_s": "fit, s", "coverage": "in the interval", "kind": "question", "rows": "rows",
-    "configurations": "configurations",
+    "mean_error": "mean error", "median_error": "median error", "fit_s": "fit, s", "coverage": "in its interval", "unanswered": "no answer",
+    "mean_ape": "error when left out", "interval": "interval ±", "group": "of", "term": "term", "unit": "in",
 }  # fmt: skip
 
 
 # -- answers ---------------------------------------------------------------------------------------
 
 
-def answers_section(fitted: Predictor, asked: Runs, answers: pl.DataFrame, *, price: float | None = None) -> Section:
-    """The predicted times of rows, the shortest first, or with a price of a device's hour the cheapest; and what they consist of."""
-    unit = fitted.description.unit
+def answers_section(
+    fitted: Predictor, asked: Runs, answers: pl.DataFrame, *, price: float | None = None
+) -> Section:
+    """The predicted times of rows, the shortest first, or, with a `price` of a device's hour, the cheapest; and what they consist of.
+
+    Tables: `predictions`, with the settings that differ, `predicted`, `low` and `high` in the target's unit, and `cost`.
+    """
     roles = [name for name in asked.frame.columns if name not in ("id", "configuration", "target")]
     told = [name for name in roles if asked.frame[name].n_unique() > 1] or roles[:2]
-    rows = asked.frame.select("id", *told).with_columns(
-        answers.select("predicted", "low", "high", "note").get_columns()
-    )
+    rows = asked.frame.select("id", *told).with_columns(answers.select("predicted", "low", "high", "note"))
     if price is not None:
         hours = pl.col("predicted") * fitted.description.seconds / 3600
-        devices = pl.Series(asked.numbers("gpus", 1.0))
-        rows = rows.with_columns((hours * devices * price).alias("cost"))
+        rows = rows.with_columns((hours * pl.Series(asked.numbers("gpus", 1.0)) * price).alias("cost"))
     order = "predicted" if price is None else "cost"
     ordered = rows.with_row_index("at").sort(order, maintain_order=True, nulls_last=True)
-    rows = ordered.drop("at")
-    shown = [*([] if fitted.description.id == "" else ["id"]), *told, "predicted", "low", "high", "cost", "note"]
-    titles = {"predicted": f"predicted, {unit}"}
+    shown = [*(["id"] if fitted.description.id else []), *told, "predicted", "low", "high", "cost", "note"]
+    titles = {"predicted": f"predicted, {fitted.description.unit}"}
+    drawn = ordered.filter(pl.col("predicted").is_not_null())["at"].to_numpy()[:_MOST_DRAWN]
+    table = table_of("predictions", "Predictions", ordered.drop("at"), shown, titles, _UNITS)
     return Section(
         "prediction",
         "How long will it take?",
-        " ".join(_answer(fitted, rows, told, order)),
-        tables=(table_of("predictions", "Predictions", rows, shown, titles, _UNITS),),
-        figures=tuple(_composition(fitted, asked, ordered["at"].to_numpy()[:_MOST_DRAWN], told)),
+        " ".join(_answer(fitted, ordered, told, price)),
+        tables=(table,),
+        figures=tuple(_composition(fitted, asked, drawn, told)),
     )
 
 
-def _answer(fitted: Predictor, rows: pl.DataFrame, told: list[str], order: str) -> Iterator[str]:
+def _answer(fitted: Predictor, rows: pl.DataFrame, told: Sequence[str], price: float | None) -> Iterator[str]:
     known = rows.filter(pl.col("predicted").is_not_null())
     unit = fitted.description.unit
-    if not known.height:
-        yield "The runs that were measured do not tell."
-    else:
+    if known.height:
         best = known.row(0, named=True)
-        span = f"{best['predicted']:.4g} {unit} ({best['low']:.4g} to {best['high']:.4g} in {format_share(fitted.level)} of cases)"
+        times = " to ".join(f"{best[name]:.4g}" for name in ("low", "high"))
+        span = f"{best['predicted']:.4g} {unit} ({times} in {_percent(fitted.level)} of cases)"
+        cost = "" if price is None else f" and costs {best['cost']:.4g}"
         if rows.height == 1:
-            yield f"It takes {span}."
+            yield f"It takes {span}{cost}."
         else:
-            settings = ", ".join(f"{name} {_value(best[name])}" for name in told[:4])
-            superlative = "cheapest" if order == "cost" else "shortest"
-            cost = f" and costs {best['cost']:.4g}" if order == "cost" else ""
-            yield f"Of {count_of(rows.height, 'configuration')} the {superlative} has {settings}: it takes {span}{cost}."
-    outside = known.filter(pl.col("note").fill_null("") != "").height
-    if outside:
+            superlative = "shortest" if price is None else "cheapest"
+            yield (
+                f"Of {count_of(rows.height, 'configuration')} the {superlative} has {_settings(best, told)}. "
+                f"It takes {span}{cost}."
+            )
+    notes = [note for note in known["note"].fill_null("").to_list() if note]
+    if notes and rows.height == 1:
+        yield f"{clean(notes[0])[0].upper()}{clean(notes[0])[1:]}."
+    elif outside := len(notes):
         yield f"{count_of(outside, 'configuration lies', 'configurations lie')} outside what was measured; the notes say how far."
-    if unanswered := rows.height - known.height:
-        yield f"{count_of(unanswered, 'configuration is', 'configurations are')} too far from what was measured for an answer."
+    if unknown := rows.height - known.height:
+        yield f"{count_of(unknown, 'configuration is', 'configurations are')} too far from what was measured for an answer."
 
 
-def _value(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else clean(str(value))
+def _percent(part: float) -> str:
+    return f"{100 * part:.0f} %"
 
 
-def _composition(fitted: Predictor, asked: Runs, rows: Any, told: list[str]) -> Iterator[Figure]:
-    """What the predicted times consist of, if the model tells."""
+def _settings(row: Mapping[str, Any], names: Sequence[str]) -> str:
+    values = [row[name] for name in names[:_MOST_TOLD]]
+    texts = [f"{value:g}" if isinstance(value, float) else clean(str(value)) for value in values]
+    return ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in zip(names, texts, strict=False))
+
+
+def _composition(fitted: Predictor, asked: Runs, rows: Any, told: Sequence[str]) -> Iterator[Figure]:
+    """What the predicted times of these rows consist of, if the model tells."""
     few = asked.where(np.isin(np.arange(asked.height), rows))
-    parts = fitted.parts(few)
-    if parts and few.height:
-        labels = [", ".join(f"{name} {_value(row[name])}" for name in told[:3]) for row in few.frame.iter_rows(named=True)]
+    parts = fitted.parts(few) if few.height else {}
+    if parts:
         bars = [
-            {"label": label, "parts": [{"label": name, "value": float(values[at])} for name, values in parts.items()]}
-            for at, label in enumerate(labels)
+            {"label": _settings(row, told), "parts": [{"label": name, "value": float(values[at])} for name, values in parts.items()]}
+            for at, row in enumerate(few.frame.iter_rows(named=True))
         ]  # fmt: skip
-        yield Figure("composition", f"What the predicted times consist of, {fitted.description.unit}", "stack", {"unit": "number", "rows": bars})  # fmt: skip
+        title = f"What the predicted times consist of, {fitted.description.unit}"
+        yield Figure("composition", title, "stack", {"unit": "number", "rows": bars})
 
 
 # -- a model ---------------------------------------------------------------------------------------
 
 
 def model_section(fitted: Predictor) -> Section:
-    """What a model consists of, and how far its predictions were off for runs that it had not seen."""
-    terms = pl.DataFrame(
-        [(term.name, term.value, term.unit, term.meaning) for term in fitted.explain()],
-        {"term": pl.String, "value": pl.Float64, "unit": pl.String, "meaning": pl.String},
-        orient="row",
-    )
+    """What a model consists of: tables `questions` (which model answers which kind of question, and its errors) and `terms`."""
+    questions = fitted.members().with_columns(pl.col("mean_ape") / 100, interval=_intervals(fitted))
+    terms = [
+        {"term": term.name, "value": term.value, "unit": term.unit, "meaning": term.meaning}
+        for term in fitted.explain()
+    ]
     return Section(
         "model",
-        "What is the prediction made of?",
-        fitted.summary(),
-        tables=tuple(_model_tables(fitted, terms)),
-    )
+        "What are the predictions made of?",
+        f"The model is {fitted.summary()}.",
+        tables=(
+            table_of("questions", "Which model answers between the runs that were measured, and beyond them", questions, None, _TITLES, _UNITS),
+            table_of("terms", "Terms", pl.DataFrame(terms, infer_schema_length=None), None, _TITLES, _UNITS),
+        ),
+    )  # fmt: skip
 
 
-def _model_tables(fitted: Predictor, terms: pl.DataFrame) -> Iterator[Table]:
-    yield table_of("members", "What answers which question", fitted.members(), None, _TITLES, _UNITS)
-    yield table_of("terms", "Terms", terms, "term value unit meaning", {}, _UNITS)
+def _intervals(fitted: Predictor) -> pl.Series:
+    """By question half of the interval's width at the distance where it was learnt, relative to the time."""
+    widths = {kind: float(np.expm1(width)) for kind, (width, _) in fitted.intervals.widths.items()}
+    return fitted.members()["question"].replace_strict(widths, default=None, return_dtype=pl.Float64)
 
 
 # -- an evaluation ---------------------------------------------------------------------------------
 
 
 def evaluation_section(found: Evaluation) -> Section:
-    """The errors of models for runs that they had not seen."""
+    """The errors of models for runs that they had not seen: tables `models`, `groups` and `rows`, and two figures."""
+    own = found.models.filter(pl.col("coverage").is_not_null())["model"].to_list()
+    rows = (
+        found.rows.filter(pl.col("model").is_in(own))
+        .with_columns((pl.col("ape") / 100).alias("error"))
+        .drop("ape")
+    )
+    tables = [table_of("models", "Models and baselines", _errors(found.models), "model rows mean_error median_error coverage fit_s", _TITLES, _UNITS)]  # fmt: skip
+    if found.groups.height:
+        tables.append(table_of("groups", "By group", _errors(found.groups), "model group rows mean_error coverage", _TITLES, _UNITS))  # fmt: skip
+    tables.append(table_of("rows", "Rows", rows, "model id measured predicted low high error note", {"error": "error"}, _UNITS))  # fmt: skip
     return Section(
         "evaluation",
         "How well are runs predicted that were not seen?",
         " ".join(_judgement(found)),
-        tables=tuple(_evaluation_tables(found)),
-        figures=tuple(_evaluation_figures(found)),
+        tables=tuple(tables),
+        figures=tuple(_figures(rows)),
     )
 
 
+def _errors(frame: pl.DataFrame) -> pl.DataFrame:
+    """Percent as ratios."""
+    return frame.with_columns(
+        (pl.col("mean_ape") / 100).alias("mean_error"),
+        (pl.col("median_ape") / 100).alias("median_error"),
+        pl.col("coverage") / 100,
+    ).drop("mean_ape", "median_ape")
+
+
 def _judgement(found: Evaluation) -> Iterator[str]:
-    raise NotImplementedError
+    models = found.models.filter(pl.col("coverage").is_not_null() & pl.col("mean_ape").is_not_null())
+    others = found.models.filter(pl.col("coverage").is_null() & pl.col("mean_ape").is_not_null())
+    for row in models.sort("mean_ape").iter_rows(named=True):
+        yield (
+            f"{row['model']} predicts {count_of(row['rows'] - row['unanswered'], 'run')} left out by {clean(found.split)} with a mean error of "
+            f"{format_share(row['mean_ape'] / 100)} (median {format_share(row['median_ape'] / 100)}); "
+            f"{format_share(row['coverage'] / 100)} lie in their intervals, which are made for {_percent(found.level)}."
+        )
+    if others.height:
+        best = others.sort("mean_ape").row(0, named=True)
+        yield f"The best of the baselines, {best['model']}, errs by {format_share(best['mean_ape'] / 100)}."
+    if found.spread:
+        yield f"Repetitions of a configuration differ from their median by {format_share(found.spread / 100)}: no model can do much better."
+    for name, why in found.failed.items():
+        yield f"{clean(name)} could not be fitted to every part: {clean(why)}."
 
 
-def _evaluation_tables(found: Evaluation) -> Iterator[Table]:
-    raise NotImplementedError
+def _figures(rows: pl.DataFrame) -> Iterator[Figure]:
+    rows = rows.filter(pl.col("predicted").is_not_null())
+    if not rows.height:
+        return
+    rows = rows.gather_every(max(1, rows.height // _MOST_DOTS))
+    ends = [rows["measured"].min(), rows["measured"].max()]
+    dots = [
+        {"label": name, "style": "dots", "x": part["measured"].to_list(), "y": part["predicted"].to_list(), "names": part["id"].to_list()}
+        for (name,), part in rows.group_by("model", maintain_order=True)
+    ]  # fmt: skip
+    exact = {"label": "exact", "style": "dashes", "x": ends, "y": ends}
+    yield Figure("measured", "Predicted against measured", "curve", {"base": 10, "x_title": "measured", "y_title": "predicted", "series": [*dots, exact]})  # fmt: skip
+    far = rows.filter((pl.col("distance") > 0) & (pl.col("error") > 0))
+    if far.height:
+        series = [
+            {"label": name, "style": "dots", "x": part["distance"].to_list(), "y": (100 * part["error"]).to_list(), "names": part["id"].to_list()}
+            for (name,), part in far.group_by("model", maintain_order=True)
+        ]  # fmt: skip
+        yield Figure("distance", "Error by the distance from what was measured", "curve", {"base": 10, "x_title": "doublings beyond the measured range", "y_title": "error, %", "series": series})  # fmt: skip
 
 
-def _evaluation_figures(found: Evaluation) -> Iterator[Figure]:
-    raise NotImplementedError
+# -- from a trace ----------------------------------------------------------------------------------
+
+
+def trace_section(found: FromTrace) -> Section:
+    """A step as it is and as it would be: table `parts`, and the figure `composition` of both."""
+    now, then, low, high = (
+        format_ns(each) for each in (found.now_ns, found.step_ns, found.low_ns, found.high_ns)
+    )
+    text = f"A step would take {then} ({low} to {high}) instead of {now}."
+    notes = [f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in found.notes]
+    bars = [
+        {"label": label, "parts": [{"label": part, "value": round(value)} for part, value in found.parts.select("part", column).rows()]}
+        for label, column in (("now", "now_ns"), ("then", "predicted_ns"))
+    ]  # fmt: skip
+    titles = {"now_ns": "now", "predicted_ns": "then", "low_ns": "low", "high_ns": "high"}
+    return Section(
+        "prediction",
+        "How long would a step take?",
+        " ".join((text, *notes)),
+        tables=(table_of("parts", "What a step consists of", found.parts, None, titles),),
+        figures=(Figure("composition", "What a step consists of", "stack", {"unit": "ns", "rows": bars}),),
+    )

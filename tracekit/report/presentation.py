@@ -14,7 +14,7 @@ from tracekit.analyses.registry import Analysis
 from tracekit.analyses.result import NotCaptured, Result, TableView, column_of, processor_word
 from tracekit.analyses.scope import Scope
 from tracekit.findings import Finding
-from tracekit.names import clean, clean_frame
+from tracekit.names import clean, clean_frames
 from tracekit.readers import how_to_record
 from tracekit.report.figures_data import figures_of
 from tracekit.report.format import costliest, format_excerpt
@@ -49,7 +49,8 @@ def present_section(
     """The section of a result that `lacks` something, or of the one line of an error."""
     if isinstance(outcome, str):
         return Section(analysis.name, analysis.question, "This analysis failed.", error=outcome)
-    full = {name: clean_frame(frame) for name, frame in outcome.tables().items()}
+    tables = outcome.tables()
+    full = dict(zip(tables, clean_frames([*tables.values()]), strict=True))
     return Section(
         name=analysis.name,
         question=(scope.on_cpu and analysis.on_processors) or analysis.question,

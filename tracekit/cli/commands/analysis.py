@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracekit.report.model import Report, Section, Table
     from tracekit.trace import Trace
 
-__all__ = ["Part", "analysis", "command_of", "run_analysis"]
+__all__ = ["Part", "analysis", "command_of", "narrowed", "run_analysis", "write_table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def run_analysis(
     traces, fits = sources.read()
     formats.check_traces(Can.SECTION, chosen, len(traces))
     if Can.FILES in chosen.can:
-        _write_table(_section(name, request, part, traces[0]), chosen, request)
+        write_table(_section(name, request, part, traces[0]), chosen, request)
         return
     if Can.DATA in chosen.can:
         reports = [(_report(name, request, part, trace), trace) for trace in traces]
@@ -134,7 +134,7 @@ def _section(name: str, request: Request, part: Part | None, trace: Trace) -> Se
 
     selection = request.selection
     scope = select(trace, window=selection.window.value, step=selection.step)
-    return _narrow(build_section(trace, name, scope=scope), trace, part, request)
+    return narrowed(build_section(trace, name, scope=scope), trace, part, request)
 
 
 def _report(name: str, request: Request, part: Part | None, trace: Trace) -> Report:
@@ -143,10 +143,14 @@ def _report(name: str, request: Request, part: Part | None, trace: Trace) -> Rep
 
     selection = request.selection
     report = build_report(trace, window=selection.window.value, step=selection.step, only=[name])
-    return replace(report, sections=(_narrow(report.sections[0], trace, part, request),))
+    return replace(report, sections=(narrowed(report.sections[0], trace, part, request),))
 
 
-def _write_table(section: Section, chosen: Format, request: Request) -> None:
+def write_table(section: Section, chosen: Format, request: Request) -> None:
+    """Write the first table of a section as a file.
+
+    Raises InconclusiveError when there is none.
+    """
     from tracekit.report.format import costliest
 
     rows = sum(table.frame.height for table in section.tables[:1])
@@ -157,7 +161,7 @@ def _write_table(section: Section, chosen: Format, request: Request) -> None:
     out.emit_frame(frame, chosen, request.output)
 
 
-def _narrow(section: Section, trace: Trace, part: Part | None, request: Request) -> Section:
+def narrowed(section: Section, trace: Trace, part: Part | None, request: Request) -> Section:
     """The section with only the requested tables and rows, in the requested order."""
     section = section if part is None else part.of(section, trace.meta.format)
     tables, sort = section.tables, request.sort

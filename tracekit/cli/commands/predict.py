@@ -13,7 +13,8 @@ from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import with_flags
 from tracekit.cli.plain import PlainCommand
-from tracekit.errors import UsageError
+from tracekit.errors import MissingDependencyError, UsageError
+from tracekit.facts.distribution import how_to_install
 from tracekit.files import keep_inputs
 from tracekit.report import formats
 from tracekit.report.formats import Can
@@ -49,8 +50,10 @@ Data = Annotated[
     Path, typer.Argument(metavar="DATA", help="A table of runs that were measured, CSV or Parquet.")
 ]
 Describe = Annotated[
-    Path,
-    typer.Option(metavar="FILE", help="A TOML file that says what its columns mean."),
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="A TOML file that says what the columns mean. Without one their names say it."
+    ),
 ]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A file of tracekit predict fit.")]
 
@@ -58,43 +61,73 @@ ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A file of trac
 @with_flags
 def fit(
     data: Data,
-    describe: Describe,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the model to this file, JSON.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Write the model to this file, as JSON.")
+    ],
+    describe: Describe = None,
     model: Annotated[
         str, typer.Option(metavar="NAME", help="Fit this model; auto chooses by runs left out.")
     ] = "auto",
 ) -> None:
     """Fit a model to runs that were measured."""
-    from tracekit.predict import fit, read_description, read_runs, save
+    from tracekit.predict import fit, save
 
-    keep_inputs([data, describe])
-    runs = read_runs(data, read_description(describe))
-    _say_left_out(runs)
+    runs = _measured(data, describe)
     fitted = fit(runs, model)
     save(fitted, output)
     out.say(f"{output}: {fitted.summary()}")
+
+
+def _measured(data: Path, describe: Path | None) -> Runs:
+    """The rows of a table with times. Raises MissingDependencyError where models cannot be fitted."""
+    from importlib.util import find_spec
+
+    from tracekit.predict import columns_of, read_description, read_runs, recognised
+
+    if find_spec("sklearn") is None or find_spec("scipy") is None:
+        raise MissingDependencyError("fitting needs scikit-learn and SciPy", remedy=how_to_install("predict"))
+    keep_inputs([data, *([describe] if describe else [])])
+    if describe is None:
+        description = recognised(columns_of(data), data)
+        told = ", ".join(f"{role} = {column}" for role, column in description.columns.items())
+        out.say(f"tracekit: {description.target} is the time in {description.unit}; {told}")
+    else:
+        description = read_description(describe)
+    runs = read_runs(data, description)
+    _say_left_out(runs)
+    return runs
 
 
 @with_flags
 def run(
     model: ModelFile,
     table: Annotated[
-        Path | None, typer.Option("--table", metavar="FILE", help="Predict the rows of this table, with the same columns.")
+        Path | None,
+        typer.Option(
+            "--table", metavar="FILE", help="Predict the rows of this table, with the same columns."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE,…", help="Predict every combination of these values; repeatable."),
+        typer.Option(
+            "--set", metavar="NAME=VALUE,…", help="Predict every combination of these values; repeatable."
+        ),
     ] = None,
     price: Annotated[
         float | None,
-        typer.Option(metavar="X", help="What an hour of one device costs: money, or energy. The cheapest comes first."),
+        typer.Option(
+            metavar="X", help="What an hour of one device costs: money, or energy. The cheapest comes first."
+        ),
     ] = None,
     format_: flags.ReportFormat = None,
     output: flags.Output = None,
     figures: flags.Figures = None,
     figure_format: flags.FigureFormat = "svg",
 ) -> None:
-    """Predict the times of other runs, each with the range in which it lies in 90 % of cases."""
+    """Predict the times of other runs.
+
+    Each comes with the range in which it lies in 90 % of cases. Rows too far from what was measured get no time.
+    """
     from tracekit.predict import load
     from tracekit.report.predict import answers_section
 
@@ -104,6 +137,8 @@ def run(
     chosen = formats.choose_format(Can.REPORT, format_, output, command="predict run", several=True)
     answers = fitted.predict(asked)
     if Can.FILES in chosen.can:
+        if table is None:
+            answers = asked.frame.drop("id", "configuration").hstack(answers.drop("id"))
         out.emit_frame(answers, chosen, output, piped=True)
         return
     section = answers_section(fitted, asked, answers, price=price)
@@ -126,7 +161,7 @@ def _asked(fitted: Predictor, table: Path | None, settings: Sequence[str]) -> Ru
 @with_flags
 def evaluate(
     data: Data,
-    describe: Describe,
+    describe: Describe = None,
     split: Annotated[
         str,
         typer.Option(
@@ -138,7 +173,8 @@ def evaluate(
         str | None, typer.Option(metavar="COLUMN", help="Also show the errors for each value of this column.")
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Evaluate this model; repeatable. [default: all that can be fitted]")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Evaluate this model; repeatable. [default: auto]"),
     ] = None,
     format_: flags.ReportFormat = None,
     output: flags.Output = None,
@@ -146,14 +182,11 @@ def evaluate(
     figure_format: flags.FigureFormat = "svg",
 ) -> None:
     """Show how well models predict runs that they have not seen."""
-    from tracekit.predict import evaluate, read_description, read_runs
+    from tracekit.predict import evaluate
     from tracekit.report.predict import evaluation_section
 
-    keep_inputs([data, describe])
     chosen = formats.choose_format(Can.REPORT, format_, output, command="predict evaluate", several=True)
-    runs = read_runs(data, read_description(describe))
-    _say_left_out(runs)
-    found = evaluate(runs, split, group, model or None)
+    found = evaluate(_measured(data, describe), split, group or "", model or ["auto"])
     out.emit_section(evaluation_section(found), chosen, output, figures=figures, figure_format=figure_format)
 
 
@@ -172,10 +205,61 @@ def explain(
     out.emit_section(model_section(load(model)), chosen, output, figures=None, figure_format="svg")
 
 
+@with_flags
+def trace(
+    trace: flags.TraceFile,
+    batch: Annotated[
+        str | None,
+        typer.Option(metavar="2x", help="With so many times the samples of a step on each device."),
+    ] = None,
+    gpus: Annotated[
+        int | None, flags.flag("On so many devices, each with that batch and a copy of the model.", min=1)
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="On this device, such as H100.")] = None,
+    format_: flags.ReportFormat = None,
+    output: flags.Output = None,
+    figures: flags.Figures = None,
+    figure_format: flags.FigureFormat = "svg",
+    *,
+    selection: flags.Selection,
+    reading: flags.Reading,
+) -> None:
+    """Predict a step of a traced run with another batch, on more devices or on another device.
+
+    Nothing is fitted: work keeps the distance from its roof that the trace shows, and the roof moves.
+    """
+    from tracekit.analyses.scope import select
+    from tracekit.cli.sources import Sources, expanded
+    from tracekit.predict import predict_from_trace
+    from tracekit.report.predict import trace_section
+
+    chosen = formats.choose_format(Can.REPORT, format_, output, command="predict trace", several=True)
+    traces, _ = Sources(expanded([trace]), selection, reading).read()
+    if len(traces) > 1:
+        raise UsageError(
+            f"it holds {len(traces)} traces", path=trace, remedy="choose one with --rank or --process"
+        )
+    scope = select(traces[0], window=selection.window.value, step=selection.step)
+    found = predict_from_trace(scope, batch=_factor(batch), gpus=gpus, device=device)
+    out.emit_section(trace_section(found), chosen, output, figures=figures, figure_format=figure_format)
+
+
+def _factor(text: str | None) -> float:
+    """How many times the batch. Raises UsageError for a text that does not say it."""
+    if text is None:
+        return 1.0
+    try:
+        return float(text.removesuffix("x"))
+    except ValueError:
+        raise UsageError(
+            f"--batch is {text!r}", remedy="write how many times the batch, such as 2x"
+        ) from None
+
+
 def _say_left_out(runs: Runs) -> None:
     for line in runs.left_out:
         out.say(f"tracekit: left out: {line}")
 
 
-for command in (fit, run, evaluate, explain):
+for command in (fit, run, evaluate, explain, trace):
     predict.command(command.__name__, cls=PlainCommand)(command)

@@ -33,6 +33,7 @@ PARAMETERS: Final[dict[str, Parameter]] = {
     "load": Parameter("s", "of one thread, to load a sample"),
     "collate": Parameter("", "of that time, what only one thread can do: to put a sample into its batch"),
     "growth": Parameter("", "how that part grows with the batch, as an exponent"),
+    "epoch": Parameter("iterations", "of the usual batch, of which one does not overlap with loading"),
     "sample": Parameter("s", f"to compute a sample, {_ON_DEVICE}"),
     "sample_layer": Parameter("s", f"to compute a sample, {_ON_DEVICE}, for each layer"),
     "sample_fixed": Parameter("s", "to compute a sample, whatever the peak of the device"),
@@ -49,6 +50,7 @@ GROUPS: Final[dict[str, str]] = {
     "device": "computing takes this often as long as its peak says",
     "step": "what a batch's size does not change takes this often as long as its peak says",
     "machine": "loading takes this often as long as on the others",
+    "start": "starting takes this often as long as on the others",
     "network": "computing takes this often as long as for the others",
 }
 """What has a factor for each of its values that was measured; a value that was not has 1."""
@@ -109,6 +111,7 @@ def jobs_of(runs: Runs) -> Jobs:
             "device": np.array(named, dtype=np.str_),
             "step": np.array(named, dtype=np.str_),
             "machine": np.array(runs.names("machine"), dtype=np.str_),
+            "start": np.array(runs.names("machine"), dtype=np.str_),
             "network": np.array(network, dtype=np.str_),
         },
     )
@@ -154,7 +157,8 @@ class Law:
 
     def times(self, logs: Floats, jobs: Jobs, places: Mapping[str, npt.NDArray[np.intp]]) -> Floats:
         """The seconds of each row; `logs` may have several sets of parameters, a row each, and so has the result."""
-        return np.sum(np.broadcast_arrays(*self.parts(logs, jobs, places).values()), axis=0)
+        found: Floats = np.sum(np.broadcast_arrays(*self.parts(logs, jobs, places).values()), axis=0)
+        return found
 
     def parts(
         self, logs: Floats, jobs: Jobs, places: Mapping[str, npt.NDArray[np.intp]]
@@ -185,8 +189,9 @@ class Law:
             alone = of("collate") * (loaded / self.batch) ** (of("growth") - 1)
             loading = factor("machine") * of("load") * loaded * (1 / jobs.threads + alone)
             exposed = _longer(device + host, loading, of("overlap")) - device - host
+            exposed = exposed + loaded / self.batch / of("epoch") * (device + host)
         sync = (further > 0) * (of("sync") + of("scatter") * jobs.batch) + of("sync_device") * further
-        start = of("start") + of("start_device") * jobs.gpus
+        start = factor("start") * (of("start") + of("start_device") * jobs.gpus)
         return {
             "device": iterations * device,
             "loading not hidden": iterations * exposed,
@@ -201,7 +206,8 @@ class Law:
         # Within what was seen iterations do not matter; beyond it, they count.
         more = np.log(jobs.iterations * jobs.batch / self.samples)
         beyond = np.sign(more) * np.maximum(np.abs(more) - np.log(self.slack), 0)
-        return self.samples / jobs.batch * np.exp(beyond)
+        found: Floats = self.samples / jobs.batch * np.exp(beyond)
+        return found
 
 
 def _longer(one: Floats, other: Floats, sharpness: Floats) -> Floats:

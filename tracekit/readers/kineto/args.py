@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
+from tracekit.readers.kineto import vocabulary as words
 from tracekit.readers.kineto.salvage import Defects
 
 __all__ = [
+    "LABEL",
+    "REAL",
     "ActivityArgs",
     "MemoryArgs",
+    "NoArgs",
     "OpArgs",
     "PythonArgs",
     "RuntimeArgs",
+    "Scalar",
     "SyncArgs",
     "decode_args",
     "loose_args",
+    "record_of",
 ]
 
 Scalar = int | str | float | None
+LABEL: Final = "label"
+REAL: Final = "real"
+Label = Annotated[Scalar, msgspec.Meta(extra={LABEL: True})]
+"""Read as a text; a `Scalar` without such a mark is read as a whole number."""
+Real = Annotated[Scalar, msgspec.Meta(extra={REAL: True})]
+"""Read as a number of floating point."""
 
 
 class OpArgs(
@@ -55,14 +67,14 @@ class OpArgs(
     shapes: msgspec.Raw = msgspec.Raw()
     dtypes: msgspec.Raw = msgspec.Raw()
     concrete_inputs: msgspec.Raw = msgspec.Raw()
-    call_stack: Scalar = None
-    layer: Scalar = None
-    module: Scalar = None
-    collective: Scalar = None
-    dtype: Scalar = None
+    call_stack: Label = None
+    layer: Label = None
+    module: Label = None
+    collective: Label = None
+    dtype: Label = None
     elements_in: Scalar = None
     elements_out: Scalar = None
-    group: Scalar = None
+    group: Label = None
     group_size: Scalar = None
     collective_sequence: Scalar = None
     group_ranks: msgspec.Raw = msgspec.Raw()
@@ -124,7 +136,7 @@ class ActivityArgs(
     block: msgspec.Raw = msgspec.Raw()
     registers: Scalar = None
     shared_memory: Scalar = None
-    occupancy: Scalar = None
+    occupancy: Real = None
     graph_node: Scalar = None
     byte_count: Scalar = None
     byte_count_2024: Scalar = None
@@ -160,6 +172,26 @@ class MemoryArgs(
     reserved: Scalar = None
     device_id: Scalar = None
     device_type: Scalar = None
+
+
+class NoArgs(msgspec.Struct, gc=False):
+    """What the profiler does itself: nothing of it is read."""
+
+
+_OF_HOST_KIND: Final[dict[str, type[msgspec.Struct]]] = {
+    "runtime": RuntimeArgs,
+    "python": PythonArgs,
+    "overhead": NoArgs,
+}
+
+
+def record_of(category: str | None) -> type[msgspec.Struct]:
+    """The record by which arguments of complete events of a category are read, if they are read by one."""
+    if category in words.DEVICE_CATEGORIES:
+        return ActivityArgs
+    if category in words.DEVICE_SYNC_CATEGORIES:
+        return SyncArgs
+    return _OF_HOST_KIND.get(words.HOST_CATEGORIES.get(category or "", ""), OpArgs)
 
 
 def loose_args(raw: msgspec.Raw | bytes, defects: Defects) -> dict[str, Any]:

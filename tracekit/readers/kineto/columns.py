@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, cast
@@ -19,7 +20,17 @@ import polars as pl
 from tracekit.facts.units import NS_PER_US
 from tracekit.limits import LONGEST_TEXT
 
-__all__ = ["EXACT_FLOAT_US", "categorical", "floats", "integers", "nanoseconds", "raw_texts", "times"]
+__all__ = [
+    "EXACT_FLOAT_US",
+    "categorical",
+    "floats",
+    "identities",
+    "identity",
+    "integers",
+    "nanoseconds",
+    "raw_texts",
+    "times",
+]
 
 _PLAIN_INT: Final = {int, type(None)}
 _PLAIN_FLOAT: Final = {float, int, type(None)}
@@ -33,6 +44,7 @@ _LATEST_NS: Final = 3 * 10**18
 _LARGEST_US: Final = _INT64 // NS_PER_US
 _NEAR_LIMIT_NS: Final = 8 * 10**18
 _DIGITS: Final = 18
+_ANONYMOUS_BASE: Final = -1_000
 _INTEGER: Final = re.compile(r"[-+]?\d{1,40}(\.0*)?")
 
 
@@ -136,6 +148,23 @@ def _integer(value: object) -> int | None:
     if number is not None and number > _INT64:
         number = number - 2**64 if number < 2**64 else None
     return number if number is None or -_INT64 - 1 <= number <= _INT64 else None
+
+
+def identities(values: Sequence[Any]) -> pl.Series:
+    """`identity` of each value."""
+    if set(map(type, values)) == {int}:
+        return integers(values)
+    of_text = {value: identity(value) for value in {v for v in values if not isinstance(v, int)}}
+    return pl.Series([identity(v) if isinstance(v, int) else of_text[v] for v in values], dtype=pl.Int64)
+
+
+def identity(value: int | str | float | None) -> int:
+    """A process or thread number; a text that is not a number ("Spans", "") gets a negative number of its own."""
+    if isinstance(value, int) and abs(value) < 2**63:
+        return value  # the most frequent kind; metadata events come one by one
+    number = integers([value])[0]
+    # The same text gets the same number in every process that decodes a part of the file.
+    return _ANONYMOUS_BASE - zlib.crc32(str(value).encode()) if number is None else int(number)
 
 
 def floats(values: Sequence[Any]) -> pl.Series:

@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -22,18 +21,18 @@ import msgspec
 
 from tracekit.errors import UnreadableTraceError
 from tracekit.limits import Limits
-from tracekit.readers.kineto.columns import EXACT_FLOAT_US
+from tracekit.readers.kineto import native
+from tracekit.readers.kineto.records import AnyEvent, ExactEvent, decode_array
 from tracekit.readers.kineto.salvage import Defects, decode_object, depth_of, end_of_value, salvage
 from tracekit.readers.kineto.source import Source
 
 if TYPE_CHECKING:
-    from tracekit.readers.kineto.pool import Pool
+    from tracekit.readers.kineto.pool import Pool, Threads
 
-__all__ = ["AnyEvent", "Event", "EventStream", "ExactEvent", "decode_array", "plain_bytes"]
+__all__ = ["EventStream", "Events", "plain_bytes"]
 
 _EVENTS_KEY: Final = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 _BETWEEN: Final = re.compile(rb"\}\s*,\s*(?=\{)")
-_TIME: Final = attrgetter("ts")
 _HEADER_LIMIT: Final = 256 << 20
 _TAIL_LIMIT: Final = 64 << 20
 _EVENT_LIMIT: Final = 64 << 20
@@ -44,41 +43,7 @@ _WINDOW: Final = 4 << 10
 _OPENINGS: Final = 8
 """How many places that look like the event array are tried although the braces say that they are nested deeper."""
 
-
-NO_ARGS: Final = msgspec.Raw(b"{}")
-
-
-class Event(msgspec.Struct, gc=False):
-    """One trace event; `args` stays undecoded until its category is known."""
-
-    ph: str = ""
-    cat: str | None = None
-    name: str | int | float | None = None
-    pid: int | str | float | None = None
-    tid: int | str | float | None = None
-    ts: int | float | str | None = None
-    dur: int | float | str | None = None
-    id: int | str | float | None = None
-    args: msgspec.Raw = NO_ARGS
-
-
-class ExactEvent(msgspec.Struct, gc=False):
-    """An event whose time stays text, because a double cannot represent it to the ns."""
-
-    ph: str = ""
-    cat: str | None = None
-    name: str | int | float | None = None
-    pid: int | str | float | None = None
-    tid: int | str | float | None = None
-    ts: msgspec.Raw = msgspec.Raw()
-    dur: int | float | str | None = None
-    id: int | str | float | None = None
-    args: msgspec.Raw = NO_ARGS
-
-
-AnyEvent = Event | ExactEvent
-_FAST: Final = msgspec.json.Decoder(list[Event])
-_EXACT: Final = msgspec.json.Decoder(list[ExactEvent])
+Events = list[AnyEvent] | native.Block
 
 
 @dataclass(slots=True)
@@ -86,11 +51,13 @@ class EventStream:
     """The events of a file; `header` holds the file's other top-level keys once `batches` is exhausted."""
 
     source: Source
+    as_columns: bool = False
+    """Whether blocks may come as columns instead of records."""
     header: dict[str, Any] = field(default_factory=dict)
     defects: Defects = field(default_factory=Defects)
 
-    def batches(self, pool: Pool | None) -> Iterator[list[AnyEvent] | bytes]:
-        """Lists of events, one per block; with a `pool`, blocks that its processes decoded are bytes.
+    def batches(self, pool: Pool | Threads | None) -> Iterator[Events | bytes]:
+        """The events of each block; with a `pool` of processes, blocks that these decoded are bytes.
 
         Cuts are guesses there as well. If a block does not decode, this process reads it and all blocks after it. Raises
         UnreadableTraceError if the file is not a trace at all.
@@ -100,7 +67,7 @@ class EventStream:
         if pool is None:
             yield from self._one_by_one(pending, blocks)
             return
-        under_way: deque[tuple[bytes, Future[bytes]]] = deque()
+        under_way: deque[tuple[bytes, Future[bytes] | Future[native.Block | bytes]]] = deque()
         for block in blocks:
             pending += block
             cut = self._last_cut(pending)
@@ -134,7 +101,7 @@ class EventStream:
         head = b"".join(read)
         return head[: len(head) - len(beyond)], chain((beyond,), blocks)
 
-    def _one_by_one(self, pending: bytes, blocks: Iterator[bytes]) -> Iterator[list[AnyEvent]]:
+    def _one_by_one(self, pending: bytes, blocks: Iterator[bytes]) -> Iterator[Events]:
         ended = False
         for block in chain((b"",), blocks):
             pending += block
@@ -209,12 +176,15 @@ class EventStream:
                 return cut
             reach *= 8
 
-    def _decode(self, text: bytes, cut: int) -> tuple[list[AnyEvent], int, bool]:
+    def _decode(self, text: bytes, cut: int) -> tuple[Events, int, bool]:
         """The events of text[:cut], the number of bytes used, and True if the array ended."""
         guess: int | None = cut
         for _ in range(_GUESSES):
             if guess is None:
                 break
+            block = native.decode(text, guess) if self.as_columns else None
+            if block is not None:
+                return block, block.used if block.ended else _skip_comma(text, guess), block.ended
             array = b"[" + text[:guess] + b"]"
             try:
                 return decode_array(array), _skip_comma(text, guess), False
@@ -232,7 +202,10 @@ class EventStream:
             used += 1
         return events, used, ended
 
-    def _decode_last(self, text: bytes) -> tuple[list[AnyEvent], int, bool]:
+    def _decode_last(self, text: bytes) -> tuple[Events, int, bool]:
+        block = native.decode(text, len(text)) if self.as_columns else None
+        if block is not None and block.ended:
+            return block, block.used, True
         array = b"[" + text
         end: int | None = len(array)
         try:
@@ -280,25 +253,6 @@ def _kept_in(read: list[bytes], blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _skip_comma(text: bytes, cut: int) -> int:
     return text.index(b",", cut) + 1
-
-
-def decode_array(array: bytes) -> list[AnyEvent]:
-    """A JSON array of events as records; with times as text if doubles would lose the ns.
-
-    Raises msgspec.DecodeError or UnicodeDecodeError if the text is not such an array.
-    """
-    events = _FAST.decode(array)
-    times = list(map(_TIME, events))
-    types = set(map(type, times))
-    if float in types and _loses_ns(times, types):
-        return cast("list[AnyEvent]", _EXACT.decode(array))
-    return cast("list[AnyEvent]", events)
-
-
-def _loses_ns(times: list[Any], types: set[type]) -> bool:
-    """True if a time is too large for a double to represent it to the ns."""
-    numbers = times if types <= {int, float} else [t for t in times if isinstance(t, int | float)]
-    return max(numbers) >= EXACT_FLOAT_US or min(numbers) <= -EXACT_FLOAT_US
 
 
 def _salvage(text: bytes, defects: Defects, *, final: bool) -> tuple[list[AnyEvent], int, bool]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import sys
-import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -16,15 +14,26 @@ import polars as pl
 
 from tracekit.facts.gpu_metrics import COUNTER_RANGE_CATEGORY
 from tracekit.readers.common.store import FrameStore
-from tracekit.readers.kineto import args as records
 from tracekit.readers.kineto import columns
 from tracekit.readers.kineto import vocabulary as words
-from tracekit.readers.kineto.events import AnyEvent
+from tracekit.readers.kineto.args import (
+    ActivityArgs,
+    MemoryArgs,
+    NoArgs,
+    PythonArgs,
+    RuntimeArgs,
+    SyncArgs,
+    loose_args,
+    record_of,
+)
+from tracekit.readers.kineto.groups import Arguments, Columns, Group, Key, Records, grouped, joined
+from tracekit.readers.kineto.native import Block
+from tracekit.readers.kineto.records import AnyEvent
 from tracekit.readers.kineto.salvage import Defects
+from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA
 
 __all__ = ["RawFrames"]
 
-_NAMELESS: Final = "(no name)"
 _LONGEST_LABEL: Final = 200
 _KNOWN_PHASES: Final = frozenset({"X", "M", "C", "s", "t", "f", "i", "I", "R"})
 _KNOWN_CATEGORIES: Final = frozenset(
@@ -37,7 +46,6 @@ _KNOWN_CATEGORIES: Final = frozenset(
         COUNTER_RANGE_CATEGORY,
     }
 )
-_ANONYMOUS_BASE: Final = -1_000
 
 
 class _Packed(msgspec.Struct):
@@ -61,20 +69,24 @@ class RawFrames:
     threads: dict[tuple[int, int], str] = field(default_factory=dict)
     event_count: int = 0
 
-    def add(self, events: Sequence[AnyEvent]) -> None:
-        """Sort one block of events by category and turn each group into a frame."""
-        self.event_count += len(events)
-        groups: dict[tuple[str, str | None], list[AnyEvent]] = defaultdict(list)
-        for event in events:
-            groups[event.ph, event.cat].append(event)
+    def add(self, block: Block | Sequence[AnyEvent]) -> None:
+        """Turn each group of events of one block into a frame."""
+        self.event_count += len(block)
+        groups: Sequence[tuple[Key, Columns | Records]]
+        groups = block.groups if isinstance(block, Block) else grouped(block)
         # Every frame costs as much as a thousand rows, and a file may hold any number of unknown categories.
-        merged: dict[tuple[str, str | None], list[AnyEvent]] = defaultdict(list)
-        for (phase, category), group in groups.items():
-            if phase == "X" and category not in _KNOWN_CATEGORIES:
-                self.defects.add("unknown_category", f"{category or ''!r} {group[0].name}", len(group))
-            merged[phase, category if category in _KNOWN_CATEGORIES else None] += group
-        for (phase, category), group in merged.items():
-            self._add_group(phase, category, group)
+        merged: dict[Key, list[Columns | Records]] = defaultdict(list)
+        for (phase, category), group in groups:
+            if phase == "X" and category not in _KNOWN_CATEGORIES and isinstance(group, Records):
+                self.defects.add("unknown_category", f"{category or ''!r} {group.first.name}", len(group))
+            merged[phase, category if category in _KNOWN_CATEGORIES else None].append(group)
+        for (phase, category), parts in merged.items():
+            of_records = [part for part in parts if isinstance(part, Records)]
+            for part in parts:
+                if isinstance(part, Columns):
+                    self._add_columns(phase, category, part)
+            if of_records:
+                self._add_records(phase, category, joined(of_records))
 
     def pack(self) -> bytes:
         """Everything collected, as bytes that `absorb` takes in another process."""
@@ -100,91 +112,82 @@ class RawFrames:
         """All collected rows of this name, or None. This object does not keep them."""
         return self.store.take(name)
 
-    def _add_group(self, phase: str, category: str | None, group: list[AnyEvent]) -> None:
+    def _add_columns(self, phase: str, category: str | None, group: Columns) -> None:
+        """Of instants, only the allocator's become columns."""
         if phase == "X":
             self._add_complete(category, group)
-        elif phase in ("i", "I") and group:
-            memory = [event for event in group if event.name == words.MEMORY_EVENT]
-            if memory:
-                self._add_memory(memory)
-            others = len(group) - len(memory)
-            self.defects.add(
-                "unread_instant",
-                next((str(e.name) for e in group if e.name != words.MEMORY_EVENT), ""),
-                others,
-            )
+        else:
+            self._add_memory(group)
+
+    def _add_records(self, phase: str, category: str | None, group: Records) -> None:
+        if phase == "X":
+            if category in words.DROPPED_CATEGORIES:
+                self.defects.add(f"derived:{category}", str(group.first.name), len(group))
+            elif category == COUNTER_RANGE_CATEGORY:
+                self._add_counter_ranges(group)
+            else:
+                self._add_complete(category, group)
+        elif phase in ("i", "I"):
+            self._add_instants(group)
         elif phase == "M":
             if category not in words.DROPPED_CATEGORIES:
                 self._add_metadata(group)
         elif phase == "C":
-            self._add_counters(group)
+            self._keep_series(group, group.times("ts"), None)
         elif phase in ("s", "f") and category in words.FORWARD_BACKWARD_FLOW:
             self._add_flows(phase, group)
         elif phase in ("s", "t", "f"):
-            self.defects.add(f"derived:{category} flows", str(group[0].name), len(group))
+            self.defects.add(f"derived:{category} flows", str(group.first.name), len(group))
         elif phase not in _KNOWN_PHASES:
-            self.defects.add("unread_phase", f"ph={phase!r} {group[0].name}", len(group))
+            self.defects.add("unread_phase", f"ph={phase!r} {group.first.name}", len(group))
 
-    def _add_complete(self, category: str | None, group: list[AnyEvent]) -> None:
+    def _add_complete(self, category: str | None, group: Group) -> None:
         name = category or ""
         if name in words.DEVICE_CATEGORIES:
             self._add_activities(words.DEVICE_CATEGORIES[name], group)
-        elif name in words.HOST_CATEGORIES:
-            self._add_host(words.HOST_CATEGORIES[name], group)
         elif name in words.DEVICE_SYNC_CATEGORIES:
             self._add_syncs(group)
-        elif name == COUNTER_RANGE_CATEGORY:
-            self._add_counter_ranges(group)
-        elif name in words.DROPPED_CATEGORIES:
-            self.defects.add(f"derived:{name}", str(group[0].name), len(group))
         else:
-            self._add_host("annotation", group)
+            self._add_host(words.HOST_CATEGORIES.get(name, "annotation"), record_of(category), group)
 
     # -- one method per kind of frame ------------------------------------------------------------------------
 
-    def _common(self, group: list[AnyEvent]) -> dict[str, pl.Series]:
-        durations = _get(group, "dur")
-        names = _get(group, "name")
-        if None in names:
-            names = [_NAMELESS if name is None else name for name in names]
-        return {
-            "name": columns.categorical(names),
-            "start": columns.times(_get(group, "ts")),
-            "duration": columns.times(durations),
-        }
+    @staticmethod
+    def _common(group: Group) -> dict[str, pl.Series]:
+        return {"name": group.names(), "start": group.times("ts"), "duration": group.times("dur")}
 
-    def _place(self, group: list[AnyEvent]) -> dict[str, pl.Series]:
-        return {"process_id": self._ids(_get(group, "pid")), "thread_id": self._ids(_get(group, "tid"))}
+    @staticmethod
+    def _place(group: Group) -> dict[str, pl.Series]:
+        return {"process_id": group.identities("pid"), "thread_id": group.identities("tid")}
 
-    def _add_host(self, kind: str, group: list[AnyEvent]) -> None:
+    def _add_host(self, kind: str, record: type[msgspec.Struct], group: Group) -> None:
         base = {**self._common(group), **self._place(group)}
-        base["kind"] = pl.Series([kind], dtype=pl.String).new_from_index(0, len(group))
-        raws = _get(group, "args")
-        if kind == "runtime":
-            runtime = records.decode_args(raws, records.RuntimeArgs, self.defects)
-            base["correlation"] = columns.integers(_get(runtime, "correlation"))
-            base["external_id"] = _either(runtime, "external_id", "external_id_2021")
-        elif kind == "python":
-            python = records.decode_args(raws, records.PythonArgs, self.defects)
-            for key in ("python_id", "python_parent_id", "module_id"):
-                base[key] = columns.integers(_get(python, key))
-        elif kind != "overhead":
-            self._add_operator_columns(base, records.decode_args(raws, records.OpArgs, self.defects))
+        base["kind"] = pl.Series([kind], dtype=HOST_SCHEMA["kind"]).new_from_index(0, len(group))
+        if record is not NoArgs:
+            args = group.args(record, self.defects)
+            if record is RuntimeArgs:
+                base["correlation"] = args.integers("correlation")
+                base["external_id"] = _either(args, "external_id", "external_id_2021")
+            elif record is PythonArgs:
+                for key in ("python_id", "python_parent_id", "module_id"):
+                    base[key] = args.integers(key)
+            else:
+                self._add_operator_columns(base, args)
         self._keep("host", base)
 
-    def _add_operator_columns(self, base: dict[str, pl.Series], ops: list[records.OpArgs]) -> None:
+    def _add_operator_columns(self, base: dict[str, pl.Series], args: Arguments) -> None:
         for key in ("external_id", "sequence", "forward_thread"):
-            base[key] = columns.integers(_get(ops, key))
+            base[key] = args.integers(key)
         for key in ("shapes", "dtypes", "concrete_inputs"):
-            base[key] = columns.raw_texts(_get(ops, key))
-        base["layer"] = columns.categorical(_get(ops, "layer"))
-        base["module_type"] = columns.categorical(_get(ops, "module"))
-        stacks = _get(ops, "call_stack")
+            base[key] = args.raw_texts(key)
+        base["layer"] = args.labels("layer")
+        base["module_type"] = args.labels("module")
         # Files before 2022 give operators their stacks; later ones have spans of Python functions.
-        if any(stacks):
-            base["call_stack"] = columns.categorical([stack or None for stack in stacks])
-        if any(op.collective is not None for op in ops):
-            collective = columns.categorical(_get(ops, "collective"))
+        stacks = args.filled_labels("call_stack")
+        if stacks is not None:
+            base["call_stack"] = stacks
+        collective = args.labels("collective")
+        if collective.null_count() < collective.len():
             self._keep(
                 "collectives",
                 {
@@ -193,86 +196,92 @@ class RawFrames:
                     "thread_id": base["thread_id"],
                     "start": base["start"],
                     "duration": base["duration"],
-                    "group": columns.categorical(_get(ops, "group")).cast(pl.String),
-                    "dtype": columns.categorical(_get(ops, "dtype")),
-                    "group_size": columns.integers(_get(ops, "group_size")),
-                    "elements_in": columns.integers(_get(ops, "elements_in")),
-                    "elements_out": columns.integers(_get(ops, "elements_out")),
-                    "sequence": columns.integers(_get(ops, "collective_sequence")),
-                    "peer": _either(ops, "source", "destination"),
-                    **{key: _list_text(_get(ops, key)) for key in ("group_ranks", "split_in", "split_out")},
+                    "group": args.labels("group").cast(pl.String),
+                    "dtype": args.labels("dtype"),
+                    "group_size": args.integers("group_size"),
+                    "elements_in": args.integers("elements_in"),
+                    "elements_out": args.integers("elements_out"),
+                    "sequence": args.integers("collective_sequence"),
+                    "peer": _either(args, "source", "destination"),
+                    **{
+                        key: _list_text(args.raw_texts(key))
+                        for key in ("group_ranks", "split_in", "split_out")
+                    },
                 },
                 only=collective.is_not_null(),
             )
 
-    def _add_activities(self, kind: str, group: list[AnyEvent]) -> None:
-        args = records.decode_args(_get(group, "args"), records.ActivityArgs, self.defects)
-        device = columns.integers(_get(args, "device"))
-        stream = columns.integers(_get(args, "stream"))
+    def _add_activities(self, kind: str, group: Group) -> None:
+        args = group.args(ActivityArgs, self.defects)
+        device, stream = args.integers("device"), args.integers("stream")
         # Writers that leave device and stream out of args place them in pid and tid.
-        device = device if not device.null_count() else _coalesce(device, self._ids(_get(group, "pid")))
-        stream = stream if not stream.null_count() else _coalesce(stream, self._ids(_get(group, "tid")))
+        device = device if not device.null_count() else _coalesce(device, group.identities("pid"))
+        stream = stream if not stream.null_count() else _coalesce(stream, group.identities("tid"))
         self._keep(
             "device",
             {
                 **self._common(group),
-                "kind": pl.Series([kind], dtype=pl.String).new_from_index(0, len(group)),
+                "kind": pl.Series([kind], dtype=DEVICE_SCHEMA["kind"]).new_from_index(0, len(group)),
                 "device_id": device,
                 "stream_id": stream,
-                "correlation": columns.integers(_get(args, "correlation")),
+                "correlation": args.integers("correlation"),
                 "external_id": _either(args, "external_id", "external_id_2021"),
-                "grid": columns.raw_texts(_get(args, "grid")),
-                "block": columns.raw_texts(_get(args, "block")),
-                "registers": columns.integers(_get(args, "registers")),
-                "shared_memory": columns.integers(_get(args, "shared_memory")),
-                "occupancy": columns.floats(_get(args, "occupancy")) / 100.0,
-                "graph_node": columns.integers(_get(args, "graph_node")),
+                "grid": args.raw_texts("grid"),
+                "block": args.raw_texts("block"),
+                "registers": args.integers("registers"),
+                "shared_memory": args.integers("shared_memory"),
+                "occupancy": args.floats("occupancy") / 100.0,
+                "graph_node": args.integers("graph_node"),
                 "bytes": _either(args, "byte_count", "byte_count_2024"),
-                "context_id": columns.integers(_get(args, "context")),
+                "context_id": args.integers("context"),
             },
         )
 
-    def _add_syncs(self, group: list[AnyEvent]) -> None:
-        args = records.decode_args(_get(group, "args"), records.SyncArgs, self.defects)
+    def _add_syncs(self, group: Group) -> None:
+        args = group.args(SyncArgs, self.defects)
         base = self._common(group)
         for key, name in (("device_id", "device"), ("stream_id", "stream")):
-            base[key] = columns.integers(_get(args, name))
+            base[key] = args.integers(name)
         for key in ("correlation", "wait_on_stream", "wait_on_correlation"):
-            base[key] = columns.integers(_get(args, key))
+            base[key] = args.integers(key)
         self._keep("syncs", base)
 
-    def _add_memory(self, group: list[AnyEvent]) -> None:
-        args = records.decode_args(_get(group, "args"), records.MemoryArgs, self.defects)
-        device = columns.integers(_get(args, "device_id"))
-        kind = columns.integers(_get(args, "device_type"))
-        on_host = kind.fill_null(0) == 0
+    def _add_instants(self, group: Records) -> None:
+        memory = [event for event in group.events if event.name == words.MEMORY_EVENT]
+        if memory:
+            self._add_memory(Records(memory))
+        others = len(group) - len(memory)
+        first = next((str(e.name) for e in group.events if e.name != words.MEMORY_EVENT), "")
+        self.defects.add("unread_instant", first, others)
+
+    def _add_memory(self, group: Group) -> None:
+        args = group.args(MemoryArgs, self.defects)
+        device = args.integers("device_id")
+        on_host = args.integers("device_type").fill_null(0) == 0
         frame = pl.DataFrame({"device": device, "on_host": on_host})
         self._keep(
             "memory",
             {
-                "start": columns.times(_get(group, "ts")),
+                "start": group.times("ts"),
                 **self._place(group),
                 "device_id": frame.select(
                     pl.when("on_host").then(-1).otherwise("device").cast(pl.Int64)
                 ).to_series(),
-                "address": columns.integers(_get(args, "address")),
-                "bytes": columns.integers(_get(args, "byte_count")),
-                "allocated": columns.integers(_get(args, "allocated")),
-                "reserved": columns.integers(_get(args, "reserved")),
+                "address": args.integers("address"),
+                "bytes": args.integers("byte_count"),
+                "allocated": args.integers("allocated"),
+                "reserved": args.integers("reserved"),
             },
         )
 
-    def _add_counters(self, group: list[AnyEvent]) -> None:
-        self._keep_series(group, columns.times(_get(group, "ts")), None)
-
-    def _add_counter_ranges(self, group: list[AnyEvent]) -> None:
+    def _add_counter_ranges(self, group: Records) -> None:
         common = self._common(group)
         self._keep_series(group, common["start"], common["duration"])
 
-    def _keep_series(self, group: list[AnyEvent], starts: pl.Series, durations: pl.Series | None) -> None:
+    def _keep_series(self, group: Records, starts: pl.Series, durations: pl.Series | None) -> None:
         rows, series, values = [], [], []
-        for row, event in enumerate(group):
-            for key, value in _numbers(records.loose_args(event.args, self.defects)).items():
+        for row, event in enumerate(group.events):
+            for key, value in _numbers(loose_args(event.args, self.defects)).items():
                 rows.append(row)
                 series.append(key)
                 values.append(value)
@@ -283,7 +292,7 @@ class RawFrames:
         self._keep(
             "counters",
             {
-                "name": columns.categorical(_get(group, "name"))[index],
+                "name": columns.categorical([event.name for event in group.events])[index],
                 "series": pl.Series(series, dtype=pl.Categorical),
                 "start": starts[index],
                 "duration": duration if durations is None else durations[index],
@@ -291,27 +300,27 @@ class RawFrames:
             },
         )
 
-    def _add_flows(self, phase: str, group: list[AnyEvent]) -> None:
+    def _add_flows(self, phase: str, group: Records) -> None:
         side = "flow_starts" if phase == "s" else "flow_ends"
         place = self._place(group)
         self._keep(
             side,
             {
-                "flow_id": columns.integers(_get(group, "id")),
+                "flow_id": columns.integers([event.id for event in group.events]),
                 "process": place["process_id"],
                 "thread": place["thread_id"],
-                "time": columns.times(_get(group, "ts")),
+                "time": group.times("ts"),
             },
         )
 
-    def _add_metadata(self, group: list[AnyEvent]) -> None:
-        for event in group:
+    def _add_metadata(self, group: Records) -> None:
+        for event in group.events:
             if event.name not in ("process_name", "process_labels", "thread_name"):
                 continue
-            args = records.loose_args(event.args, self.defects)
-            process = self._id(event.pid)
+            args = loose_args(event.args, self.defects)
+            process = columns.identity(event.pid)
             if event.name == "thread_name":
-                self.threads[process, self._id(event.tid)] = _text(args.get("name", ""))
+                self.threads[process, columns.identity(event.tid)] = _text(args.get("name", ""))
             else:
                 label = _text(args.get("name", args.get("labels", "")))
                 labels = self.processes.get(process, "")
@@ -326,28 +335,10 @@ class RawFrames:
         frame = pl.DataFrame(series)
         self.store.add(name, frame if only is None else frame.filter(only))
 
-    def _ids(self, values: Sequence[Any]) -> pl.Series:
-        if set(map(type, values)) == {int}:
-            return columns.integers(values)
-        of_text = {value: self._id(value) for value in {v for v in values if not isinstance(v, int)}}
-        return pl.Series([self._id(v) if isinstance(v, int) else of_text[v] for v in values], dtype=pl.Int64)
 
-    def _id(self, value: int | str | float | None) -> int:
-        """A process or thread number; a text that is not a number ("Spans", "") gets a negative number of its own."""
-        if isinstance(value, int) and abs(value) < 2**63:
-            return value  # the most frequent kind; metadata events come one by one
-        number = columns.integers([value])[0]
-        # The same text gets the same number in every process that decodes a part of the file.
-        return _ANONYMOUS_BASE - zlib.crc32(str(value).encode()) if number is None else int(number)
-
-
-def _get(items: Iterable[Any], name: str) -> list[Any]:
-    return list(map(attrgetter(name), items))
-
-
-def _either(items: Sequence[Any], first: str, second: str) -> pl.Series:
-    column = columns.integers(_get(items, first))
-    return column if not column.null_count() else _coalesce(column, columns.integers(_get(items, second)))
+def _either(args: Arguments, first: str, second: str) -> pl.Series:
+    column = args.integers(first)
+    return column if not column.null_count() else _coalesce(column, args.integers(second))
 
 
 def _coalesce(first: pl.Series, second: pl.Series) -> pl.Series:
@@ -365,7 +356,7 @@ def _numbers(args: dict[str, Any]) -> dict[str, float]:
     return {k: float(v) for k, v in numeric.items() if abs(v) <= sys.float_info.max}
 
 
-def _list_text(values: list[Any]) -> pl.Series:
+def _list_text(lists: pl.Series) -> pl.Series:
     """The JSON text of lists, which some versions of PyTorch write as texts; null for an empty one."""
-    text = columns.raw_texts(values).cast(pl.String).str.strip_chars('"')
+    text = lists.cast(pl.String).str.strip_chars('"')
     return text.set(text.is_in(["[]", "", "null"]), None).cast(pl.Categorical)

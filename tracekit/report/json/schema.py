@@ -65,7 +65,9 @@ def report_schema() -> dict[str, Any]:
                 "verdict": verdict,
                 "analyses": {
                     "type": "object",
-                    "properties": {analysis.name: _analysis(analysis) for analysis in (*BUILT_IN, *ON_REQUEST)},
+                    "properties": {
+                        analysis.name: _analysis(analysis) for analysis in (*BUILT_IN, *ON_REQUEST)
+                    },
                     "additionalProperties": {"$ref": "#/$defs/analysis"},
                 },
             }

@@ -1,0 +1,57 @@
+"""The updates of an optimizer, and what one pass over its data takes: a fused optimizer takes no less."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.attribution import attributed
+from tracekit.analyses.scope import Scope
+from tracekit.analyses.stalls import stalls
+from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
+
+__all__ = ["UNFUSED", "in_place_calls", "one_pass", "optimizer_ranges"]
+
+_IN_PLACE: Final = r"^aten::\w*[^_]_$"
+_FUSED: Final = r"(?i)multi_tensor|_foreach_|_fused_|fused_?adam|fusedsgd|fused_?lamb|^triton_"
+
+UNFUSED: Final = ~pl.col("name").cast(pl.String).str.contains(_FUSED)
+"""Whether an activity updates one parameter."""
+
+
+def one_pass(scope: Scope) -> int:
+    """The arithmetic of one pass of the costliest in-place operator of the optimizer, in ns.
+
+    That is what its calls take more than the shortest of them, which does little but start. Operators that make new tensors do not
+    count, because much of their time goes to memory that a fused optimizer does not need.
+    """
+    calls = _in_place(scope).join(stalls(scope), on="activity_id", how="anti").group_by("operator", "op_id")
+    by_name = (
+        calls.agg(pl.col("duration").sum())
+        .group_by("operator")
+        .agg(pl.len(), (pl.col("duration") - pl.col("duration").min()).sum().alias("ns"))
+    )
+    # An operator that runs several times for a parameter makes as many passes; most run once.
+    usual = pl.col("len").quantile(0.5, interpolation="lower")
+    once = by_name.select(pl.col("ns") * (usual / pl.col("len")).clip(upper_bound=1)).to_series()
+    return round(float(once.max() or 0))  # type: ignore[arg-type]
+
+
+def in_place_calls(scope: Scope) -> int:
+    """How often the optimizer updates a parameter: the calls of the in-place operator that has most of them usually."""
+    counts = _in_place(scope).group_by("operator").agg(pl.col("op_id").n_unique())
+    return round(float(counts["op_id"].median() or 0)) if counts.height else 0  # type: ignore[arg-type]
+
+
+def _in_place(scope: Scope) -> pl.DataFrame:
+    """The optimizer's activities in operators that work in place, with the `operator`'s name."""
+    host = scope.trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
+    rows = attributed(scope).filter(pl.col("category") == "optimizer").drop("operator").join(host, on="op_id")
+    return rows.filter(pl.col("operator").cast(pl.String).str.contains(_IN_PLACE))
+
+
+def optimizer_ranges(scope: Scope) -> pl.DataFrame:
+    """The ranges in which an optimizer steps: `name`, `start`, `duration` in ns."""
+    rows = scope.host("annotation", "op", columns=["name", "start", "duration"])
+    return rows.filter(pl.col("name").cast(pl.String).str.contains(OPTIMIZER_RANGE))

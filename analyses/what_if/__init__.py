@@ -1,0 +1,36 @@
+"""How long a step would take after a change, before anyone makes it."""
+
+from tracekit.analyses.what_if.analysis import TABLES, WhatIf, predicted, what_if
+from tracekit.analyses.what_if.changes import (
+    Bandwidth,
+    Change,
+    CudaGraph,
+    FasterHost,
+    Fuse,
+    NoLoaderWait,
+    OtherDevice,
+    OverlapCommunication,
+    Remove,
+    RemoveSync,
+    Scale,
+    ShardOptimizer,
+)
+
+__all__ = [
+    "TABLES",
+    "Bandwidth",
+    "Change",
+    "CudaGraph",
+    "FasterHost",
+    "Fuse",
+    "NoLoaderWait",
+    "OtherDevice",
+    "OverlapCommunication",
+    "Remove",
+    "RemoveSync",
+    "Scale",
+    "ShardOptimizer",
+    "WhatIf",
+    "predicted",
+    "what_if",
+]

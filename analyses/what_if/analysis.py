@@ -1,0 +1,388 @@
+"""How long a step would take after a change, before anyone makes it (DEFINITIONS §13).
+
+The dependency graph is replayed with the lengths that the changes give its edges. What was recorded stays the measure: a change
+that touches nothing changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import attribution
+from tracekit.analyses.graph.build import Dependencies, dependencies
+from tracekit.analyses.graph.model import Weights
+from tracekit.analyses.graph.parts import stretches
+from tracekit.analyses.idle.causes import cause_name
+from tracekit.analyses.result import Result, TableView
+from tracekit.analyses.roofline.analysis import rated_pieces
+from tracekit.analyses.scope import Scope, once
+from tracekit.analyses.what_if.changes import Change
+from tracekit.analyses.what_if.draft import Draft, HostTime
+from tracekit.errors import UsageError
+from tracekit.facts.idle_names import CAUSES
+from tracekit.facts.units import count_of, format_ns, format_share
+from tracekit.names import category_name
+from tracekit.spans import Int64Array
+from tracekit.trace import CATEGORIES, Trace
+
+__all__ = ["TABLES", "WhatIf", "host_time", "predicted", "what_if"]
+
+_TITLES: Final = {"before_ns": "before", "after_ns": "after", "gain_ns": "gain"}
+TABLES: Final = {
+    "changes": TableView(
+        "Changes",
+        "change gain_ns gain_share",
+        titles={"gain_ns": "alone it gains", "gain_share": "of the window"},
+        main=True,
+    ),
+    "critical": TableView(
+        "The critical path before and after",
+        "resource part before_ns before_share after_ns after_share",
+        titles=_TITLES | {"before_share": "of the window", "after_share": "of the window after"},
+    ),
+    "layers": TableView(
+        "Layers on the critical path, before and after", "layer before_ns after_ns", titles=_TITLES
+    ),
+    "steps": TableView("Steps on the host, before and after", "step name before_ns after_ns", titles=_TITLES),
+    "operators": TableView(
+        "Operators by the shapes of their inputs: the time of one call, before and after",
+        "operator shapes dtypes calls bytes flops call_ns call_after_ns",
+        titles={
+            "call_ns": "of a call",
+            "call_after_ns": "after",
+            "bytes": "moved by a call",
+            "flops": "FLOPs of a call",
+        },
+    ),
+    "assumptions": TableView("What this takes for granted", "assumption"),
+}
+"""How each table is presented."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class WhatIf(Result):
+    """The window before and after changes."""
+
+    changes: pl.DataFrame
+    """Each `change` with what it would gain alone: `gain_ns` of the window (negative: a loss), `gain_share`."""
+    critical: pl.DataFrame
+    """The critical path by `resource` and `part` (a kind of work, or a cause): `before_ns`, `before_share` of the window, `after_ns`,
+    `after_share` of the window then."""
+    layers: pl.DataFrame
+    """The critical path by `layer` (null: in none): `before_ns`, `after_ns`."""
+    steps: pl.DataFrame | None
+    """Of each step the time on the host `before_ns` and `after_ns`. None without steps."""
+    operators: pl.DataFrame | None
+    """Each `operator` with the `shapes` and `dtypes` of its inputs: `calls`, and of one call the `bytes` and `flops` (null: not known),
+    its time on the device, `call_ns`, and that after the changes, `call_after_ns`. None where no operators were recorded."""
+    assumptions: pl.DataFrame
+    """What the prediction takes for granted, a sentence each."""
+    before_ns: int
+    """The window, as recorded."""
+    after_ns: int
+    """The window after the changes."""
+    low_ns: int
+    """The least that it may be: the best case of the changes, less the error of a replay with usual lags."""
+    high_ns: int
+    """The most that it may be."""
+    step_before_ns: int | None
+    """The window by its number of steps; None without steps."""
+    step_after_ns: int | None
+    """The same after the changes."""
+
+
+def what_if(of: Scope | Trace, changes: Sequence[Change]) -> WhatIf:
+    """The window after changes (`analyses.what_if.changes`), all at once.
+
+    Raises UsageError for a change that fits nothing in the window.
+
+    >>> import tracekit
+    >>> from tracekit.analyses.what_if import Scale, what_if
+    >>> trace = tracekit.read("sample_traces/cnn_cpu/trace.json.gz")
+    >>> result = what_if(trace, [Scale("category:convolution", 0.5)])
+    >>> result.after_ns < result.before_ns
+    True
+    >>> unchanged = what_if(trace, [Scale("category:convolution", 1.0)])
+    >>> unchanged.after_ns == unchanged.before_ns
+    True
+    """
+    if not changes:
+        raise UsageError("no change is given", remedy="give one, such as --scale category:gemm=0.5")
+    return once(of, lambda scope: _what_if(scope, changes))
+
+
+def host_time(scope: Scope) -> HostTime:
+    """The code of the threads of the scope's graph in pieces."""
+    return scope.once(host_time, lambda: HostTime(dependencies(scope)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Replay:
+    """A replay with changes: their draft, the lengths, when each vertex occurs, and the length of the window."""
+
+    draft: Draft
+    work: Int64Array
+    weights: Weights
+    times: Int64Array
+    window: int
+
+
+def predicted(scope: Scope, changes: Sequence[Change], spread: int = 0) -> int:
+    """The window in ns after changes, in their best (−1), likeliest (0) or worst case (1)."""
+    return _replay(dependencies(scope), host_time(scope), changes, spread).window
+
+
+def _replay(made: Dependencies, host: HostTime, changes: Sequence[Change], spread: int = 0) -> _Replay:
+    draft = Draft(made, host, spread)
+    for change in changes:
+        change.apply(draft)
+    work = draft.work()
+    weights = draft.weights(work)
+    times = made.graph.replay(weights)
+    return _Replay(draft, work, weights, times, _window(made, times))
+
+
+def _window(made: Dependencies, times: Int64Array) -> int:
+    """The length of the window. It is never shorter than its steps on the host, if it was not when it was recorded: the host may be
+    ahead of the device when the window begins, but not more and more so.
+    """
+    scope, begin = made.scope, made.scope.start
+    if scope.window != "steps" and not scope.on_cpu:
+        first = np.flatnonzero((made.graph.time == begin) & (made.activity >= 0))
+        begin = int(times[first].min()) if first.size else begin
+    window = int(times[-1]) - begin
+    if made.steps.size > 1:
+        first, last = made.steps[0], made.steps[-1]
+        if made.graph.time[last] - made.graph.time[first] <= scope.duration:
+            window = max(window, int(times[last] - times[first]))
+    return window
+
+
+def _what_if(scope: Scope, changes: Sequence[Change]) -> WhatIf:
+    made, host = dependencies(scope), host_time(scope)
+    if not scope.duration:
+        raise UsageError("the window holds no work", remedy="choose another one with --step or --window")
+    before, after = _replay(made, host, []), _replay(made, host, changes)
+    cases = [after.window, *(_replay(made, host, changes, spread).window for spread in (-1, 1))]
+    margin = abs(int(made.graph.replay(made.usual)[-1]) - made.end) / scope.duration
+    low, high = round(min(cases) * (1 - margin)), round(max(cases) * (1 + margin))
+    if after.window == before.window == min(cases) == max(cases):
+        low = high = after.window
+    alone = [
+        before.window - (after if len(changes) == 1 else _replay(made, host, [one])).window for one in changes
+    ]
+    steps = scope.steps.height if scope.window == "steps" else 0
+    critical, layers = _critical(made, host, before, after)
+    return WhatIf(
+        answer=_answer(scope, before.window, after.window, (low, high), critical),
+        not_captured="; ".join(made.missing) or None,
+        changes=pl.DataFrame(
+            {"change": [one.label for one in changes], "gain_ns": alone},
+            schema={"change": pl.String, "gain_ns": pl.Int64},
+        ).with_columns((pl.col("gain_ns") / before.window).alias("gain_share")),
+        critical=critical,
+        layers=layers,
+        steps=_steps(made, after.times),
+        operators=_operators(scope, after.draft),
+        assumptions=pl.DataFrame({"assumption": after.draft.assumptions}, schema={"assumption": pl.String}),
+        before_ns=before.window,
+        after_ns=after.window,
+        low_ns=low,
+        high_ns=high,
+        step_before_ns=round(before.window / steps) if steps else None,
+        step_after_ns=round(after.window / steps) if steps else None,
+    )
+
+
+# -- what becomes critical -------------------------------------------------------------------------
+
+
+def _critical(
+    made: Dependencies, host: HostTime, before: _Replay, after: _Replay
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The critical path by what it consists of, and by layer, before and after."""
+    old, new = _path(made, host, before), _path(made, host, after)
+    frames = []
+    for keys in (["resource", "part"], ["layer"]):
+        sums = [
+            rows.group_by(keys).agg(pl.col("ns").sum().round().cast(pl.Int64).alias(f"{when}_ns"))
+            for rows, when in ((old, "before"), (new, "after"))
+        ]
+        joined = sums[0].join(sums[1], on=keys, how="full", coalesce=True, nulls_equal=True)
+        joined = joined.with_columns(pl.col("before_ns", "after_ns").fill_null(0))
+        frames.append(
+            joined.sort(
+                "after_ns", "before_ns", *keys, descending=[True, True, *[False] * len(keys)], nulls_last=True
+            )
+        )
+    critical, layers = frames
+    critical = critical.with_columns(
+        (pl.col("before_ns") / max(before.window, 1)).alias("before_share"),
+        (pl.col("after_ns") / max(after.window, 1)).alias("after_share"),
+    ).select("resource", "part", "before_ns", "before_share", "after_ns", "after_share")
+    return critical, layers
+
+
+_PATH: Final = {"resource": pl.String(), "part": pl.String(), "layer": pl.String(), "ns": pl.Float64()}
+
+
+def _path(made: Dependencies, host: HostTime, replay: _Replay) -> pl.DataFrame:
+    """`resource`, `part`, `layer` and `ns` of the stretches of the longest path."""
+    duration = np.rint(replay.draft.duration).astype(np.int64)
+    begin = int(replay.times[-1]) - replay.window
+    path = stretches(made, replay.weights, replay.times, replay.work, duration, begin)
+    took = path.end - path.start
+    layers = attribution(made.scope).layers["path"].cast(pl.String)
+    ran = np.flatnonzero(path.activity >= 0)
+    rows = replay.draft.rows[path.activity[ran]]
+    device = pl.DataFrame(
+        {
+            "resource": pl.Series(["device"] * ran.size, dtype=pl.String),
+            "part": rows["category"].cast(pl.String),
+            "layer": layers.gather(rows["layer_id"]),
+            "ns": took[ran].astype(np.float64),
+        },
+        schema=_PATH,
+    )
+    waited = np.flatnonzero(path.cause >= 0)
+    waits = pl.DataFrame(
+        {
+            "resource": pl.Series(["wait"] * waited.size, dtype=pl.String),
+            "part": pl.Series(CAUSES, dtype=pl.String).gather(path.cause[waited]),
+            "layer": pl.Series([None] * waited.size, dtype=pl.String),
+            "ns": took[waited].astype(np.float64),
+        },
+        schema=_PATH,
+    )
+    threads = np.flatnonzero(path.thread >= 0)
+    return pl.concat([device, waits, _code(made, host, replay.draft, path.vertex[threads], took[threads])])
+
+
+def _code(
+    made: Dependencies, host: HostTime, draft: Draft, vertices: Int64Array, took: Int64Array
+) -> pl.DataFrame:
+    """What the code of threads on a path consists of: the pieces before these vertices, so much of each as is left."""
+    graph = made.graph
+    share = np.zeros(host.span.size)
+    before = np.maximum(vertices - 1, 0)
+    low = np.where(made.thread[before] == made.thread[vertices], graph.time[before], made.begin)
+    for code in np.unique(made.thread[vertices]).tolist():
+        first, end = np.searchsorted(host.thread, [code, code + 1])
+        edges = np.append(host.start[first:end], host.end[end - 1 : end])
+        mine = made.thread[vertices] == code
+        # The part of each piece that lies in one of the stretches.
+        covered = np.zeros(edges.size)
+        starts, ends = np.sort(low[mine]), np.sort(graph.time[vertices[mine]])
+        run = np.append(0, np.cumsum(ends - starts))
+        knots, values = np.stack([starts, ends]).T.reshape(-1), np.stack([run[:-1], run[1:]]).T.reshape(-1)
+        covered = np.interp(edges, knots, values)
+        share[first:end] = np.diff(covered)
+    share *= draft.left
+    # A wait counts only with what the call itself takes.
+    total, whole = float(share.sum()), float(took.sum())
+    share *= whole / total if total else 0.0
+    kept = np.flatnonzero(share > 0)
+    layers = attribution(made.scope).layers["path"].cast(pl.String)
+    layer = host.layer[kept]
+    category, cause = host.category[kept], host.cause[kept]
+    names = pl.Series([*CAUSES, *CATEGORIES], dtype=pl.String)
+    return pl.DataFrame(
+        {
+            "resource": pl.Series(np.where(category >= 0, "processor", "host"), dtype=pl.String),
+            "part": names.gather(np.where(category >= 0, category + len(CAUSES), cause)),
+            "layer": layers.gather(
+                pl.select(pl.when(pl.Series(layer) >= 0).then(pl.Series(layer))).to_series()
+            ),
+            "ns": share[kept],
+        }
+    ).vstack(_new_calls(whole if not total else 0.0))
+
+
+def _new_calls(ns: float) -> pl.DataFrame:
+    """The calls that changes add where no code is left."""
+    rows = {"resource": ["host"], "part": ["launch_api"], "layer": [None], "ns": [ns]}
+    return pl.DataFrame(rows, schema=_PATH).filter(pl.col("ns") > 0)
+
+
+def _steps(made: Dependencies, times: Int64Array) -> pl.DataFrame | None:
+    if made.steps.size < 2:
+        return None
+    return made.scope.steps.select("step", "name").with_columns(
+        pl.Series("before_ns", np.diff(made.graph.time[made.steps])),
+        pl.Series("after_ns", np.diff(times[made.steps])),
+    )
+
+
+def _operators(scope: Scope, draft: Draft) -> pl.DataFrame | None:
+    """The operators by shapes, with the time of a call before and after."""
+    inputs = scope.trace.host.select("shapes", "dtypes")
+    rows = rated_pieces(scope).select("operator", "op_id", "call", "duration", "bytes", "flops")
+    rows = rows.filter(pl.col("op_id").is_not_null())
+    if not rows.height:
+        return None
+    made = draft.made
+    if scope.on_cpu:
+        after = pl.DataFrame({"call": draft.host.op, "ns": (draft.host.end - draft.host.start) * draft.left})
+        after = after.group_by("call").agg(pl.col("ns").sum().alias("after"))
+    else:
+        at = np.flatnonzero(made.activity >= 0)
+        ids = made.lines.rows["activity_id"].gather(made.activity[at])
+        after = pl.DataFrame({"call": ids, "after": draft.duration[at]})
+    calls = rows.with_columns(
+        inputs[name].gather(rows["op_id"]).cast(pl.String) for name in inputs.columns
+    ).join(after, on="call", how="left")
+    if scope.on_cpu:  # an operator has several rows, its time after the changes stands for all
+        calls = calls.with_columns(pl.col("after") / pl.len().over("call"))
+    number = pl.col("op_id").n_unique()
+    return (
+        calls.group_by("operator", "shapes", "dtypes")
+        .agg(
+            number.cast(pl.Int64).alias("calls"),
+            *(
+                pl.when(pl.col(name).is_not_null().any())
+                .then((pl.col(name).sum() / number).round())
+                .cast(pl.Int64)
+                .alias(name)
+                for name in ("bytes", "flops")
+            ),
+            (pl.col("duration").sum() / number).round().cast(pl.Int64).alias("call_ns"),
+            (pl.col("after").sum() / number).round().cast(pl.Int64).alias("call_after_ns"),
+        )
+        .with_columns(pl.col("operator").cast(pl.String))
+        .sort(
+            pl.col("calls") * pl.col("call_ns"),
+            "operator",
+            "shapes",
+            descending=[True, False, False],
+            nulls_last=True,
+        )
+    )
+
+
+# -- in words --------------------------------------------------------------------------------------
+
+
+def _answer(scope: Scope, before: int, after: int, case: tuple[int, int], critical: pl.DataFrame) -> str:
+    steps = scope.steps.height if scope.window == "steps" else 0
+    each = max(steps, 1)
+    what = "A step" if steps else "The window"
+    if case == (before, before):
+        return f"{what} takes {format_ns(before / each)}, as before: nothing changes."
+    share = abs(before - after) / before
+    way = "less" if after <= before else "more"
+    low, high = (format_ns(one / each) for one in case)
+    middle = format_ns(after / each)
+    within = f" ({low} to {high})" if (low, high) != (middle, middle) else ""
+    text = f"{what} would take {middle}{within} instead of {format_ns(before / each)}: {format_share(share)} {way}."
+    top = critical.row(0, named=True) if critical.height else None
+    if top is not None and top["after_ns"]:
+        name = category_name(top["part"]) if top["part"] in CATEGORIES else cause_name(top["part"])
+        text += f" Then {name} has the largest part of the critical path, {format_share(top['after_share'])}."
+    if steps > 1:
+        text += f" All {count_of(steps, 'step')} take {format_ns(after)} instead of {format_ns(before)}."
+    return text

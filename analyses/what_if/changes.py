@@ -1,0 +1,359 @@
+"""The changes that `what_if` knows. Each says in words what it is, and applies itself to a draft."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
+from tracekit.analyses.optimizer import in_place_calls, one_pass
+from tracekit.analyses.roofline.analysis import device_ceilings
+from tracekit.analyses.roofline.levels import under_roofs
+from tracekit.analyses.roofline.pieces import pieces
+from tracekit.analyses.what_if.draft import Draft
+from tracekit.errors import UsageError
+from tracekit.facts.ceilings import Ceilings, chosen_ceilings
+from tracekit.facts.units import NS_PER_US
+from tracekit.spans import BoolArray
+
+__all__ = [
+    "Bandwidth",
+    "Change",
+    "CudaGraph",
+    "FasterHost",
+    "Fuse",
+    "NoLoaderWait",
+    "OtherDevice",
+    "OverlapCommunication",
+    "Remove",
+    "RemoveSync",
+    "Scale",
+    "ShardOptimizer",
+]
+
+_WORDS_OF_FUSED: Final = (1.0, 7 / 4, 2.5)
+"""A fused optimizer moves so many times the data of one in-place operator: of Adam, 4 tensors read and 3 written, against 3 and 1.
+The best, the likeliest and the worst case."""
+_PARAMETER_NS: Final = (2 * NS_PER_US, 4 * NS_PER_US, 8 * NS_PER_US)
+"""What it takes the host to collect a parameter and its states for one call."""
+_CALL_NS: Final = (20 * NS_PER_US, 50 * NS_PER_US, 100 * NS_PER_US)
+"""What such a call takes the host."""
+_GRAPH_NS: Final = (5 * NS_PER_US, 10 * NS_PER_US, 30 * NS_PER_US)
+"""What the launch of a graph takes the host."""
+
+
+class Change(Protocol):
+    """A change of the program, its machine or its job."""
+
+    @property
+    def label(self) -> str:
+        """What it is, as its flag is written."""
+
+    def apply(self, draft: Draft) -> None:
+        """Change the lengths of a draft. Raises UsageError if it fits nothing there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What the selector fits takes `factor` times as long."""
+
+    selector: str
+    factor: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.factor < float("inf"):
+            raise UsageError(f"{self.factor:g} is no factor", remedy="use 0.5 for twice as fast")
+
+    @property
+    def label(self) -> str:
+        """`--scale layer:encoder=0.5`."""
+        return f"--scale {self.selector}={self.factor:g}"
+
+    def apply(self, draft: Draft) -> None:
+        """Scale activities; without a device, and for causes, the code of threads."""
+        found = draft.select(self.selector)
+        draft.scale_rows(found.rows, self.factor)
+        if draft.made.scope.on_cpu or self.selector.startswith("cause:"):
+            draft.scale_pieces(found.pieces, self.factor)
+        else:
+            draft.assume("The host takes as long as before to launch scaled work.")
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """What the selector fits is gone, with the code that launches it."""
+
+    selector: str
+
+    @property
+    def label(self) -> str:
+        """`--remove op:aten::dropout`."""
+        return f"--remove {self.selector}"
+
+    def apply(self, draft: Draft) -> None:
+        """Take away activities and the code of threads."""
+        found = draft.select(self.selector)
+        draft.scale_rows(found.rows, 0.0)
+        draft.scale_pieces(found.pieces, 0.0)
+        draft.assume("What comes after removed work takes as long as before.")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveSync:
+    """The host does not wait for the device."""
+
+    label: str = "--remove-sync"
+
+    def apply(self, draft: Draft) -> None:
+        """Free all calls that wait for activities, and take away their own time."""
+        draft.take_out(draft.links_of("synchronisation", "inferred_synchronisation"))
+        waiting = draft.host.cause == CAUSE_NUMBER["synchronisation"]
+        _some(waiting, "no call waits for the device in the window", self.label, draft.off)
+        draft.scale_pieces(waiting, 0.0)
+        draft.assume("No code needs the values that the host waited for before the end of the window.")
+
+
+@dataclass(frozen=True, slots=True)
+class NoLoaderWait:
+    """Every batch is there when the loop asks for it."""
+
+    label: str = "--no-loader-wait"
+
+    def apply(self, draft: Draft) -> None:
+        """Take away the time in the data loader."""
+        loading = draft.host.cause == CAUSE_NUMBER["data_loading"]
+        _some(loading, "no time goes to data loading in the window", self.label)
+        draft.scale_pieces(loading & (draft.host.category < 0) | loading & draft.made.scope.on_cpu, 0.0)
+        draft.assume("Loader processes have processors of their own and keep up with the loop.")
+
+
+@dataclass(frozen=True, slots=True)
+class FasterHost:
+    """The code of the host runs `factor` times as fast."""
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        _positive(self.factor)
+
+    @property
+    def label(self) -> str:
+        """`--faster-host 2x`."""
+        return f"--faster-host {self.factor:g}x"
+
+    def apply(self, draft: Draft) -> None:
+        """Scale the code of all threads."""
+        draft.scale_pieces(np.ones(draft.left.size, dtype=bool), 1 / self.factor)
+        draft.assume("All code of the host gains alike, launch calls and reads of data among it.")
+
+
+@dataclass(frozen=True, slots=True)
+class Fuse:
+    """The optimizer updates all parameters in one call (`fused=True`)."""
+
+    label: str = "--fuse optimizer"
+
+    def apply(self, draft: Draft) -> None:
+        """Shrink the optimizer's work to one pass over its data, and its code to one call a step."""
+        scope, spread = draft.made.scope, draft.spread + 1
+        found = draft.of_phase("optimizer")
+        _some(found.rows, "no optimizer runs in the window", self.label, found.pieces)
+        once, calls = one_pass(scope), max(scope.steps.height, 1)
+        data = once * _WORDS_OF_FUSED[spread]
+        ran = (draft.host.end - draft.host.start) * draft.left
+        code = float(ran[found.pieces].sum())
+        left: float = calls * _CALL_NS[spread] + in_place_calls(scope) * _PARAMETER_NS[spread]
+        if scope.on_cpu:
+            left += data
+        else:
+            work = float(draft.made.lines.rows["duration"].filter(pl.Series(found.rows)).sum())
+            draft.scale_rows(found.rows, min(1.0, data / work) if work and once else 1.0)
+            if not once:
+                draft.assume(
+                    "The device takes as long as before: the trace does not show what one pass over the data takes."
+                )
+        draft.scale_pieces(found.pieces, min(1.0, left / code) if code else 1.0)
+        draft.assume(
+            "A fused optimizer moves 1.75 (1 to 2.5) times the data of the costliest operator that works in place."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CudaGraph:
+    """Each step is one graph: the host launches it once."""
+
+    label: str = "--cuda-graph"
+
+    def apply(self, draft: Draft) -> None:
+        """Take away the code that launches the work of steps, but for loading of data and waits."""
+        if draft.made.scope.on_cpu:
+            raise UsageError(
+                "no device was captured, so there is nothing to put into a graph",
+                remedy=f"leave {self.label} out",
+            )
+        kept = [CAUSE_NUMBER[name] for name in ("synchronisation", "data_loading", "allocation")]
+        draft.scale_pieces(~np.isin(draft.host.cause, kept), 0.0)
+        steps = draft.made.steps[:-1] if draft.made.steps.size else np.flatnonzero(draft.made.thread >= 0)[:1]
+        draft.added[steps + 1] += _GRAPH_NS[draft.spread + 1]
+        draft.assume(
+            "All shapes stay the same, and no code between the launches of a step decides what comes next."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OtherDevice:
+    """The work runs on another device of the catalogue."""
+
+    name: str
+
+    @property
+    def label(self) -> str:
+        """`--device H200`."""
+        return f"--device {self.name}"
+
+    def apply(self, draft: Draft) -> None:
+        """Scale each activity by its least times at the roofs of both devices."""
+        scope = draft.made.scope
+        new = chosen_ceilings(self.name)
+        old = device_ceilings(scope)
+        if not old:
+            raise UsageError(
+                "the ceilings of the trace's own device are not known", remedy="run tracekit machine on it"
+            )
+        factors = _by_roofs(draft, old, new)
+        draft.scale_rows(np.ones(factors.size, dtype=bool), factors)
+        draft.assume(
+            f"Kernels come as close to the roofs of {new.device} as to those of the recorded device. In the worst case only their "
+            "time at the roof changes; kernels without known work change between the ratios of peaks and of bandwidths."
+        )
+        draft.assume("Communication, copies over links and the host take as long as before.")
+
+
+def _by_roofs(
+    draft: Draft, old: dict[int, Ceilings], new: Ceilings
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """How many times as long each activity of `lines.rows` takes."""
+    scope = draft.made.scope
+    figures = pieces(scope)
+    before, after = under_roofs(figures, old), under_roofs(figures, dict.fromkeys(old, new))
+    known = pl.DataFrame(
+        {
+            "activity_id": figures["call"],
+            "old": before["least_ns"],
+            "new": after["least_ns"],
+            "ns": figures["piece_ns"],
+        }
+    ).filter((pl.col("old") > 0) & pl.col("new").is_not_null())
+    rows = draft.rows.join(known, on="activity_id", how="left", maintain_order="left")
+    some = next(iter(old.values()))
+    seen = figures.filter(pl.col("flops") > 0).select("precision", "unit").drop_nulls().unique().rows()
+    rates = [
+        (some.bandwidth.get("DRAM"), new.bandwidth.get("DRAM")),
+        *((some.peak(*one), new.peak(*one)) for one in seen),
+    ]
+    ratios = [mine / theirs for mine, theirs in rates if mine and theirs]
+    low, high = (min(ratios), max(ratios)) if ratios else (1.0, 1.0)
+    unknown = (low, (low * high) ** 0.5, high)[draft.spread + 1]
+    ratio = pl.col("new") / pl.col("old")
+    worst = 1 - (pl.col("old") - pl.col("new")) / pl.max_horizontal("ns", "old")
+    expected = pl.max_horizontal(ratio, worst) if draft.spread > 0 else ratio
+    linked = (pl.col("class") == "communication") | pl.col("name").cast(pl.String).str.contains(
+        "(?i)HtoD|DtoH|Host"
+    )
+    factor = pl.when(linked).then(1.0).otherwise(pl.coalesce(expected, unknown))
+    return rows.select(factor.cast(pl.Float64)).to_series().to_numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapCommunication:
+    """Nothing but the end of the window waits for communication."""
+
+    label: str = "--overlap-comm"
+
+    def apply(self, draft: Draft) -> None:
+        """Take out the links that leave communication; where it shares a stream with other work, its time as well."""
+        made, rows = draft.made, _communication(draft)
+        _some(rows, "the window has no communication", self.label)
+        at = np.flatnonzero(made.activity >= 0)
+        talks = np.zeros(made.activity.size, dtype=bool)
+        talks[at] = rows[made.activity[at]]
+        links = made.graph.links
+        draft.take_out(talks[links.source] & links.after & ~draft.links_of("end"))
+        shared = np.isin(made.lines.line, np.unique(made.lines.line[~rows]))
+        draft.scale_rows(rows & shared, 0.0)
+        draft.assume(
+            "Communication slows no computation beside it, and no work of the window needs its result."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOptimizer:
+    """Each of `ranks` ranks updates its part of the parameters."""
+
+    ranks: int
+
+    def __post_init__(self) -> None:
+        _positive(self.ranks)
+
+    @property
+    def label(self) -> str:
+        """`--shard-optimizer 8`."""
+        return f"--shard-optimizer {self.ranks}"
+
+    def apply(self, draft: Draft) -> None:
+        """Divide the optimizer's work and code."""
+        found = draft.of_phase("optimizer")
+        _some(found.rows, "no optimizer runs in the window", self.label, found.pieces)
+        draft.scale_rows(found.rows, 1 / self.ranks)
+        draft.scale_pieces(found.pieces, 1 / self.ranks)
+        draft.assume(
+            "The all-reduce of gradients becomes a reduce-scatter and an all-gather of weights, which move as much."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Links between ranks move `factor` times as much in a time."""
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        _positive(self.factor)
+
+    @property
+    def label(self) -> str:
+        """`--bandwidth 2x`."""
+        return f"--bandwidth {self.factor:g}x"
+
+    def apply(self, draft: Draft) -> None:
+        """Scale what collectives take beyond the shortest of them, which is their latency."""
+        rows = _communication(draft)
+        _some(rows, "the window has no communication on a device", self.label)
+        took = draft.made.lines.rows["duration"].to_numpy().astype(np.float64)
+        latency = 0.0 if draft.spread < 0 else float(took[rows].min())
+        factors = np.where(
+            took > 0, (latency + np.maximum(took - latency, 0) / self.factor) / np.maximum(took, 1), 1
+        )
+        draft.scale_rows(rows, factors)
+        draft.assume(
+            "A collective takes a latency, that of the shortest one, and a time for its data; waits for other ranks count as data."
+        )
+
+
+def _communication(draft: Draft) -> BoolArray:
+    rows: BoolArray = (draft.rows["class"] == "communication").to_numpy()
+    return rows
+
+
+def _some(mask: BoolArray, fault: str, label: str, other: BoolArray | None = None) -> None:
+    """Raises UsageError if a change fits nothing."""
+    if not np.any(mask) and (other is None or not other.any()):
+        raise UsageError(fault, remedy=f"leave {label.partition(' ')[0]} out")
+
+
+def _positive(factor: float) -> None:
+    if not 0 < factor < float("inf"):
+        raise UsageError(f"{factor:g} is no factor", remedy="use a number above 0, such as 2x")

@@ -1,0 +1,116 @@
+"""Changes as they are written: as flags of `tracekit what-if`, and in TOML files with the names of the flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import tomllib
+
+from tracekit.analyses.what_if.changes import (
+    Bandwidth,
+    Change,
+    CudaGraph,
+    FasterHost,
+    Fuse,
+    NoLoaderWait,
+    OtherDevice,
+    OverlapCommunication,
+    Remove,
+    RemoveSync,
+    Scale,
+    ShardOptimizer,
+)
+from tracekit.errors import UsageError, nearest
+
+__all__ = ["changes_in", "changes_of"]
+
+_MOST_BYTES: Final = 1 << 20
+_SWITCHES: Final[Mapping[str, Callable[[], Change]]] = {
+    "remove-sync": RemoveSync,
+    "no-loader-wait": NoLoaderWait,
+    "cuda-graph": CudaGraph,
+    "overlap-comm": OverlapCommunication,
+}
+_WITH_FACTOR: Final[Mapping[str, Callable[[float], Change]]] = {
+    "faster-host": FasterHost,
+    "bandwidth": Bandwidth,
+}
+_NAMES: Final = ("scale", "remove", "fuse", "device", "shard-optimizer", *_SWITCHES, *_WITH_FACTOR)
+
+
+def changes_of(given: Mapping[str, Any]) -> list[Change]:
+    """The changes that values under the names of flags stand for; an empty value or None stands for none.
+
+    Raises UsageError for a name or a value that is none.
+
+    >>> [one.label for one in changes_of({"scale": ["category:gemm=0.5"], "faster-host": "2x"})]
+    ['--scale category:gemm=0.5', '--faster-host 2x']
+    """
+    return [change for name, value in given.items() for change in _changes(name, value)]
+
+
+def _changes(name: str, value: Any) -> Iterator[Change]:
+    if name not in _NAMES:
+        raise UsageError(
+            f"there is no change {name!r}", remedy=nearest(name, _NAMES, f"choose one of {', '.join(_NAMES)}")
+        )
+    if value is None or value is False:
+        return
+    if name in ("scale", "remove"):
+        for word in [value] if isinstance(value, str) else value:
+            yield _scale(str(word)) if name == "scale" else Remove(str(word))
+    elif name in _SWITCHES:
+        if value is not True:
+            raise UsageError(f"{name} takes no value", remedy=f"write {name} = true")
+        yield _SWITCHES[name]()
+    elif name == "fuse":
+        if value != "optimizer":
+            raise UsageError(f"--fuse {value} is not known", remedy="write --fuse optimizer")
+        yield Fuse()
+    elif name == "device":
+        yield OtherDevice(str(value))
+    elif name == "shard-optimizer":
+        yield ShardOptimizer(int(_factor(name, value)))
+    else:
+        yield _WITH_FACTOR[name](_factor(name, value))
+
+
+def _scale(word: str) -> Scale:
+    selector, equals, factor = word.rpartition("=")
+    if not equals:
+        raise UsageError(
+            f"--scale {word!r} has no factor", remedy="write SELECTOR=FACTOR, such as category:gemm=0.5"
+        )
+    return Scale(selector, _factor("scale", factor))
+
+
+def _factor(name: str, value: Any) -> float:
+    try:
+        return float(str(value).removesuffix("x").removesuffix("×"))
+    except ValueError:
+        raise UsageError(f"{name}: {value!r} is no number", remedy="write one such as 0.5 or 2x") from None
+
+
+def changes_in(path: Path) -> list[Change]:
+    """The changes of a TOML file, such as `scale = ["category:gemm=0.5"]` and `remove-sync = true`.
+
+    Raises UsageError when it cannot be read, or holds something else.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            raise UsageError("it is larger than 1 MiB", path=str(path), remedy="give a file of changes")
+        return changes_of(tomllib.loads(text.decode()))
+    except OSError as error:
+        raise UsageError(
+            f"cannot be read ({error.strerror})", path=str(path), remedy="check the path"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"it is not TOML ({error})",
+            path=str(path),
+            remedy='write lines such as remove = "op:aten::dropout"',
+        ) from error

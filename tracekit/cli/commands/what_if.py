@@ -1,0 +1,154 @@
+"""`tracekit what-if`: how long a step would take after a change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tracekit.analyses.registry import Analysis
+from tracekit.cli import options as flags
+from tracekit.cli import output as out
+from tracekit.cli.commands.analysis import narrowed, write_table
+from tracekit.cli.options import Request, flag, with_flags
+from tracekit.cli.sources import Sources, expanded
+from tracekit.errors import UsageError
+from tracekit.report import formats
+from tracekit.report.formats import Can
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracekit.analyses.result import Result
+    from tracekit.analyses.what_if import Change
+    from tracekit.report.model import Section
+    from tracekit.trace import Trace
+
+__all__ = ["what_if"]
+
+_QUESTION = "How long would a step take after these changes?"
+_WHAT_IF = Analysis("what-if", _QUESTION, "tracekit.analyses.what_if.analysis:what_if")
+_ADVISED = Analysis("what-if", "Which advised change gains the most?", "tracekit.verdict.advised:advised")
+
+
+@with_flags
+def what_if(
+    request: Request,
+    scale: Annotated[
+        list[str] | None,
+        flag(
+            "Work takes FACTOR times as long. SELECTOR is layer:, kernel:, category:, op: or cause: with a name, * for any letters; repeatable.",
+            metavar="SELECTOR=FACTOR",
+        ),
+    ] = None,
+    remove: Annotated[
+        list[str] | None,
+        flag("Work is gone, with the code that launches it; repeatable.", metavar="SELECTOR"),
+    ] = None,
+    remove_sync: Annotated[
+        bool, typer.Option("--remove-sync", help="The host does not wait for the device.")
+    ] = False,
+    no_loader_wait: Annotated[
+        bool, typer.Option("--no-loader-wait", help="Every batch is there when the loop asks for it.")
+    ] = False,
+    faster_host: Annotated[
+        str | None, flag("The code of the host runs so many times as fast.", metavar="FACTOR")
+    ] = None,
+    fuse: Annotated[
+        str | None, flag("The optimizer updates all parameters in one call.", metavar="optimizer")
+    ] = None,
+    cuda_graph: Annotated[
+        bool, typer.Option("--cuda-graph", help="Each step is one graph, which the host launches once.")
+    ] = False,
+    device: Annotated[
+        str | None, flag("The work runs on this device of the catalogue.", metavar="NAME")
+    ] = None,
+    overlap_comm: Annotated[
+        bool, typer.Option("--overlap-comm", help="Nothing but the end waits for communication.")
+    ] = False,
+    shard_optimizer: Annotated[
+        str | None, flag("Each of N ranks updates its part of the parameters.", metavar="N")
+    ] = None,
+    bandwidth: Annotated[
+        str | None, flag("Links between ranks move so many times as much in a time.", metavar="FACTOR")
+    ] = None,
+    changes: Annotated[
+        Path | None, flag("Read changes from a TOML file with the names of these flags.", metavar="FILE")
+    ] = None,
+    rank: Annotated[
+        bool,
+        typer.Option("--rank", help="Try the change that each finding advises, and rank them by their gain."),
+    ] = False,
+    format_: flags.ReportFormat = None,
+) -> None:
+    """Predict how long a step would take after a change.
+
+    Several changes apply at once. The prediction replays what the trace recorded, with other lengths.
+    """
+    given: dict[str, Any] = {
+        "scale": scale or [],
+        "remove": remove or [],
+        "remove-sync": remove_sync,
+        "no-loader-wait": no_loader_wait,
+        "faster-host": faster_host,
+        "fuse": fuse,
+        "cuda-graph": cuda_graph,
+        "device": device,
+        "overlap-comm": overlap_comm,
+        "shard-optimizer": shard_optimizer,
+        "bandwidth": bandwidth,
+    }
+    chosen = formats.choose_format(Can.REPORT, format_, request.output, command="what-if")
+    from tracekit.analyses.what_if.written import changes_in, changes_of
+
+    wanted = [*(changes_in(changes) if changes is not None else ()), *changes_of(given)]
+    if rank == bool(wanted):
+        fault = "--rank tries changes of its own" if rank else "no change is given"
+        raise UsageError(fault, remedy="give either --rank or changes, such as --scale category:gemm=0.5")
+    traces, _ = Sources(expanded(request.traces), request.selection, request.reading).read()
+    formats.check_traces(Can.REPORT, chosen, len(traces))
+    found = [_section(trace, wanted, request) for trace in traces]
+    if Can.FILES in chosen.can:
+        write_table(found[0], chosen, request)
+    elif Can.DOCUMENT in chosen.can:
+        if len(found) > 1:
+            raise UsageError(f"{chosen.value} holds one trace", remedy="give one at a time")
+        out.emit(formats.render_alone(chosen, found[0], out.page_for(chosen, request.top)), request.output)
+    else:
+        from tracekit.report.presentation import trace_info
+
+        sections = [(section, trace_info(trace)) for section, trace in zip(found, traces, strict=True)]
+        out.emit(formats.render_sections(chosen, sections, out.page_for(chosen, request.top)), request.output)
+
+
+def _section(trace: Trace, changes: Sequence[Change], request: Request) -> Section:
+    from tracekit.analyses.scope import select
+    from tracekit.report.presentation import present_section
+
+    selection = request.selection
+    scope = select(trace, window=selection.window.value, step=selection.step)
+    if changes:
+        from tracekit.analyses.what_if import what_if as replay
+
+        result: Result = replay(scope, changes)
+        of = _WHAT_IF
+    else:
+        from tracekit.verdict.advised import advised
+
+        result, of = advised(scope), _ADVISED
+    section = present_section(of, result, scope, None, result.not_captured)
+    section = narrowed(section, trace, None, request)
+    return section if request.table is not None else _short(section)
+
+
+def _short(section: Section) -> Section:
+    """The section with its assumptions below the answer, and only for data the operators."""
+    assumed = next(
+        (one.frame["assumption"].to_list() for one in section.tables if one.name == "assumptions"), []
+    )
+    tables = tuple(
+        replace(one, detail=one.name == "operators") for one in section.tables if one.name != "assumptions"
+    )
+    return replace(section, tables=tables, points=tuple(("assumed", sentence) for sentence in assumed))

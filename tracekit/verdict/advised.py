@@ -1,0 +1,125 @@
+"""The changes that findings advise, tried one by one, and ranked by what they would gain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.registry import BUILT_IN
+from tracekit.analyses.result import Result, TableView
+from tracekit.analyses.rules import run
+from tracekit.analyses.scope import Scope
+from tracekit.analyses.what_if import (
+    Change,
+    CudaGraph,
+    Fuse,
+    NoLoaderWait,
+    OverlapCommunication,
+    Remove,
+    RemoveSync,
+    Scale,
+    predicted,
+)
+from tracekit.errors import UsageError
+from tracekit.facts.units import count_of, format_ns, format_share, listed
+
+__all__ = ["TABLES", "Advised", "advised"]
+
+_CHANGES: Final[Mapping[str, Change]] = {
+    "allocation_calls": Remove("cause:allocation"),
+    "blocking_synchronisation": RemoveSync(),
+    "code_outside_operators": Scale("cause:python", 0.5),
+    "cold_start": Remove("cause:module_loading"),
+    "compilation_in_steps": Remove("cause:compilation"),
+    "data_loading": NoLoaderWait(),
+    "exposed_communication": OverlapCommunication(),
+    "host_bound_launches": CudaGraph(),
+    "optimizer_not_fused": Fuse(),
+    "profiler_overhead": Remove("cause:profiler_overhead"),
+    "random_numbers": Remove("category:random"),
+    "short_kernels": CudaGraph(),
+    "value_reads": RemoveSync(),
+}
+"""The change that each finding advises, so far as a replay can tell what it does."""
+
+TABLES: Final = {
+    "ranked": TableView(
+        "Changes that findings advise, by what each would gain alone",
+        "change gain_ns gain_share least_gain_ns most_gain_ns finding",
+        titles={
+            "gain_ns": "gain",
+            "gain_share": "of the window",
+            "least_gain_ns": "at least",
+            "most_gain_ns": "at most",
+            "finding": "advised by",
+        },
+        main=True,
+    )
+}
+"""How each table is presented."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Advised(Result):
+    """What the changes that findings advise would gain, each alone."""
+
+    ranked: pl.DataFrame
+    """`change`, `gain_ns` of the window and its share, `least_gain_ns` and `most_gain_ns` in the worst and the best case, and the
+    `finding` that advises it; the largest gain first."""
+    before_ns: int
+    """The window, as recorded."""
+
+
+def advised(scope: Scope) -> Advised:
+    """The catalogue of single changes that the findings of a scope advise, ranked by predicted gain.
+
+    >>> import tracekit
+    >>> from tracekit.analyses.scope import select
+    >>> result = advised(select(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")))
+    >>> result.ranked["change"].to_list()[0]
+    '--fuse optimizer'
+    """
+    found = [finding.id for analysis in BUILT_IN for finding in run(analysis, scope).findings]
+    by_change: dict[str, list[str]] = {}
+    for name in found:
+        if name in _CHANGES:
+            by_change.setdefault(_CHANGES[name].label, []).append(name)
+    before, rows = predicted(scope, []), []
+    for names in by_change.values():
+        change = _CHANGES[names[0]]
+        try:
+            best, gain, worst = (before - predicted(scope, [change], spread) for spread in (-1, 0, 1))
+        except UsageError:  # a finding may tell of work outside the threads and streams of the graph
+            continue
+        rows.append(
+            (change.label, gain, gain / max(before, 1), min(worst, gain), max(best, gain), ", ".join(names))
+        )
+    schema = dict(
+        zip(
+            ("change", "gain_ns", "gain_share", "least_gain_ns", "most_gain_ns", "finding"),
+            (pl.String(), pl.Int64(), pl.Float64(), pl.Int64(), pl.Int64(), pl.String()),
+            strict=True,
+        )
+    )
+    ranked = pl.DataFrame(rows, schema=schema, orient="row").sort(
+        "gain_ns", "change", descending=[True, False]
+    )
+    unknown = [name for name in dict.fromkeys(found) if name not in _CHANGES]
+    return Advised(answer=_answer(ranked, scope, unknown), ranked=ranked, before_ns=before)
+
+
+def _answer(ranked: pl.DataFrame, scope: Scope, unknown: list[str]) -> str:
+    steps = scope.steps.height if scope.window == "steps" else 0
+    what = "a step" if steps else "the window"
+    if ranked.height:
+        first = ranked.row(0, named=True)
+        gain = format_ns(first["gain_ns"] / max(steps, 1))
+        text = f"Of {count_of(ranked.height, 'change')} that findings advise, {first['change']} gains the most: {gain} of {what} ({format_share(first['gain_share'])})."
+    else:
+        text = "No finding advises a change whose gain a replay can tell."
+    if unknown:
+        text += f" Findings without such a change: {listed(unknown)}."
+    return text
