@@ -78,7 +78,7 @@ class Predictor:
                 "note": pl.Series(places.note.tolist(), dtype=pl.String),
             }
         )
-        kept = pl.lit(pl.Series(~places.refused))
+        kept = pl.lit(pl.Series(~places.refused & np.isfinite(logarithm)))
         return frame.with_columns(
             *(pl.when(kept).then(pl.col(name)) for name in ("predicted", "low", "high")),
             pl.when(kept).then(pl.col("note")).otherwise(pl.lit("too far outside: ") + pl.col("note")),

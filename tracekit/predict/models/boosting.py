@@ -24,6 +24,8 @@ _RATE: Final = 0.08
 _LEAF: Final = 2
 _MOST_NODES: Final = 100_000
 _DEEPEST: Final = 16
+_MOST_TREES: Final = 1000
+_AT_ONCE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,15 @@ class Trees:
     def logarithms(self, runs: Runs) -> Floats:
         """What the trees say of each row."""
         given = _design(runs, self.numbers, self.names)
-        node = np.repeat(self.roots[None, :], runs.height, axis=0)
-        row = np.arange(runs.height)[:, None]
+        starts = range(0, runs.height, _AT_ONCE)
+        found: Floats = np.concatenate(
+            [np.empty(0), *(self._said(given[at : at + _AT_ONCE]) for at in starts)]
+        )
+        return found
+
+    def _said(self, given: Floats) -> Floats:
+        node = np.repeat(self.roots[None, :], given.shape[0], axis=0)
+        row = np.arange(given.shape[0])[:, None]
         for _ in range(_DEEPEST):
             below = np.where(
                 given[row, self.feature[node]] <= self.threshold[node], self.left[node], self.right[node]
@@ -58,7 +67,8 @@ class Trees:
 
     def predict(self, runs: Runs) -> Floats:
         """The times of these rows."""
-        return np.exp(self.logarithms(runs))
+        found: Floats = np.exp(np.clip(self.logarithms(runs), -700, 700))
+        return found
 
     def parts(self, runs: Runs) -> Mapping[str, Floats]:
         """Nothing: trees do not tell."""
@@ -207,8 +217,8 @@ def _check(whole: Mapping[str, npt.NDArray[np.int64]], real: Mapping[str, Floats
         raise ValueError("the trees are no lists of nodes")
     if any(each.size != size for each in (whole["feature"], whole["right"], *real.values())):
         raise ValueError("the trees' lists are not of the same length")
-    if whole["roots"].size * 1.0 > size or not all(np.isfinite(each).all() for each in real.values()):
-        raise ValueError("the trees have a number that is none")
+    if whole["roots"].size > _MOST_TREES:
+        raise ValueError(f"there are more than {_MOST_TREES} trees")
     if (whole["feature"] < 0).any() or (whole["feature"] >= max(columns, 1)).any():
         raise ValueError("the trees look at a column that is not there")
     for name in ("roots", "left", "right"):
