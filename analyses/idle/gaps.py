@@ -127,7 +127,7 @@ def stream_waits(scope: Scope, activities: pl.DataFrame) -> pl.DataFrame:
     if it had been launched 10 µs before, and its stream was free. That it waited for the source, an event in its stream
     shows where the trace has such events (`waits_for`); else that it starts within 1.5 µs after the end of the source.
     """
-    calls = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launched"))
+    activities = activities.filter(activities["launch_id"].is_not_null())
     rows = activities.select(
         pl.col("activity_id").alias("gap_id"),
         pl.col("activity_id").alias("ended_by"),
@@ -135,7 +135,8 @@ def stream_waits(scope: Scope, activities: pl.DataFrame) -> pl.DataFrame:
         "stream_id",
         "launch_id",
         pl.col("start").alias("end"),
-    ).join(calls, on="launch_id", how="inner", maintain_order="left")
+        scope.trace.host["start"].gather(activities["launch_id"]).alias("launched"),
+    )
     ready = pl.max_horizontal(pl.col("launched") + YOUNG_LAUNCH_NS, "free")
     rows = _ready(scope, rows).with_columns(ready.alias("ready")).filter(pl.col("ready") < pl.col("end"))
     events = scope.trace.syncs is not None and scope.trace.syncs["wait_on_stream"].is_not_null().any()
@@ -172,10 +173,16 @@ def _at_once(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _ready(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     """The gaps with `free` and `before`: the end and the launch of the stream's own last activity."""
-    device = scope.trace.device
+    free, before = scope.once(_lines, lambda: _lines(scope.trace))
+    return gaps.with_columns(free.gather(gaps["ended_by"]), before.gather(gaps["ended_by"]))
+
+
+def _lines(trace: Trace) -> tuple[pl.Series, pl.Series]:
+    """For each activity of the devices `free` and `before`: the end and the launch of its stream's last activity before it."""
+    device = trace.device
     line = (
         device.select("activity_id", "device_id", "stream_id", "start", "duration")
-        .with_columns(_launched(scope.trace, device["launch_id"])[0].alias("call"))
+        .with_columns(_launched(trace, device["launch_id"])[0].alias("call"))
         .sort("device_id", "stream_id", "start", "duration", maintain_order=True)
         .select(
             pl.col("activity_id").alias("ended_by"),
@@ -187,7 +194,9 @@ def _ready(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
             pl.col("call").cum_max().shift(1).over("device_id", "stream_id").alias("before"),
         )
     )
-    return gaps.join(line, on="ended_by", how="left", maintain_order="left")
+    place = np.empty(line.height, dtype=np.int64)
+    place[line["ended_by"].to_numpy()] = np.arange(line.height)
+    return line["free"].gather(place), line["before"].gather(place)
 
 
 def _by_events(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
