@@ -168,7 +168,7 @@ def _asked(fitted: Predictor, table: Path | None, settings: Sequence[str], like:
     if (table is None) == (not settings and not like):
         raise UsageError("predict run needs rows", remedy="give --table FILE or --set NAME=VALUE")
     if table is None:
-        return grid_of(settings_of(settings), fitted.description, {**fitted.known(), **like})
+        return grid_of(settings_of(settings), fitted.description, {**fitted.known(), **like}, fitted.support)
     asked = read_runs(table, fitted.description, measured=False)
     _say_left_out(asked)
     return asked
