@@ -55,7 +55,8 @@ _SLOPES: Final = {"batch": (1.0, 0.05), "sequence": (1.0, 0.3), "flops": (1.0, 0
 """What a time grows with, as an exponent, and how far that may be off."""
 _MEMORY: Final = (0.25, 0.3)
 """The time of the memory over that of the arithmetic, in 32-bit transformers on an A100, and how far its logarithm may be off: the bytes
-of the element-wise operators of GPT-2 and BERT at its bandwidth, against their matrix products at its peak."""
+of the element-wise operators of GPT-2 and BERT at its bandwidth, against their matrix products at its peak. Where a table counts FLOPs and
+bytes, these say it for each case, and this is the factor beside them, over the first of these numbers."""
 _FUSED: Final = ("fusion", "fused", "compile")
 _FUSED_MEMORY: Final = 0.4
 """What fusion leaves of the memory's share: the 12 % that it saves of a network on an A100 are of the memory's 20 %."""
@@ -63,6 +64,7 @@ _PARALLEL: Final = re.compile(r"(dp|tp|pp)(\d+)(?:_(\d+))?")
 """Options that share the work between devices: how, between how many, and for a pipeline in how many parts."""
 _NOISE: Final = 0.04
 _LARGEST: Final = 100.0
+_STEP: Final = 1e-4
 _ROUNDS: Final = 40
 
 
@@ -84,7 +86,12 @@ class DevicesFit:
         boards = boards_of(runs)
         logs = self.mean + _shared_work(runs)
         for role, slope in self.slopes.items():
-            logs += slope * np.log(runs.numbers(role, 1.0))
+            values = runs.numbers(role)
+            if not np.isfinite(values).all():
+                raise InconclusiveError(
+                    f"a row lacks its {role}", remedy="the model was fitted to rows that have it"
+                )
+            logs += slope * np.log(values)
         for factor, names in _levels_of(runs, boards).items():
             known = self.levels.get(factor, {})
             logs += np.array([known.get(name, 0.0) for name in names])
@@ -188,11 +195,11 @@ def _solve(
     found = centre.copy()
     for _ in range(_ROUNDS):
         arithmetic, memory = shares(float(found[1]))
-        ratio = memory / (arithmetic + memory)
-        ratio -= _share_of_memory(float(found[1]))
+        further, more = shares(float(found[1]) + _STEP)
+        slope = (np.log(further + more) - np.log(arithmetic + memory)) / _STEP
         design[:, 1] = 0.0
         residual = logs - design @ found - np.log(arithmetic + memory)
-        design[:, 1] = ratio
+        design[:, 1] = slope
         weight = weights / (_NOISE * np.sqrt(1 + (residual / (2 * _NOISE)) ** 2))
         matrix = np.vstack([design * weight[:, None], tight])
         wanted = np.concatenate([residual * weight, tight @ (centre - found)])
@@ -209,6 +216,8 @@ def _shares(runs: Runs, boards: Boards, memory: float) -> tuple[Floats, Floats]:
     """The time of the arithmetic and of the memory of each row, over the time of both on a device like an A100."""
     fused = np.array([any(word in option for word in _FUSED) for option in runs.names("option")])
     ratio = np.exp(memory) * np.where(fused, _FUSED_MEMORY, 1.0)
+    counted = runs.numbers("bytes") / _BANDWIDTH / (runs.numbers("flops") / _PEAK)
+    ratio = ratio * np.where(np.isfinite(counted), counted / _MEMORY[0], 1.0)
     arithmetic = _PEAK / boards.column("sustained") / (1 + ratio)
     return arithmetic, ratio * _BANDWIDTH / boards.column("streamed") / (1 + ratio)
 
