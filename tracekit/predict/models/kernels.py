@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from statistics import median_low
 from typing import Any, Final
 
 import numpy as np
@@ -239,7 +240,10 @@ class Kernels:
 def _launches(
     works: Mapping[str, Work], times: Floats, names: npt.NDArray[np.object_]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """The launch of each operator, seconds, and the logarithm of each device's over it: from kernels that have next to no work."""
+    """The launch of each operator, seconds, and the logarithm of each device's over it: from kernels that have next to no work.
+
+    Hosts can be much slower than the others, and none is much faster: of two middle ones the faster counts.
+    """
     found: dict[tuple[str, str], float] = {}
     ops: set[str] = set()
     for work in works.values():
@@ -256,7 +260,7 @@ def _launches(
                 if idle.sum() >= _LEAST_IDLE:
                     found[op, name] = float(np.log(np.median(measured[idle])))
     launches = {
-        op: float(np.median([value for (of, _), value in found.items() if of == op]))
+        op: median_low([value for (of, _), value in found.items() if of == op])
         for op in sorted(ops)
         if any(of == op for of, _ in found)
     }
