@@ -67,6 +67,29 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
             active = active[last[last[active]] != last[active]]
         return last + 1
 
+    def sums_within(self, values: Int64Array) -> Int64Array:
+        """The sums over each span and all that lies in it; `values` has a row for each span, with any number of columns.
+
+        >>> nest([1, 1, 1], [0, 1, 5], [9, 4, 8]).sums_within(np.array([1, 2, 4])).tolist()
+        [7, 2, 4]
+        """
+        until = np.zeros((values.shape[0] + 1, *values.shape[1:]), dtype=np.int64)
+        np.cumsum(values, axis=0, out=until[1:])
+        return until[self.after] - until[:-1]
+
+    def in_same(self, group: Int64Array) -> BoolArray:
+        """Which spans lie in another one of the same group (numbers from 0 on).
+
+        >>> nest([1, 1, 1], [0, 1, 5], [9, 4, 8]).in_same(np.array([3, 3, 0])).tolist()
+        [False, True, False]
+        """
+        order = np.argsort(group, kind="stable")
+        apart = group[order] * (group.size + 1)
+        reach = np.maximum.accumulate(apart + self.after[order])
+        inside = np.zeros(group.size, dtype=bool)
+        inside[order[1:]] = reach[:-1] > (apart + order)[1:]
+        return inside
+
     def with_ancestors(self, rows: Int64Array) -> Int64Array:
         """These spans and all around them, each once, in order.
 

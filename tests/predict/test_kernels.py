@@ -99,6 +99,13 @@ def test_utilisation_is_bounded_far_outside_of_what_was_measured(fitted: Kernels
     assert np.all(predicted >= least)
 
 
+def test_a_kind_of_kernel_that_was_not_measured_stands_on_the_roofline(fitted: KernelsFit) -> None:
+    sizes = {"Input_Channel": 64, "Output_Channel": 64, "Kernel_Szie": 3, "Input_Size": 112, "Padding": 1}
+    asked = runs_of(pl.DataFrame({"op": ["conv"], "device": KNOWN[2], "B": 32, **sizes, "latency_ms": 1.0}))
+    least = 2 * 32 * 112**2 * 64 * 64 * 9 / 19.5e12 * 1e3
+    assert 0.5 * least < fitted.predict(asked)[0] < 5 * least
+
+
 def test_tiles_round_up_and_a_part_of_a_wave_costs_nearly_a_wave() -> None:
     def arithmetic(rows: int) -> float:
         frame = pl.DataFrame(

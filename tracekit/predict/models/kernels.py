@@ -75,11 +75,7 @@ class KernelsFit:
         boards = boards_of(runs)
         launch, time = np.zeros(runs.height), np.zeros(runs.height)
         for kind, work in works_of(runs, boards).items():
-            like = self.likes.get(kind)
-            if like is None:
-                raise InconclusiveError(
-                    f"no {kind} was measured", remedy="fit the model to a table that has some"
-                )
+            like = self.likes.get(kind) or self._unmeasured()
             logs = _of_ops(like.ops, work.ops) + self._of_devices(like.devices, boards)[work.rows]
             tiling = self._tiling(like, work, boards)
             if like.forest is not None:
@@ -127,6 +123,11 @@ class KernelsFit:
                 for kind, like in self.likes.items()
             },
         }
+
+    def _unmeasured(self) -> Like:
+        """Kernels of a kind that was not measured: as far above a roofline as the median of the operators that were."""
+        factors = [value for like in self.likes.values() for value in like.ops.values()]
+        return Like(None, {"": float(np.median(factors))} if factors else {}, {}, {})
 
     def _tiling(self, like: Like, work: Work, boards: Boards) -> list[str]:
         """The tiling of each row: of the device, or of that of the nearest generation."""
