@@ -27,7 +27,7 @@ __all__ = ["AUTO", "Predictor", "fit"]
 AUTO: Final = "auto"
 OUTSIDE: Final = "outside"
 """Weights for kinds of question that the training rows could not ask."""
-_MOST_CONFIGURATIONS: Final = 600
+_MOST_CONFIGURATIONS: Final = 800
 _LEAST_CONFIGURATIONS: Final = 3
 _SHARPNESS: Final = 4.0
 _CLEARLY: Final = 0.8
