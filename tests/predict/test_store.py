@@ -107,11 +107,12 @@ def test_a_member_cannot_name_a_module(kept: dict[str, Any], tmp_path: Path) -> 
             loaded(said, tmp_path)
 
 
-def test_trees_that_lead_in_a_circle_end(kept: dict[str, Any], runs: Runs, tmp_path: Path) -> None:
+def test_trees_that_lead_in_a_circle_are_refused(kept: dict[str, Any], tmp_path: Path) -> None:
     said = copy.deepcopy(kept)
-    trees = said["members"]["lattuada+boosting"]["trees"]
+    trees = said["members"]["lattuada+boosting"]["trees"]["forest"]
     trees["left"] = trees["right"] = [(node + 1) % len(trees["left"]) for node in range(len(trees["left"]))]
-    assert loaded(said, tmp_path).predict(runs).height == runs.height
+    with pytest.raises(UnreadableTraceError, match="the trees are none"):
+        loaded(said, tmp_path)
 
 
 def test_weights_have_to_sum_to_one(kept: dict[str, Any], tmp_path: Path) -> None:
