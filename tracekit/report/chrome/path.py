@@ -35,7 +35,9 @@ def path_bars(trace: Trace) -> pl.DataFrame:
         "start",
         pl.col("duration_ns").alias("duration"),
         pl.col("part").replace_strict(names, return_dtype=pl.String).alias("name"),
-        pl.struct(resource, pl.col("name").alias("runs"), "operator", "layer").struct.json_encode().alias("args"),
+        pl.struct(resource, pl.col("name").alias("runs"), "operator", "layer")
+        .struct.json_encode()
+        .alias("args"),
     )
 
 
