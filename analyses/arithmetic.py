@@ -8,9 +8,9 @@ products, convolutions, fused attention and recurrent layers. They are also what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import polars as pl
 
 from tracekit.analyses.counters.analysis import has_ranges
@@ -38,8 +38,7 @@ _WORDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
+class Arithmetic(msgspec.Struct, frozen=True):
     """The FLOPs of the window; None where they were not captured."""
 
     flops: int | None
@@ -127,8 +126,7 @@ def _arithmetic(scope: Scope) -> Arithmetic:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(msgspec.Struct, frozen=True):
     flops: int
     matrix: int | None
     source: str

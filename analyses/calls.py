@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -67,8 +67,7 @@ beside a device, occupy no device: their `device_id` is −1, and they have no `
 """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Calls:
+class Calls(msgspec.Struct, frozen=True, eq=False):
     """The calls of a scope, and the activities that they are made of."""
 
     table: pl.DataFrame

@@ -8,9 +8,9 @@ profiler numbered are missing. In both, idle time may be work whose record is mi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import polars as pl
 
 from tracekit.analyses.scope import Scope, once
@@ -31,8 +31,7 @@ _MANY: Final = 0.05
 """If more events than this part could not be read, what is missing can be anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Completeness:
+class Completeness(msgspec.Struct, frozen=True):
     """What is missing, as numbers of events unless said otherwise; 0 where nothing shows a loss."""
 
     events: int

@@ -70,6 +70,9 @@ def positions(scope: Scope) -> pl.DataFrame:
     if scope.window != "steps":
         return empty(POSITIONS)
     computing = attributed(scope).filter(pl.col("class") == "compute")
+    device_of, phase_of, start, end = (
+        computing[name].to_physical().to_numpy() for name in ("device_id", "phase", "start", "end")
+    )
     length, communicates, exposed = np.zeros(BINS), np.zeros(BINS), np.zeros(BINS)
     by_phase = np.zeros((len(_WITHIN), BINS))
     steps = 0
@@ -80,10 +83,9 @@ def positions(scope: Scope) -> pl.DataFrame:
         communication = scope.intervals(device, "communication")
         communicates += _covered(communication, low, high)
         exposed += _covered(communication - scope.intervals(device, "compute"), low, high)
-        mine = computing.filter(pl.col("device_id") == device)
         for at, phase in enumerate(_WITHIN):
-            rows = mine.filter(pl.col("phase").cast(pl.String) == phase)
-            region = IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy())
+            mine = (device_of == device) & (phase_of == PHASES.index(phase))
+            region = IntervalSet.of(start[mine], end[mine])
             by_phase[at] += _covered(region, low, high)
     if not steps:
         return empty(POSITIONS)

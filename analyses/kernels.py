@@ -168,10 +168,8 @@ def _per_call(scope: Scope, layer: pl.Series) -> pl.DataFrame:
 
 
 def _with_operators(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    ops = trace.host.select(
-        pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"), "shapes", "dtypes"
-    )
-    return rows.join(ops, on="op_id", how="left", maintain_order="left")
+    columns = {"operator": "name", "shapes": "shapes", "dtypes": "dtypes"}
+    return rows.hstack([trace.host[of].gather(rows["op_id"]).alias(name) for name, of in columns.items()])
 
 
 def _table(rows: pl.DataFrame, keys: list[str], total: int) -> pl.DataFrame:

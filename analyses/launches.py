@@ -183,8 +183,10 @@ def _queue(rows: pl.DataFrame) -> pl.DataFrame:
     times = rows.select(*stream, pl.min_horizontal("call_start", "start").alias("entered"), "start")
     parts = [pl.DataFrame(schema=dict.fromkeys((*stream, "time", "length"), pl.Int64))]
     for (device, number), mine in times.group_by(*stream, maintain_order=True):  # the rows are in their order
-        entered, left = np.sort(mine["entered"].to_numpy()), mine["start"].to_numpy()
-        time = np.unique(np.concatenate([entered, left]))
+        # What is nearly in order is sorted fastest by merging.
+        entered, left = np.sort(mine["entered"].to_numpy(), kind="stable"), mine["start"].to_numpy()
+        time = np.sort(np.concatenate([entered, left]), kind="stable")
+        time = time[np.append(True, time[1:] != time[:-1])]
         length = np.searchsorted(entered, time, side="right") - np.searchsorted(left, time, side="right")
         changed = np.diff(length, prepend=0) != 0  # changes at one time are one change
         place = (

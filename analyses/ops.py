@@ -28,7 +28,6 @@ from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.readers import how_to_record
 from tracekit.spans import Int64Array, Nesting, nest, thread_codes
 from tracekit.trace import Trace
-from tracekit.trees import has_same_above, rolled_up
 
 __all__ = ["TABLES", "Ops", "ops"]
 
@@ -134,17 +133,16 @@ def _calls(scope: Scope) -> pl.DataFrame:
     counted[scope.host("op", columns=["span_id"])["span_id"].to_numpy()] = True
     counted = counted[spans["span_id"].to_numpy()]
     nesting = _nesting(spans)
-    depth = nesting.depth()
     name = spans["name"].to_physical().cast(pl.Int64).to_numpy()
     frame = spans.select(pl.col("name").alias("operator"), "shapes", "dtypes").with_columns(
         pl.Series("host_total", nesting.end - nesting.start),
         pl.Series("host_self", nesting.self_time()),
-        pl.Series("repeats", has_same_above(nesting.parent, name)),
+        pl.Series("repeats", nesting.in_same(name)),
         pl.Series("counted", counted),
         pl.Series("host_phase", _host_phases(scope, spans)),
     )
     launched, outside = _launched(scope, spans)
-    whole = rolled_up(launched, nesting.parent, depth)
+    whole = nesting.sums_within(launched)
     frame = frame.with_columns(
         *(pl.Series(f"self_{phase}", launched[:, at]) for at, phase in enumerate(PHASES)),
         pl.Series("device_self", launched[:, : len(PHASES)].sum(axis=1)),

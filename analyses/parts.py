@@ -7,10 +7,10 @@ conservation; one that does not hold is a fault of tracekit, never of the trace.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
@@ -50,8 +50,7 @@ _WAIT_OF: Final = {
 """What the device waited for, by the cause of its idle time; all other causes are the host's."""
 
 
-@dataclass(frozen=True, slots=True)
-class CounterRun:
+class CounterRun(msgspec.Struct, frozen=True):
     """A run in which kernels were replayed to measure counters, so that times mean nothing."""
 
     kernels: int
@@ -60,8 +59,7 @@ class CounterRun:
     """The window, in ns."""
 
 
-@dataclass(frozen=True, slots=True)
-class NothingRan:
+class NothingRan(msgspec.Struct, frozen=True):
     """A trace in which no device and no operator did anything."""
 
     ranges: bool
@@ -74,8 +72,7 @@ class NothingRan:
     """Activities of a device, or operators, outside the window."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessorParts:
+class ProcessorParts(msgspec.Struct, frozen=True):
     """Times in ns of a run without a device. `operators + other_operators + loading + outside + recording + stalled = basis`."""
 
     basis: int
@@ -105,8 +102,7 @@ class ProcessorParts:
         return self.loading + self.outside + self.recording + self.stalled
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceParts:
+class DeviceParts(msgspec.Struct, frozen=True):
     """Times in ns of the busiest device. `compute + communication + memory + idle = basis`; the four waits sum to `idle`."""
 
     who: str
@@ -305,8 +301,7 @@ _PARTS = ("compute_ns", "exposed_communication_ns", "exposed_memory_ns", "idle_n
 _WAITS = ("host_wait_ns", "kernel_wait_ns", "other_ns", "unknown_ns")
 
 
-@dataclass(frozen=True, slots=True)
-class Law:
+class Law(msgspec.Struct, frozen=True):
     """A law, and whether a scope obeys it."""
 
     law: str

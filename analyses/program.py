@@ -6,8 +6,7 @@ profiler wrote is PyTorch (`Format.of_pytorch`); of other formats the names tell
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import polars as pl
 
 from tracekit.facts.program_names import PYTHON_FUNCTION, PYTHON_KERNEL, PYTORCH_KERNEL, PYTORCH_RANGE
@@ -20,8 +19,7 @@ _OF_PYTHON = ("op", "python", "annotation", "module", "step")
 """Without a span of these kinds PyTorch's profiler recorded nothing of the host but API calls."""
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(msgspec.Struct, frozen=True):
     """`pytorch`: the trace shows PyTorch; `python`: it shows Python code, or operators and ranges that Python calls."""
 
     pytorch: bool

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from tracekit.errors import UsageError, nearest
 
@@ -33,8 +34,7 @@ AnalysisFunction = Callable[[Any], "Result"]
 """A pure function of a scope (the built-in ones take a trace as well, for its default scope)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Analysis:
+class Analysis(msgspec.Struct, frozen=True):
     """A registry entry: its name, the question it answers, and where the function lives (`module:function`).
 
     An `optional` one is left out of a report whose trace holds nothing for it, unless it is asked for.

@@ -8,8 +8,9 @@ gradient.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from tracekit.analyses.flops import json_list
 
@@ -27,8 +28,7 @@ _FIRST_FLASH: Final = (8, 0)
 """The first compute capability for which FlashAttention is built, and the first with bf16."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """The recorded inputs of a call: shapes and types of query, key, value and mask; None where they were not recorded."""
 
     query: tuple[int, ...]
@@ -42,16 +42,14 @@ class Call:
     grouped: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(msgspec.Struct, frozen=True):
     """Why a kernel cannot take a call, as a clause, and what to do about it, as lines of advice; none: nothing helps."""
 
     why: str
     remedy: str
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(msgspec.Struct, frozen=True):
     """A fused kernel, and why it cannot take a call; no reasons: the trace shows none."""
 
     name: str

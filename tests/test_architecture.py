@@ -17,6 +17,7 @@ ROOMS = (
         "errors",
         "facts",
         "files",
+        "groups",
         "intervals",
         "limits",
         "name_table",

@@ -6,9 +6,9 @@ rows, or by few keys; there these functions are faster.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -23,8 +23,7 @@ _ROOM = 1 << 10
 Integers = npt.NDArray[np.integer]
 
 
-@dataclass(frozen=True, eq=False)
-class Groups:
+class Groups(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Rows in groups. The groups are in the order of their keys: `of` is the number of each row's group, `keys` has one array
     for each key, with one value for each group.
     """

@@ -7,8 +7,8 @@ results are exact. A set is kept *normal*: sorted, disjoint, and with no two int
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -17,8 +17,7 @@ __all__ = ["EMPTY", "IntervalSet", "union"]
 Int64Array = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class IntervalSet:
+class IntervalSet(msgspec.Struct, frozen=True, eq=False):
     """A normal set of half-open intervals; build one with `IntervalSet.of` or `IntervalSet.window`.
 
     >>> a = IntervalSet.of([0, 5, 20], [10, 8, 30])

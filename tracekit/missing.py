@@ -7,9 +7,9 @@ with far fewer operators than numbers lost the others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import polars as pl
 
 from tracekit.facts.launch_apis import CAPTURE_BEGIN, CAPTURE_END, GRAPH_LAUNCH, KERNEL_LAUNCH
@@ -61,8 +61,7 @@ def launch_calls(host: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
     return launches.select("start", pl.col("correlation").is_in(ids.implode()).alias("answered"))
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedOperators:
+class NumberedOperators(msgspec.Struct, frozen=True):
     """How many operators and ranges the trace holds of those that the profiler numbered: at least `numbered`."""
 
     held: int

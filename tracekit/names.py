@@ -385,23 +385,30 @@ def clean_frame(frame: pl.DataFrame) -> pl.DataFrame:
 
 def clean_frames(frames: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
     """The frames, cleaned as `clean_frame` does: all their texts at once, since they are few in each."""
-    columns = [column for frame in frames for column in frame if column.dtype in _TEXTS]
-    if columns:
-        whole = pl.concat([column.cast(pl.String).rename("text") for column in columns], rechunk=True)
-        whole = whole.to_frame().select(_CLEAN_TEXT).to_series()
-    done, begin = [], 0
+    texts = [_as_text(column) for frame in frames for column in frame if column.dtype in _TEXTS]
+    if texts and (whole := pl.concat(texts, rechunk=True)).str.contains(_UNFIT).any():
+        whole = whole.to_frame("text").select(_CLEAN_TEXT).to_series()
+        ends = np.cumsum([column.len() for column in texts]).tolist()
+        texts = [whole[end - column.len() : end] for end, column in zip(ends, texts, strict=True)]
+    done = []
     for frame in frames:
-        made = []
-        for column in frame:
-            if column.dtype in _TEXTS:
-                made.append(whole.slice(begin, column.len()).alias(column.name))
-                begin += column.len()
-            else:
-                made.append(_finite(column) if column.dtype.is_float() else column)
+        made = [
+            texts.pop(0).alias(column.name)
+            if column.dtype in _TEXTS
+            else _finite(column)
+            if column.dtype.is_float()
+            else column
+            for column in frame
+        ]
         done.append(pl.DataFrame(made) if made else frame)
     return done
 
 
+def _as_text(column: pl.Series) -> pl.Series:
+    return (column if column.dtype == pl.String else column.cast(pl.String)).alias("text")
+
+
+_UNFIT: Final = f"{UNSAFE}|{HOME_FOLDER}"
 _TEXTS: Final = (pl.String, pl.Categorical, pl.Enum)
 _CLEAN_TEXT: Final = pl.col("text").str.replace_all(UNSAFE, " ").str.replace_all(HOME_FOLDER, "~")
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from tracekit.errors import UsageError
 
@@ -18,8 +19,7 @@ DEFAULT_DOMAIN: Final = "default"
 """What stands for the NVTX domain that has no name, in which every range of a PyTorch profile lies, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class RangeFilter:
+class RangeFilter(msgspec.Struct, frozen=True):
     """Named ranges (NVTX push/pop, `record_function`) that count as layers of the source `range`.
 
     A range that does not count is a host span like before: it still tells a phase, can be

@@ -8,10 +8,10 @@ each other's ancestors, and nothing is moved or dropped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -38,8 +38,7 @@ _SPARSE = 8
 """Of one span in so many the ancestors are found from their own side."""
 
 
-@dataclass(frozen=True)
-class Nesting:
+class Nesting(msgspec.Struct, frozen=True, dict=True):
     """The nesting of spans that are sorted by (thread, start, −end); row numbers are span ids.
 
     `thread` is any integer code per row, `parent` is −1 for a root.
@@ -67,6 +66,29 @@ class Nesting:
             last[active] = last[last[active]]
             active = active[last[last[active]] != last[active]]
         return last + 1
+
+    def sums_within(self, values: Int64Array) -> Int64Array:
+        """The sums over each span and all that lies in it; `values` has a row for each span, with any number of columns.
+
+        >>> nest([1, 1, 1], [0, 1, 5], [9, 4, 8]).sums_within(np.array([1, 2, 4])).tolist()
+        [7, 2, 4]
+        """
+        until = np.zeros((values.shape[0] + 1, *values.shape[1:]), dtype=np.int64)
+        np.cumsum(values, axis=0, out=until[1:])
+        return until[self.after] - until[:-1]
+
+    def in_same(self, group: Int64Array) -> BoolArray:
+        """Which spans lie in another one of the same group (numbers from 0 on).
+
+        >>> nest([1, 1, 1], [0, 1, 5], [9, 4, 8]).in_same(np.array([3, 3, 0])).tolist()
+        [False, True, False]
+        """
+        order = np.argsort(group, kind="stable")
+        apart = group[order] * (group.size + 1)
+        reach = np.maximum.accumulate(apart + self.after[order])
+        inside = np.zeros(group.size, dtype=bool)
+        inside[order[1:]] = reach[:-1] > (apart + order)[1:]
+        return inside
 
     def with_ancestors(self, rows: Int64Array) -> Int64Array:
         """These spans and all around them, each once, in order.
@@ -175,7 +197,8 @@ class Nesting:
         if rows.size * _SPARSE < self.parent.size:
             found = self._innermost_of(rows)
             return found if include_self else take(found, self.parent)
-        skip = np.where(wanted, np.arange(self.parent.size, dtype=np.int64), self.parent)
+        skip = self.parent.copy()
+        skip[rows] = rows
         settled = np.append(wanted, True)  # the last one stands for −1
         # Pointer jumping over the unwanted: what is settled is a valid shortcut for the rows below it.
         active = np.flatnonzero(~settled[skip])

@@ -20,8 +20,7 @@ Without a device the self time of operators takes the device's place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -58,8 +57,7 @@ ACTIVITY_COLUMNS = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Attribution:
+class Attribution(msgspec.Struct, frozen=True, eq=False):
     """Where the activities of a scope belong."""
 
     activities: pl.DataFrame
@@ -204,7 +202,7 @@ def _graphs(
 def _outermost_operators(stack: HostStack) -> Int64Array:
     """For each span the outermost operator around it, itself included; −1 for none."""
     is_op = stack.of_kind("op")
-    around = take(stack.nesting.nearest_ancestor(is_op), stack.nesting.parent)
+    around = take(stack.operator, stack.nesting.parent)
     return stack.nesting.nearest_ancestor(is_op & (around < 0))
 
 

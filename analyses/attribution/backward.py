@@ -9,8 +9,7 @@ gradient has no number: it runs right after the node that made it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -26,8 +25,7 @@ _MOST_VOTES = 4_000_000
 """The number of pairs of forward threads and their numbers that are counted: enough to match them, and little memory."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Backward:
+class Backward(msgspec.Struct, frozen=True, eq=False):
     """Arrays over the host spans.
 
     `is_node` marks spans that run a backward node; `node` is the innermost such span around each (−1 for none),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -225,8 +226,7 @@ def fsdp_forwards(stack: HostStack) -> tuple[Int64Array, Int64Array, Int64Array,
 # belongs to none (DEFINITIONS §5, *by interval, abstaining when ambiguous*).
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Spanning:
+class Spanning(msgspec.Struct, frozen=True, eq=False):
     """Start/end ranges, nested by process. `names` are theirs, row by row; `process_of_thread` gives the number of the process of each
     thread of the host stack. `starts` and `ends` are sorted within each process, which `bounds` delimits.
     """

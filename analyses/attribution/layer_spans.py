@@ -9,7 +9,6 @@ module; and regions that torch.compile compiled.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -62,8 +61,7 @@ LAYER_SCHEMA = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LayerSource:
+class LayerSource(msgspec.Struct, frozen=True, eq=False):
     """The spans of one source: nested by thread, each with the layer that it is a call of."""
 
     name: str
@@ -76,8 +74,7 @@ class LayerSource:
         return take(self.layer, row), take(self.nesting.start, row)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SpanningSource:
+class SpanningSource(msgspec.Struct, frozen=True, eq=False):
     """Ranges without a thread, each with its layer."""
 
     name: str
@@ -90,8 +87,7 @@ class SpanningSource:
         return take(self.layer, row), take(self.ranges.nesting.start, row)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Layers:
+class Layers(msgspec.Struct, frozen=True, eq=False):
     """`table` has the columns of LAYER_SCHEMA, `numbers` its `layer_id` by path and source; `sources` are in their order of precedence; `spanning` (start/end ranges) comes after them."""
 
     table: pl.DataFrame

@@ -5,8 +5,7 @@ The phase comes from the nearest range with a phase, from autograd, or from what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -71,8 +70,7 @@ PHASE = {name: number for number, name in enumerate(PHASES)}
 """The number of each phase in arrays."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SpanPlaces:
+class SpanPlaces(msgspec.Struct, frozen=True, eq=False):
     """The places of host spans, as arrays of one length.
 
     `layer` is −1 for none; `recomputed` marks forward work that runs again inside the backward pass (activation
@@ -85,8 +83,7 @@ class SpanPlaces:
     recomputed: BoolArray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StackModel:
+class StackModel(msgspec.Struct, frozen=True, eq=False):
     """The places on the host side of a trace; `places` gives them for any spans."""
 
     stack: HostStack
@@ -188,8 +185,7 @@ def pseudo_layers() -> list[tuple[str, str]]:
     return [*((name, "phase") for name in named), (GRAPH_LAYER, "graph")]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Phases:
+class Phases(msgspec.Struct, frozen=True, eq=False):
     """`marker` is the nearest range around each span that tells a phase (−1 for none); `marked_phase` and
     `marked_layer` are what such ranges tell, `marked_backward` the layer of the backward pass of what runs in them. `main` maps a process to the thread that runs its steps; `collective_threads` run
     nothing but collectives. `synchronised` is the time until which a forward pass of DistributedDataParallel (a marker) sends its buffers

@@ -9,8 +9,7 @@ or in a trace without steps before the first computation, it belongs to the set-
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -39,8 +38,7 @@ _OF_THE_MODEL = ("capture", "module")
 """Methods by which a copy in a layer is the layer's own."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class Places(msgspec.Struct, frozen=True, eq=False):
     """The places of the activities of a scope, as arrays: layer (−1 for none), method and phase."""
 
     layer: Int64Array
@@ -49,7 +47,7 @@ class Places:
 
     def moved(self, rows: BoolArray, layer: int, phase: str) -> Places:
         """The same with these rows in a layer that stands for a phase."""
-        return replace(
+        return msgspec.structs.replace(
             self,
             layer=np.where(rows, layer, self.layer),
             method=np.where(rows, METHOD["phase"], self.method),

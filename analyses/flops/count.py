@@ -7,9 +7,9 @@ counts only if no other does its work inside: of a product, no other product; it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -33,8 +33,7 @@ _FIGURES: Final = ("flops", "read", "written", "precision", "matrix")
 _NOTHING: Final = (-1, -1, -1, -1, False)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CountedOperators:
+class CountedOperators(msgspec.Struct, frozen=True, eq=False):
     """Arrays with one entry per host span.
 
     `flops`, `read` and `written` (bytes) are those of the spans that count; −1 for the others, and where they cannot be told.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -27,8 +27,7 @@ UNMODELLED: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Coverage:
+class Coverage(msgspec.Struct, frozen=True, eq=False):
     """Device time (in ns, the sum of durations) by what is known of its work.
 
     The parts exclude each other: FLOPs known (0 where data are only moved), else bytes known (by a model, or by the

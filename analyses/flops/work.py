@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache, wraps
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -192,8 +191,7 @@ class Inputs(msgspec.Struct, frozen=True):
 Model = Callable[[Inputs], Work]
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
+class Operator(msgspec.Struct, frozen=True):
     """A model, the family of its operator, and whether other operators do its work where the trace shows them (`composite`).
 
     `inputs_of` is the operator directly around it whose inputs the model takes, where its own do not tell; `backward` is one in the

@@ -169,15 +169,9 @@ def _longest(gaps: pl.DataFrame) -> pl.DataFrame:
 def _gaps(scope: Scope) -> pl.DataFrame:
     """The gaps of each stream, with the activity that ended each."""
     per = ["device_id", "stream_id"]
-    host = scope.trace.host.select(
-        pl.col("span_id").alias("launch_id"), pl.col("start").alias("launch_start")
-    )
-    if scope.on_cpu:  # an operator is its own launch
-        host = host.with_columns(pl.lit(None, dtype=pl.Int64).alias("launch_start"))
     columns = ["device_id", "stream_id", "start", "end", "name", "activity_id", "launch_id"]
-    rows = (
-        scope.activities.select(columns).join(host, on="launch_id", how="left").sort([*per, "start", "end"])
-    )
+    launched = scope.trace.host["start"].gather(scope.activities["launch_id"]).alias("launch_start")
+    rows = scope.activities[columns].with_columns(launched).sort([*per, "start", "end"])
     before = pl.col("end").cum_max().shift(1).over(per)
     rows = rows.with_columns(before.alias("gap_start")).filter(pl.col("start") > pl.col("gap_start"))
     length = pl.col("start") - pl.col("gap_start")

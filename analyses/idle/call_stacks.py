@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -14,8 +14,7 @@ from tracekit.spans import BoolArray, Int64Array
 __all__ = ["CallStacks", "of_users"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CallStacks:
+class CallStacks(msgspec.Struct, frozen=True, eq=False):
     """The distinct stacks of a host frame, each a list of `frames`, the innermost first; `number` is each span's stack, −1 for none."""
 
     frames: pl.Series

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -25,8 +25,7 @@ _EVERYTHING: Final = 0.95
 _LINE: Final = re.compile(r"\(\d+\): ")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Functions:
+class _Functions(msgspec.Struct, frozen=True, eq=False):
     """Some functions, by number: their outermost calls (`calls`, as of a `Calls`), the time that each holds, the `number` of its
     function, and how deep the calls of each function lie on average.
     """
@@ -42,8 +41,7 @@ class _Functions:
         return self.calls[mine], self.held[mine]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Calls:
+class Calls(msgspec.Struct, frozen=True, eq=False):
     """Frames of Python code and API calls around some host spans. The rows are these spans and all around them, so that what
     lies in one is a range of rows.
     """

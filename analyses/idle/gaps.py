@@ -7,7 +7,8 @@ import polars as pl
 
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import NS_PER_US
-from tracekit.spans import Int64Array
+from tracekit.groups import falling, groups, none_to_null, or_none
+from tracekit.spans import Int64Array, take
 from tracekit.trace import SYNC_SCHEMA, Trace
 
 __all__ = [
@@ -38,48 +39,63 @@ def device_gaps(scope: Scope) -> pl.DataFrame:
     there is none: `ended_by` is null, and since the host launched nothing until then, `launched` is the window's end,
     and `launch_id` the device's last launch, whose thread tells what the host did; null if no launch is recorded.
     """
+    rows, host = scope.overlapping, scope.trace.host
+    device, start = rows["device_id"].to_numpy(), rows["start"].to_numpy()
+    lasts, ids, launch = (
+        rows["duration"].to_numpy() > 0,
+        rows["activity_id"].to_numpy(),
+        or_none(rows["launch_id"]),
+    )
+    called = np.where(launch >= 0, take(host["start"].to_numpy(), launch), _LATEST)
     parts = []
-    for device in scope.device_ids:
-        gaps = scope.intervals(device).complement(scope.start, scope.end)
-        parts.append(pl.DataFrame({"device_id": device, "start": gaps.starts, "end": gaps.ends}))
-    schema = dict.fromkeys(("device_id", "start", "end"), pl.Int64)
-    gaps_ = pl.concat([pl.DataFrame(schema=schema), *[part.cast(pl.Int64) for part in parts]])
-    ends = gaps_.select("device_id", "end")
-    first = (
-        scope.overlapping.select(
-            "device_id",
-            "start",
-            pl.col("activity_id").alias("ended_by"),
-            "stream_id",
-            "launch_id",
-            "duration",
+    for number in scope.device_ids:
+        gaps = scope.intervals(number).complement(scope.start, scope.end)
+        mine = np.flatnonzero((device == number) & lasts)
+        gap = np.searchsorted(gaps.ends, start[mine])
+        ends = (
+            gaps.ends[np.minimum(gap, len(gaps) - 1)] == start[mine]
+            if gaps
+            else np.zeros(mine.size, dtype=bool)
         )
-        .filter(pl.col("duration") > 0)
-        .drop("duration")
-        .join(ends, left_on=["device_id", "start"], right_on=["device_id", "end"], how="semi")
+        mine, gap = mine[ends], gap[ends]
+        order = falling(gap, called[mine], ids[mine])
+        first = np.full(len(gaps), -1, dtype=np.int64)
+        found = groups(gap[order])
+        first[found.keys[0]] = mine[order][found.first]
+        launched = np.flatnonzero((device == number) & (launch >= 0))
+        latest = called[launched] == called[launched].max(initial=-_LATEST)
+        parts.append(
+            (
+                np.full(len(gaps), number),
+                gaps.starts,
+                gaps.ends,
+                first,
+                np.full(len(gaps), launch[launched][latest].max(initial=-1)),
+            )
+        )
+    number_, starts, ends_, first, last = (
+        np.concatenate([np.zeros(0, dtype=np.int64), *(part[at] for part in parts)]) for at in range(5)
     )
-    first = (
-        first.with_columns(_launched(scope.trace, first["launch_id"]))
-        .sort("device_id", "start", "launched", "ended_by", nulls_last=True)
-        .unique(["device_id", "start"], keep="first", maintain_order=True)
-        .rename({"start": "end"})
+    at_end = (first < 0) & (last >= 0)
+    by = np.where(at_end, last, take(launch, first))
+    begins = take(host["start"].to_numpy(), by)
+    times = {"launched": begins, "returned": begins + take(host["duration"].to_numpy(), by)}
+    ended = none_to_null(first)
+    return pl.DataFrame(
+        {
+            "gap_id": np.arange(starts.size),
+            "device_id": number_,
+            "start": starts,
+            "end": ends_,
+            "ended_by": rows["activity_id"].gather(ended),
+            "stream_id": rows["stream_id"].gather(ended),
+            "launch_id": none_to_null(by),
+            **{
+                name: pl.Series(np.where(at_end, ends_, time)).set(pl.Series(by < 0), None)
+                for name, time in times.items()
+            },
+        }
     )
-    called = pl.col("launched")
-    last = (
-        scope.overlapping.select("device_id", "launch_id")
-        .with_columns(_launched(scope.trace, scope.overlapping["launch_id"])[0])
-        .group_by("device_id")
-        .agg(pl.col("launch_id").filter(called == called.max()).max().alias("last_launch"))
-    )
-    joined = gaps_.join(first, on=["device_id", "end"], how="left", maintain_order="left").join(
-        last, on="device_id", how="left", maintain_order="left"
-    )
-    at_end = pl.col("ended_by").is_null() & pl.col("last_launch").is_not_null()
-    joined = joined.with_columns(
-        pl.when(at_end).then("last_launch").otherwise("launch_id").alias("launch_id"),
-        *(pl.when(at_end).then("end").otherwise(name).alias(name) for name in ("launched", "returned")),
-    )
-    return joined.select(pl.int_range(pl.len(), dtype=pl.Int64).alias("gap_id"), pl.exclude("last_launch"))
 
 
 def _launched(trace: Trace, launch: pl.Series) -> list[pl.Series]:
@@ -111,7 +127,7 @@ def stream_waits(scope: Scope, activities: pl.DataFrame) -> pl.DataFrame:
     if it had been launched 10 µs before, and its stream was free. That it waited for the source, an event in its stream
     shows where the trace has such events (`waits_for`); else that it starts within 1.5 µs after the end of the source.
     """
-    calls = scope.trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("launched"))
+    activities = activities.filter(activities["launch_id"].is_not_null())
     rows = activities.select(
         pl.col("activity_id").alias("gap_id"),
         pl.col("activity_id").alias("ended_by"),
@@ -119,7 +135,8 @@ def stream_waits(scope: Scope, activities: pl.DataFrame) -> pl.DataFrame:
         "stream_id",
         "launch_id",
         pl.col("start").alias("end"),
-    ).join(calls, on="launch_id", how="inner", maintain_order="left")
+        scope.trace.host["start"].gather(activities["launch_id"]).alias("launched"),
+    )
     ready = pl.max_horizontal(pl.col("launched") + YOUNG_LAUNCH_NS, "free")
     rows = _ready(scope, rows).with_columns(ready.alias("ready")).filter(pl.col("ready") < pl.col("end"))
     events = scope.trace.syncs is not None and scope.trace.syncs["wait_on_stream"].is_not_null().any()
@@ -156,10 +173,16 @@ def _at_once(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _ready(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     """The gaps with `free` and `before`: the end and the launch of the stream's own last activity."""
-    device = scope.trace.device
+    free, before = scope.once(_lines, lambda: _lines(scope.trace))
+    return gaps.with_columns(free.gather(gaps["ended_by"]), before.gather(gaps["ended_by"]))
+
+
+def _lines(trace: Trace) -> tuple[pl.Series, pl.Series]:
+    """For each activity of the devices `free` and `before`: the end and the launch of its stream's last activity before it."""
+    device = trace.device
     line = (
         device.select("activity_id", "device_id", "stream_id", "start", "duration")
-        .with_columns(_launched(scope.trace, device["launch_id"])[0].alias("call"))
+        .with_columns(_launched(trace, device["launch_id"])[0].alias("call"))
         .sort("device_id", "stream_id", "start", "duration", maintain_order=True)
         .select(
             pl.col("activity_id").alias("ended_by"),
@@ -171,7 +194,9 @@ def _ready(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
             pl.col("call").cum_max().shift(1).over("device_id", "stream_id").alias("before"),
         )
     )
-    return gaps.join(line, on="ended_by", how="left", maintain_order="left")
+    place = np.empty(line.height, dtype=np.int64)
+    place[line["ended_by"].to_numpy()] = np.arange(line.height)
+    return line["free"].gather(place), line["before"].gather(place)
 
 
 def _by_events(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
@@ -317,11 +342,13 @@ def _ranges(first: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Arr
 
 
 def _by_time(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
+    ended = scope.overlapping["device_id", "end", "stream_id", "activity_id"]
+    # Of millions of activities few end where a gap begins.
+    ended = ended[np.flatnonzero(np.isin(ended["end"].to_numpy(), gaps["start"].to_numpy()))]
     last = (
-        scope.overlapping.select("device_id", "end", pl.col("stream_id").alias("on"), "activity_id")
-        .sort("device_id", "end", "activity_id")
+        ended.sort("device_id", "end", "activity_id")
         .unique(["device_id", "end"], keep="first", maintain_order=True)
-        .rename({"end": "start", "activity_id": "source"})
+        .rename({"end": "start", "stream_id": "on", "activity_id": "source"})
     )
     ready = pl.max_horizontal(pl.col("launched") + YOUNG_LAUNCH_NS, pl.col("free") + KERNEL_GAP_NS)
     return (

@@ -8,9 +8,9 @@ running threads are sampled, so samples say nothing about waits of the thread.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, Protocol
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -41,8 +41,7 @@ LEAST_SAMPLES: Final = 20
 """Fewer samples give no reliable share."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Threads:
+class _Threads(msgspec.Struct, frozen=True, eq=False):
     """The columns of a timeline: intervals of threads, by thread and start."""
 
     thread: Int64Array
@@ -201,8 +200,7 @@ class _Spans(Protocol):
         """How they nest."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class Pieces(msgspec.Struct, frozen=True, eq=False):
     """Parts of intervals: the number of the interval, start and end in ns, and the span (−1 for none)."""
 
     interval: Int64Array
@@ -211,8 +209,7 @@ class Pieces:
     span: Int64Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Timeline:
+class Timeline(msgspec.Struct, frozen=True, eq=False):
     """Pieces of threads, by thread and time; on each thread they cover all time, without overlap."""
 
     thread: Int64Array

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -16,6 +16,7 @@ from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_ca
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
+from tracekit.groups import or_none
 from tracekit.limits import LONGEST_NAME
 from tracekit.spans import Int64Array, distinct_rows, take
 from tracekit.trace import Schema
@@ -43,8 +44,7 @@ PIECE_COLUMNS: Schema = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
+class _Rows(msgspec.Struct, frozen=True, eq=False):
     """Pieces as arrays: the row of the gap, start, end, cause, and the host span that caused it (−1 for none)."""
 
     gap: Int64Array
@@ -54,8 +54,7 @@ class _Rows:
     span: Int64Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Places:
+class _Places(msgspec.Struct, frozen=True, eq=False):
     """The places of pieces; −1 for none."""
 
     layer: Int64Array
@@ -117,7 +116,7 @@ def _frame_texts(causes: SpanCauses, frame: Int64Array) -> pl.Series:
 
 def _columns(parts: Sequence[_Rows | _Places]) -> dict[str, list[Int64Array]]:
     """The columns of parts of one kind, by name."""
-    return {each.name: [getattr(part, each.name) for part in parts] for each in fields(parts[0])}
+    return {name: [getattr(part, name) for part in parts] for name in parts[0].__struct_fields__}
 
 
 # -- the host was late -----------------------------------------------------------------------------
@@ -171,12 +170,20 @@ def _inside_steps(stack: HostStack, pieces: Pieces) -> Int64Array:
     """The span of each piece; in none but a step, what began before the step and is still open, if there is such a span."""
     of_step = stack.of_kind("step")
     rows = np.flatnonzero(take(of_step.astype(np.int64), pieces.span) == 1)
-    others = np.flatnonzero(~of_step)
-    if not rows.size or not others.size:
+    if not rows.size:
         return pieces.span
-    open_then = stack.nesting_of(others).innermost_at(stack.thread[pieces.span[rows]], pieces.start[rows])
+    steps, of_row = np.unique(pieces.span[rows], return_inverse=True)
+    if stack.nesting.may_overlap():
+        others = np.flatnonzero(~of_step)
+        open_then = stack.nesting_of(others).innermost_at(stack.thread[steps[of_row]], pieces.start[rows])
+        around = take(others, open_then)
+    else:  # all that is open lies around the step
+        around = take(stack.nesting.parent, steps)
+        while (nested := np.flatnonzero(take(of_step.astype(np.int64), around) == 1)).size:
+            around[nested] = stack.nesting.parent[around[nested]]
+        around = around[of_row]
     span = pieces.span.copy()
-    span[rows] = np.where(open_then >= 0, take(others, open_then), span[rows])
+    span[rows] = np.where(around >= 0, around, span[rows])
     return span
 
 
@@ -197,7 +204,7 @@ def _rest(scope: Scope, gaps: pl.DataFrame, latency: int) -> tuple[_Rows, pl.Ser
 
     Up to a launch latency after the begin of the call it is that; the rest has another cause.
     """
-    none = pl.Series([None] * gaps.height, dtype=pl.String)
+    none = pl.Series([None], dtype=pl.String).new_from_index(0, gaps.height)
     if scope.on_cpu or not gaps.height:
         nothing = np.zeros(0, dtype=np.int64)
         return _Rows(nothing, nothing, nothing, nothing, nothing), none
@@ -228,6 +235,8 @@ def _rest(scope: Scope, gaps: pl.DataFrame, latency: int) -> tuple[_Rows, pl.Ser
 
 def _named_sources(scope: Scope, gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.Series:
     """`kernel (stream 20)`, with the device if it is another one; null for gaps without a dependency."""
+    if not waits.height:
+        return pl.Series([None], dtype=pl.String).new_from_index(0, gaps.height)
     wanted = waits.select(pl.col("source").alias("activity_id")).unique()
     # Names as text only of what was waited for: those of all kernels would take more than all else.
     sources = scope.trace.device.join(wanted, on="activity_id", how="semi").select(
@@ -251,7 +260,7 @@ def _at_spans(owners: Attribution, rows: _Rows, main: Int64Array, causes: SpanCa
     stack = owners.model.stack
     distinct, back = distinct_rows(rows.span, stack.size)
     places = owners.model.places(distinct)
-    op = take(stack.nesting.nearest_ancestor(stack.of_kind("op")), rows.span)
+    op = take(stack.operator, rows.span)
     frame = _frames(owners, rows, rows.span, main, causes)
     return _Places(places.layer[back], op, places.phase[back], frame)
 
@@ -260,27 +269,32 @@ def _at_activities(
     scope: Scope, owners: Attribution, gaps: pl.DataFrame, rows: _Rows, main: Int64Array, causes: SpanCauses
 ) -> _Places:
     """Layer, operator and phase of the activities that end the gaps, and the frame around their launches."""
-    ended = gaps["ended_by"].gather(rows.gap)
-    chosen = pl.DataFrame({"activity_id": ended})
-    activities = owners.activities.select("activity_id", "layer_id", "phase")
-    anchors = scope.overlapping.select("activity_id", "op_id", "launch_id")
-    joined = chosen.join(anchors, on="activity_id", how="left", maintain_order="left").join(
-        activities, on="activity_id", how="left", maintain_order="left"
+    ended = or_none(gaps["ended_by"])[rows.gap]
+    touching, own = (
+        take(_row_of(of["activity_id"], ended), ended) for of in (scope.overlapping, owners.activities)
     )
-    op = joined["op_id"].fill_null(-1).to_numpy()
-    launch = joined["launch_id"].fill_null(-1).to_numpy()
+    op, launch = (take(or_none(scope.overlapping[name]), touching) for name in ("op_id", "launch_id"))
     anchor = np.where(launch >= 0, launch, op)
     distinct, back = distinct_rows(anchor, owners.model.stack.size)
     places = owners.model.places(distinct)
-    attributed = joined["phase"].is_not_null().to_numpy()
-    phase = joined["phase"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
-    layer = joined["layer_id"].fill_null(-1).to_numpy()
+    attributed = own >= 0
+    phase = take(or_none(owners.activities["phase"].to_physical()), own)
+    layer = take(or_none(owners.activities["layer_id"]), own)
     return _Places(
         np.where(attributed, layer, places.layer[back]),
         op,
         np.where(attributed, phase, places.phase[back]),
         _frames(owners, rows, anchor, main, causes),
     )
+
+
+def _row_of(ids: pl.Series, wanted: Int64Array) -> Int64Array:
+    """The row of each id up to the greatest one that is wanted; −1 for none."""
+    rows = np.full(int(wanted.max(initial=-1)) + 1, -1, dtype=np.int64)
+    numbers = ids.to_numpy()
+    there = np.flatnonzero(numbers < rows.size)
+    rows[numbers[there]] = there
+    return rows
 
 
 def _frames(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -41,8 +40,7 @@ _C = CAUSE_NUMBER
 _UNMARKED = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SpanCauses:
+class SpanCauses(msgspec.Struct, frozen=True, eq=False):
     """`cause` of every span, as a number into CAUSES; `frame` is the span that shows the user's frame around it, or −1,
     and `names` has that frame; `outside` the cause outside all spans.
     """

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -90,8 +89,7 @@ def _sum_or_null(column: str, wanted: pl.Expr | None = None) -> pl.Expr:
 # Host time by layer: each moment of a thread belongs to the innermost call that is open.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HostTimes:
+class HostTimes(msgspec.Struct, frozen=True, eq=False):
     """Per layer: `calls`, their `total` time in ns, the start of the `first`, and whether the layer `has_spans`."""
 
     calls: Int64Array

@@ -9,8 +9,7 @@ of a layer; an activity in no layer ends it as well. What belongs to which layer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -37,8 +36,7 @@ _BAR: Schema = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LayerTracks:
+class LayerTracks(msgspec.Struct, frozen=True, eq=False):
     """`host` has one row per bar: `process_id`, `thread_id`, `phase`, `layer_id`, `start`, `duration`, `work_ns`,
     `depth` (bars around it in its track, which is a thread and a phase). `device` has `device_id`, `stream_id` for
     the thread, and its track is the stream.

@@ -177,7 +177,11 @@ def _with_layers(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     at = rows["layer_id"]
     none = pl.when(pl.col("layer_id").is_null()).then(pl.lit(UNATTRIBUTED))
     return rows.with_columns(
-        layers["path"].gather(at).alias("layer"), types.gather(at).alias("type")
+        # Encoded, they are grouped by number.
+        *(
+            column.cast(pl.Categorical).gather(at).alias(name)
+            for name, column in (("layer", layers["path"]), ("type", types))
+        )
     ).with_columns(pl.coalesce(name, none) for name in ("layer", "type"))
 
 

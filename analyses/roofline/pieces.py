@@ -115,7 +115,7 @@ def _of_ranges(scope: Scope) -> pl.DataFrame:
     model = attribution(scope).model
     launch = ranges["launch_id"].to_numpy()
     places = model.places(launch)
-    operator = take(model.stack.nesting.nearest_ancestor(model.stack.of_kind("op")), launch)
+    operator = take(model.stack.operator, launch)
     kinds = pl.Series(["kernel"] * ranges.height, dtype=pl.String)
     rows = ranges.with_columns(
         pl.Series("op_id", operator).replace(-1, None),
@@ -166,7 +166,7 @@ def _in_pieces(rows: pl.DataFrame, *, timed: bool) -> pl.DataFrame:
     rows = rows.with_columns(
         pl.int_range(pl.len(), dtype=pl.Int64).alias("row"),
         *(
-            (pl.col(model).is_not_null() & ~pl.col(counter).is_not_null().all().over("owner")).alias(name)
+            (pl.col(model).is_not_null() & ~_measured(rows[counter])).alias(name)
             for name, model, counter in (
                 ("flops_by_model", "model_flops", "flops"),
                 ("bytes_by_model", "model_bytes", "dram_bytes"),
@@ -182,6 +182,12 @@ def _in_pieces(rows: pl.DataFrame, *, timed: bool) -> pl.DataFrame:
     figures = rows[order[begins]].with_columns(whole).select("row", *_figures(timed=timed))
     found = rows.select(*_PLACE, "row").join(figures, on="row", how="left", maintain_order="left").drop("row")
     return found if timed else found.with_columns(pl.lit(None, pl.Int64).alias("duration"))
+
+
+def _measured(counter: pl.Series) -> pl.Expr:
+    """Whether all kernels of an operator were measured."""
+    some = counter.null_count() < counter.len()
+    return pl.col(counter.name).is_not_null().all().over("owner") if some else pl.lit(value=False)
 
 
 _COUNTED: Final = ("flops", "dram_bytes", "l2_bytes", "l1_bytes")

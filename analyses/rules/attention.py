@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -24,8 +24,7 @@ _PRODUCT: Final = r"^aten::(bmm|baddbmm)$"
 _ANY_PRODUCT: Final = r"^aten::(bmm|baddbmm|mm|addmm)$"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Attention:
+class _Attention(msgspec.Struct, frozen=True, eq=False):
     """Attention that no fused kernel computes. Written by hand: softmax calls and batched products outside of
     `scaled_dot_product_attention`, and the time of the softmax, backward too. `math`: calls (span ids) of
     `scaled_dot_product_attention` that run as separate operators, with the time of each but for its products, backward too.

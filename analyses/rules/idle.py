@@ -23,7 +23,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import BUFFER_LAYER
 from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share
-from tracekit.groups import groups
+from tracekit.groups import groups, or_none
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace
 
@@ -98,16 +98,15 @@ def _split(scope: Scope) -> str:
 
 
 def _mean_queue(trace: Trace, activities: pl.DataFrame) -> float | None:
-    calls = trace.host.select(pl.col("span_id").alias("launch_id"), pl.col("start").alias("call_start"))
-    rows = activities.join(calls, on="launch_id", how="inner")
-    if rows.height < 2:
-        return None
-    first, last = (
-        rows.select(pl.min_horizontal(pl.col("call_start").min(), pl.col("start").min())).item(),
-        rows["start"].max(),
+    launch = or_none(activities["launch_id"])
+    called, start = (
+        trace.host["start"].to_numpy()[launch[launch >= 0]],
+        activities["start"].to_numpy()[launch >= 0],
     )
-    span = int(str(last)) - int(first)
-    waiting = int((rows["start"] - rows["call_start"]).clip(lower_bound=0).sum())
+    if start.size < 2:
+        return None
+    span = int(start.max()) - min(int(called.min()), int(start.min()))
+    waiting = int(np.maximum(start - called, 0).sum())
     return waiting / span if span > 0 else None
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -42,8 +42,7 @@ _COVERED_CAUSES: Final = ("synchronisation", "data_loading", "allocation", "comp
 `compilation_in_steps`."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Caused:
+class _Caused(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The pieces of idle time of a scope with what `caused_idle` says of them, and some of their columns as arrays."""
 
     pieces: pl.DataFrame
@@ -83,8 +82,7 @@ class _Caused:
         return {"layer": (layers, paths), **{by: text_codes(self.pieces[by]) for by in ("frame", "operator")}}
 
 
-@dataclass(frozen=True, eq=False)
-class CausedIdle:
+class CausedIdle(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The idle time in ns that some causes have on the device where they cause the most, and where it comes from: the
     frame of the user's code, the layer and the operator with at least half of it; None if there is none.
     """

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -56,8 +57,7 @@ _BEST_MULTIPLE: Final = 64
 _NAMED_SIZES: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
+class _Product(msgspec.Struct, frozen=True, dict=True):
     """A matrix product of certain sizes and a type, over all of its calls in the scope."""
 
     operator: str
@@ -70,33 +70,32 @@ class _Product:
     k: int
     n: int
 
-    @property
+    @cached_property
     def odd(self) -> frozenset[int]:
         """The sizes that are no multiples of 16 bytes; a size of 1 is a vector, not an odd matrix."""
         return frozenset(
             size for size in (self.m, self.k, self.n) if size % _MULTIPLE[self.kind] and size > 1
         )
 
-    @property
+    @cached_property
     def flops(self) -> int:
         """Of one call."""
         return matmul_flops(self.m, self.k, self.n, batch=self.batch)
 
-    @property
+    @cached_property
     def intensity(self) -> float:
         """Operations for each byte of the factors and the result."""
         itemsize = 16 // _MULTIPLE[self.kind]
         elements = self.m * self.k + self.k * self.n + self.m * self.n
         return self.flops / max(self.batch * elements * itemsize, 1)
 
-    @property
+    @cached_property
     def tflops(self) -> float:
         """The rate that its calls reach, in 10¹² operations a second."""
         return self.flops * self.calls / self.ns / 1e3
 
 
-@dataclass(frozen=True, slots=True)
-class _Slow:
+class _Slow(msgspec.Struct, frozen=True):
     """A product with odd sizes, the rate that it could reach, and the sizes at fault."""
 
     product: _Product

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -54,8 +54,7 @@ DENSER: Final = 1.5
 """What is less than this many times as dense as on average has no place of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True):
     """What to change, in one text for each kind of program.
 
     A line of a text that begins with traits in brackets (`analyses.traits`) is only for runs that have all of them; `!`
@@ -72,8 +71,7 @@ class Advice:
     """The flags of `tracekit capture` that make this change."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why a rule fires."""
 
     title: str
@@ -89,8 +87,7 @@ class Evidence:
     """Where a timeline shows it, the worst first (`longest`); empty if it has no place in time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """How the result of an analysis becomes a finding."""
 
     id: str
@@ -101,11 +98,11 @@ class Rule:
     advice: Advice
     runs: Literal["device", "processor", "any"] = "any"
     """Whether it looks at runs with a device, without one, or both."""
-    answers: frozenset[Bound] = field(default_factory=frozenset)
+    answers: frozenset[Bound] = msgspec.field(default_factory=frozenset)
     """The bounds of a verdict that it explains."""
     restates: bool = False
     """It says how much time is lost or where, but not why, so a verdict that names the loss does not repeat it."""
-    explains: frozenset[str] = field(default_factory=frozenset)
+    explains: frozenset[str] = msgspec.field(default_factory=frozenset)
     """Rules that a verdict leaves out if this one explains nearly all of their time."""
     about_run: bool = True
     """False if it is about the recording; a verdict then does not give its advice."""

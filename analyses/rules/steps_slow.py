@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -97,8 +97,7 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Cause:
+class _Cause(msgspec.Struct, frozen=True):
     """Why steps are slow, as a noun; the place as a clause; whether it is sure that they could be faster."""
 
     reason: str

@@ -13,9 +13,9 @@ If several names qualify, the one that covers the most work is the step; among e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -35,8 +35,7 @@ _NEVER: Final = -(1 << 63)
 _FAMILY: Final = ("process_id", "thread_id", "family")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class InferredSteps:
+class InferredSteps(msgspec.Struct, frozen=True, eq=False):
     """Inferred steps: their `source` (the name of a range, with # for runs of digits if these differ), the `label` that
     says so, and their `spans` (`name`, `start`, `duration` in ns). `periods`: each ends at the start of the next.
     """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -48,8 +48,7 @@ def _markers(*phases: str) -> tuple[str, ...]:
     return tuple(pattern for pattern, phase, layer in PHASE_MARKERS if phase in phases and layer != "<loss>")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LaunchSequence:
+class LaunchSequence(msgspec.Struct, frozen=True, eq=False):
     """One row per launch call that put kernels on the device, in the order of the calls.
 
     `symbols` number the launches by what they launch, `at` is the start of the call in ns, `thread` its thread (−1 where it

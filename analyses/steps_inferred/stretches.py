@@ -6,9 +6,9 @@ another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from tracekit.analyses.steps_inferred.sequence import FEW, LaunchSequence
@@ -33,8 +33,7 @@ _NARROW: Final = 4
 """Marks less than one part in so many of the distance between steps apart are one mark."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stretches:
+class Stretches(msgspec.Struct, frozen=True, eq=False):
     """Stretches of about `length` launches, each from `begin` to before `end`; `shared` is the number of launches in them
     that the typical one has as well. `whole`: from the first to the last of them there is nothing else.
     """

@@ -57,7 +57,9 @@ def random_program(seed: int, streams: int = 2) -> list[Command]:
             if kind == "wait" and streams > 1:
                 other = rng.choice([one for one in lanes if one != lane])
                 commands.append(Command("wait", stream=lane, other=other))
-                commands.append(Command("launch", 2 * rng.randint(1, 30) * 1000, lane, name=rng.choice(KERNELS)))
+                commands.append(
+                    Command("launch", 2 * rng.randint(1, 30) * 1000, lane, name=rng.choice(KERNELS))
+                )
             elif kind in ("launch", "work", "sync", "turn"):
                 ns = 2 * rng.randint(1, 40) * 1000
                 commands.append(Command(kind, ns, lane, name=rng.choice(KERNELS)))
@@ -77,7 +79,7 @@ class Run:
         return self.end - self.steps[0]
 
 
-def simulate(program: list[Command], speeds: Speeds = Speeds()) -> Run:  # noqa: B008
+def simulate(program: list[Command], speeds: Speeds = Speeds()) -> Run:
     """Run a program."""
     state = _State(speeds)
     for number, command in enumerate(program):
@@ -122,7 +124,9 @@ class _State:
     def wait(self, command: Command, number: int) -> None:
         start = self.clock
         self._host("cuda_runtime", "cudaEventRecord", start, self.code(1000), 100_000 + number)
-        self._host("cuda_runtime", "cudaStreamWaitEvent", start + self.code(1000), self.code(1000), 200_000 + number)
+        self._host(
+            "cuda_runtime", "cudaStreamWaitEvent", start + self.code(1000), self.code(1000), 200_000 + number
+        )
         self.clock += self.code(2000)
         args = {"device": 0, "stream": command.stream, "correlation": 200_000 + number}
         args |= {"wait_on_stream": command.other, "wait_on_cuda_event_record_corr_id": 100_000 + number}
@@ -158,14 +162,23 @@ class _State:
         return Run(self.events, self.steps, max([self.clock, *self.free.values()]))
 
     def _host(
-        self, cat: str, name: str, start: int, ns: int, correlation: int | None = None, *, sequence: int | None = None
+        self,
+        cat: str,
+        name: str,
+        start: int,
+        ns: int,
+        correlation: int | None = None,
+        *,
+        sequence: int | None = None,
     ) -> None:
         args: dict[str, Any] = {} if correlation is None else {"correlation": correlation}
         if sequence is not None:
             args |= {"Sequence number": sequence, "Fwd thread id": 1}
         self._event(cat, name, 100, self.thread, start, ns, args)
 
-    def _event(self, cat: str, name: str, pid: int, tid: int, start: int, ns: int, args: dict[str, Any]) -> None:
+    def _event(
+        self, cat: str, name: str, pid: int, tid: int, start: int, ns: int, args: dict[str, Any]
+    ) -> None:
         event = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "args": args}
         self.events.append(event | {"ts": start / 1000, "dur": ns / 1000})
 
@@ -179,4 +192,6 @@ def write(run: Run, path: Path, *, without: tuple[str, ...] = ()) -> Path:
 
 def halved(program: list[Command], name: str) -> list[Command]:
     """The program with kernels of a name half as long."""
-    return [replace(one, ns=one.ns // 2) if one.name == name and one.what == "launch" else one for one in program]
+    return [
+        replace(one, ns=one.ns // 2) if one.name == name and one.what == "launch" else one for one in program
+    ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from graph.programs import KERNELS, Speeds, random_program, simulate, write
 
@@ -19,7 +18,9 @@ SEEDS = range(25)
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("streams", [1, 2])
-def test_a_prediction_is_what_the_program_does_when_it_runs_again(seed: int, streams: int, tmp_path: Path) -> None:
+def test_a_prediction_is_what_the_program_does_when_it_runs_again(
+    seed: int, streams: int, tmp_path: Path
+) -> None:
     program = random_program(seed, streams)
     run = simulate(program)
     scope = select(tracekit.read(write(run, tmp_path / "t.json")))
@@ -32,7 +33,10 @@ def test_a_prediction_is_what_the_program_does_when_it_runs_again(seed: int, str
         if any(one.name == name and one.what == "launch" for one in program):
             for factor in (0.0, 0.5, 2.0):
                 again = simulate(program, Speeds({name: factor}))
-                assert what_if(scope, [Scale(f"kernel:{name}", factor)]).after_ns == again.window, (name, factor)
+                assert what_if(scope, [Scale(f"kernel:{name}", factor)]).after_ns == again.window, (
+                    name,
+                    factor,
+                )
     again = simulate(program, Speeds(host=0.5))
     assert what_if(scope, [FasterHost(2)]).after_ns == again.window
     again = simulate(program, Speeds(waits=False))

@@ -69,7 +69,7 @@ class Cells:
 def cells_as_arrays(rows: pl.DataFrame, base: Pool, new: Pool) -> Cells:
     """The cells of `matching.cells_of`."""
     columns = (*TEXTS, "node")
-    ordered = rows.sort("ns", descending=True)
+    ordered = rows.sort("ns", descending=True, maintain_order=True)
     firsts = [
         ordered.filter(pl.col("new") == side)
         .unique("cell", keep="first", maintain_order=True)

@@ -130,15 +130,15 @@ def calls_of_host(rows: pl.DataFrame, nodes: Nodes, base: Side, new: Side) -> pl
         "delta_ns",
     )
     return made.select(columns).sort(
-        (pl.col("new_calls") - pl.col("base_calls")).abs(), "name", "operator", "layer",
-        descending=[True, False, False, False],
+        (pl.col("new_calls") - pl.col("base_calls")).abs(), "category", "name", "operator", "layer",
+        descending=[True, False, False, False, False],
     )  # fmt: skip
 
 
 def shares_matched(rows: pl.DataFrame, base: Side, new: Side) -> pl.DataFrame:
     """The frame `Diff.matched` from rows with `how` they were matched."""
     work = rows.filter(pl.col("kind") != "idle")
-    made = work.group_by("how").agg(
+    made = work.group_by("how", maintain_order=True).agg(
         (pl.col("ns").filter(pl.col("new") == at).sum() / side.denominator).alias(f"{name}_ns")
         for (name, at), side in zip(_SIDES, (base, new), strict=True)
     )

@@ -86,13 +86,18 @@ def cells_of(rows: pl.DataFrame, comparable: Comparable) -> pl.DataFrame:
             groups = groups.filter(pl.col("node").is_not_null() | elsewhere)
         elif level and "operator" in keys:  # without an operator nothing tells what was called
             groups = groups.filter(pl.col("operator").is_not_null())
-        made = groups.group_by(keys).agg("row", (pl.col("new").min() != pl.col("new").max()).alias("both"))
+        made = groups.group_by(keys, maintain_order=True).agg(
+            "row", (pl.col("new").min() != pl.col("new").max()).alias("both")
+        )
         made = made.filter("both").select("row").with_row_index("cell", offset=count)
         count += made.height
         found.append(made.explode("row").select("row", "cell", pl.lit(how).alias("how")))
         keyed = keyed.join(found[-1], on="row", how="anti")
     alone = (
-        keyed.group_by("new", *_LEVELS[0][1]).agg("row").select("row").with_row_index("cell", offset=count)
+        keyed.group_by("new", *_LEVELS[0][1], maintain_order=True)
+        .agg("row")
+        .select("row")
+        .with_row_index("cell", offset=count)
     )
     found.append(alone.explode("row").select("row", "cell", pl.lit("none").alias("how")))
     return rows.with_row_index("row").join(pl.concat(found), on="row").drop("row").cast({"cell": pl.Int64})

@@ -260,7 +260,7 @@ def _parts(run: Run) -> dict[str, float]:
     for one in run.digests:
         label = pl.when(pl.col("kind") == "idle").then("idle " + pl.col("category")).otherwise("category")
         rows = one.values.join(one.leaves.with_columns(label.alias("part")), on="leaf")
-        sums = rows.group_by("part").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0)
+        sums = rows.group_by("part", maintain_order=True).agg(pl.col("ns").sum()).filter(pl.col("ns") > 0)
         share = one.facts.devices * _count(one) * len(run.digests)
         parts.update({str(part): ns / share for part, ns in sums.rows()})
     return dict(parts)

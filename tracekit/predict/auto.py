@@ -16,8 +16,8 @@ from tracekit.errors import InconclusiveError
 from tracekit.predict.conformal import Intervals, intervals_of
 from tracekit.predict.describe import Description
 from tracekit.predict.features import sampled
-from tracekit.predict.members import _MODELS, candidates, fit_members, interpolates
-from tracekit.predict.model import Fitted, Term, model_of
+from tracekit.predict.members import candidates, fit_members, interpolates
+from tracekit.predict.model import MODELS, Fitted, Term, model_of
 from tracekit.predict.questions import questions
 from tracekit.predict.support import FARTHEST, INSIDE, Places, Support, support_of
 from tracekit.predict.table import Floats, Runs
@@ -27,7 +27,7 @@ __all__ = ["AUTO", "Predictor", "fit"]
 AUTO: Final = "auto"
 OUTSIDE: Final = "outside"
 """Weights for kinds of question that the training rows could not ask."""
-_MOST_CONFIGURATIONS: Final = 1500
+_MOST_CONFIGURATIONS: Final = 800
 _LEAST_CONFIGURATIONS: Final = 3
 _SHARPNESS: Final = 4.0
 _CLEARLY: Final = 0.8
@@ -78,7 +78,7 @@ class Predictor:
                 "note": pl.Series(places.note.tolist(), dtype=pl.String),
             }
         )
-        kept = pl.lit(pl.Series(~places.refused))
+        kept = pl.lit(pl.Series(~places.refused & np.isfinite(logarithm)))
         return frame.with_columns(
             *(pl.when(kept).then(pl.col(name)) for name in ("predicted", "low", "high")),
             pl.when(kept).then(pl.col("note")).otherwise(pl.lit("too far outside: ") + pl.col("note")),
@@ -194,7 +194,7 @@ def _fitted(runs: Runs, model: str) -> Predictor:
         _can(runs, model)
     names = candidates(runs, model)
     if not names:
-        why = "; ".join(f"{name}: {model_of(name).lacks(runs)}" for name in _MODELS)
+        why = "; ".join(f"{name}: {model_of(name).lacks(runs)}" for name in MODELS)
         raise InconclusiveError("no model can be fitted to these rows", remedy=why)
     models = fit_members(names, runs)
     asked = _Asked.of(sampled(runs, _MOST_CONFIGURATIONS), models)

@@ -44,7 +44,7 @@ class Evaluation:
 
 
 def evaluate(
-    runs: Runs, split: str = "kfold", group: str = "", models: Sequence[str] = (AUTO,)
+    runs: Runs, split: str = "kfold", group: str | None = None, models: Sequence[str] | None = None
 ) -> Evaluation:
     """Fit each model to one side of each fold and predict the other.
 

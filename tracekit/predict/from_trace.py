@@ -17,7 +17,6 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.parts import DeviceParts, ProcessorParts, loader_ns, run_parts
 from tracekit.analyses.roofline.analysis import device_ceilings
-from tracekit.analyses.roofline.pieces import pieces
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.workload import workload
 from tracekit.errors import InconclusiveError, UsageError
@@ -27,7 +26,7 @@ from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.facts.units import count_of, format_bytes, format_share
 from tracekit.intervals import IntervalSet
 from tracekit.names import clean
-from tracekit.predict.trace_work import Change, gradient_bytes, with_change
+from tracekit.predict.trace_work import Change, gradient_bytes, placed_pieces, with_change
 
 __all__ = ["PARTS", "FromTrace", "predict_from_trace"]
 
@@ -80,7 +79,7 @@ class _Parts:
     ) -> None:
         """One row; parts that take no time, now and then, are left out."""
         if now > 0 or max(times.values()) > 0:
-            self.rows.append((part, now, *(times[case] for case in _CASES), bound, assumption))
+            self.rows.append((part, now, times["predicted"], times["low"], times["high"], bound, assumption))
 
 
 def predict_from_trace(
@@ -108,7 +107,7 @@ def predict_from_trace(
             remedy="give --batch, or the trace of a run on a device",
         )
     change = Change(batch, _new_ceilings(scope, device))
-    work = with_change(_pieces(scope), change, scope)
+    work = with_change(placed_pieces(scope).filter(pl.col("piece_ns") > 0), change, scope)
     parts, notes = _Parts(), [*_notes(scope, change, device)]
     steps = max(scope.steps.height, 1)
     if isinstance(whole, DeviceParts):
@@ -140,19 +139,6 @@ def _told(scope: Scope, parts: _Parts, notes: list[str], work: pl.DataFrame, bas
         float(table[name].sum()) for name in ("now_ns", "predicted_ns", "low_ns", "high_ns")
     )
     return FromTrace(now, step, low, high, table, unmodelled, tuple(notes))
-
-
-def _pieces(scope: Scope) -> pl.DataFrame:
-    """The pieces of work with the phase and the thread blocks of each."""
-    rows = pieces(scope)
-    places = scope.activities.select("activity_id", "blocks").with_columns(
-        attribution(scope).activities["phase"].cast(pl.String)
-    )
-    if scope.on_cpu:
-        rows = rows.hstack(places)
-    else:
-        rows = rows.join(places, left_on="call", right_on="activity_id", how="left", maintain_order="left")
-    return rows.filter(pl.col("piece_ns") > 0)
 
 
 def _new_ceilings(scope: Scope, device: str | None) -> dict[int, Ceilings]:

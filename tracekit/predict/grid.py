@@ -12,6 +12,7 @@ import polars as pl
 
 from tracekit.errors import UsageError, nearest
 from tracekit.predict.describe import CATEGORIES, Description
+from tracekit.predict.support import Support
 from tracekit.predict.table import Runs, runs_from
 
 __all__ = ["grid_of", "settings_of"]
@@ -40,9 +41,13 @@ def settings_of(words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def grid_of(
-    settings: Mapping[str, Sequence[str]], description: Description, known: Mapping[str, str]
+    settings: Mapping[str, Sequence[str]],
+    description: Description,
+    known: Mapping[str, str],
+    support: Support,
 ) -> Runs:
-    """Every combination of the settings, by roles or columns; what is not set is as `known`, by columns.
+    """Every combination of the settings, by roles or columns; what is not set is as `known`, by columns, and empty if not all measured
+    runs had it.
 
     Raises UsageError for a setting that the model has no column for, one that is missing, or too many combinations.
     """
@@ -59,13 +64,14 @@ def grid_of(
             for value in values:
                 _number(value, name)
         chosen[column] = list(values)
-    lacking = [role for role, column in names.items() if column not in chosen and column not in known]
+    unset = {role: column for role, column in names.items() if column not in chosen and column not in known}
+    lacking = [role for role in unset if role in support.numbers or role in support.names]
     if lacking:
         raise UsageError(
             f"the runs that were measured differ in {', '.join(lacking)}",
             remedy=f"set it too: --set {lacking[0]}=…",
         )
-    grid = {**{column: [known[column]] for column in columns if column in known}, **chosen}
+    grid = {**{column: [known.get(column, "")] for column in columns}, **chosen}
     if (count := prod(map(len, grid.values()))) > _MOST:
         raise UsageError(f"these are {count:,} combinations", remedy=f"set at most {_MOST:,}")
     rows = pl.DataFrame(list(product(*grid.values())), dict.fromkeys(grid, pl.String), orient="row")

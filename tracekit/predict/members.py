@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +22,6 @@ _FADES: Final = 3.0
 _MOST_CORRECTED: Final = 0.7
 _TREES: Final = 120
 _DEPTH: Final = 3
-_MODELS: Final = tuple(name for name in MODELS if find_spec(f"tracekit.predict.models.{name}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class Corrected:
 
 def candidates(runs: Runs, wanted: str = "auto") -> list[str]:
     """The members that can be fitted to these rows; `wanted`: one model, or `auto` for all."""
-    names = [name for name in _MODELS if model_of(name).lacks(runs) is None] if wanted == "auto" else [wanted]
+    names = [name for name in MODELS if model_of(name).lacks(runs) is None] if wanted == "auto" else [wanted]
     if wanted == "auto" and "boosting" in names:
         names += [f"{name}{CORRECTED}" for name in names if name != "boosting"]
     return names
@@ -83,7 +81,7 @@ def fit_members(
     bases = {name.removesuffix(CORRECTED) for name in names}
     fitted = {
         name: _fit(name, runs, like or {})
-        for name in _MODELS
+        for name in MODELS
         if name in bases and model_of(name).lacks(runs) is None
     }
     for name in names:

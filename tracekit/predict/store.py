@@ -60,7 +60,7 @@ def load(path: Path) -> Predictor:
     if len(raw) > _MOST_BYTES:
         raise UnreadableTraceError("the file is larger than 64 MiB", path=path, remedy="fit the model again")
     try:
-        said = json.loads(raw.decode("utf-8"), parse_constant=_no_number)
+        said = json.loads(raw.decode("utf-8"), parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise UnreadableTraceError("it is no JSON", path=path, remedy=_AGAIN) from error
     return restored(said, path)
@@ -128,6 +128,12 @@ def _number(value: object) -> float:
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError("a number is none")
     return float(value)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text[:20]} is too large")
+    return value
 
 
 def _no_number(word: str) -> float:

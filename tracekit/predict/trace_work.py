@@ -10,16 +10,18 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.attribution import attribution
 from tracekit.analyses.call_sizes import elements_in
 from tracekit.analyses.flops import json_list
 from tracekit.analyses.roofline.analysis import device_ceilings
 from tracekit.analyses.roofline.levels import under_roofs
+from tracekit.analyses.roofline.pieces import pieces
 from tracekit.analyses.scope import Scope
 from tracekit.facts.ceilings import Ceilings
 from tracekit.facts.collectives import ELEMENT_BYTES
 from tracekit.facts.stack_names import ACCUMULATE_NODE
 
-__all__ = ["Change", "gradient_bytes", "with_change"]
+__all__ = ["Change", "gradient_bytes", "placed_pieces", "with_change"]
 
 _WEIGHTS: Final = {
     r"conv\w*_backward": (2,),
@@ -51,6 +53,17 @@ class Change:
 
     batch: float
     ceilings: Mapping[int, Ceilings]
+
+
+def placed_pieces(scope: Scope) -> pl.DataFrame:
+    """The pieces of work (`analyses.roofline.pieces`) with the `phase` and the thread `blocks` of each."""
+    rows = pieces(scope)
+    places = scope.activities.select("activity_id", "blocks").with_columns(
+        attribution(scope).activities["phase"].cast(pl.String)
+    )
+    if scope.on_cpu:
+        return rows.hstack(places)
+    return rows.join(places, left_on="call", right_on="activity_id", how="left", maintain_order="left")
 
 
 def with_change(work: pl.DataFrame, change: Change, scope: Scope) -> pl.DataFrame:

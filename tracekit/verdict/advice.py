@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import polars as pl
 
 from tracekit.analyses.result import Result
@@ -160,8 +160,7 @@ EXPLAINED: Final = 0.8
 """A rule explains another's finding if its own has this part of the time at stake, or more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owned:
+class Owned(msgspec.Struct, frozen=True):
     """A finding, and the section that it stands in."""
 
     finding: Finding

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import polars as pl
 
 from tracekit.analyses.idle.host_code import HOST_CODE, formats_text, sampled_most
@@ -72,8 +72,7 @@ def main_cause(results: Mapping[str, Result], device_id: int, basis: int, *, fra
     return f", including {format_share(ns / basis)} {what}"
 
 
-@dataclass(frozen=True, slots=True)
-class HostCode:
+class HostCode(msgspec.Struct, frozen=True):
     """The host's main cause of idle time, if it is code: its name, its time in ns, and ` in FRAME`, or empty if no place has most of it."""
 
     words: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from tracekit.analyses.parts import DeviceParts
 from tracekit.analyses.result import Result
@@ -41,8 +42,7 @@ BESIDE_SHARE: Final = 0.1
 Tables = Mapping[str, Result]
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(msgspec.Struct, frozen=True):
     """A loss of time in ns: its label among the costs, and its clause in the headline.
 
     The clause has `{share}` where the share of the basis stands. None: the headline names the loss already.

@@ -92,7 +92,7 @@ def _busiest(traces: Sequence[Trace]) -> set[int]:
 
 def _health_of(trace: Trace, *, summed: bool) -> dict[str, Any]:
     """The defects, and if it is to be `summed` whether the figures add up; else an empty list of laws."""
-    from dataclasses import asdict
+    from msgspec.structs import asdict
 
     from tracekit.analyses.parts import conservation
     from tracekit.names import clean_frame

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.options import with_flags
+from tracekit.cli.options import Reading, with_flags
 from tracekit.cli.plain import PlainCommand
 from tracekit.errors import MissingDependencyError, UsageError
 from tracekit.facts.distribution import how_to_install
@@ -113,6 +113,10 @@ def run(
             "--set", metavar="NAME=VALUE,…", help="Predict every combination of these values; repeatable."
         ),
     ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN", help="What is not set is as in this captured run."),
+    ] = None,
     price: Annotated[
         float | None,
         typer.Option(
@@ -133,7 +137,7 @@ def run(
 
     keep_inputs([model, *([table] if table else [])])
     fitted = load(model)
-    asked = _asked(fitted, table, settings or [])
+    asked = _asked(fitted, table, settings or [], {} if like is None else _row_of(like))
     chosen = formats.choose_format(Can.REPORT, format_, output, command="predict run", several=True)
     answers = fitted.predict(asked)
     if Can.FILES in chosen.can:
@@ -145,14 +149,26 @@ def run(
     out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format)
 
 
-def _asked(fitted: Predictor, table: Path | None, settings: Sequence[str]) -> Runs:
+def _row_of(run: Path) -> dict[str, str]:
+    """What `tracekit dataset` tells of a captured run, by column."""
+    from tracekit.cli.sources import local, read_one
+    from tracekit.predict.dataset import dataset
+
+    made = dataset([local(run)], lambda path: read_one(path, None, Reading()))
+    if made.table.height > 1:
+        raise UsageError(f"it holds {made.table.height} runs", path=run, remedy="name one of them")
+    row = made.table.row(0, named=True)
+    return {name: str(value) for name, value in row.items() if value is not None}
+
+
+def _asked(fitted: Predictor, table: Path | None, settings: Sequence[str], like: Mapping[str, str]) -> Runs:
     """The rows to predict. Raises UsageError unless they are given in one way."""
     from tracekit.predict import grid_of, read_runs, settings_of
 
-    if (table is None) == (not settings):
+    if (table is None) == (not settings and not like):
         raise UsageError("predict run needs rows", remedy="give --table FILE or --set NAME=VALUE")
     if table is None:
-        return grid_of(settings_of(settings), fitted.description, fitted.known())
+        return grid_of(settings_of(settings), fitted.description, {**fitted.known(), **like}, fitted.support)
     asked = read_runs(table, fitted.description, measured=False)
     _say_left_out(asked)
     return asked
@@ -222,7 +238,7 @@ def trace(
     figure_format: flags.FigureFormat = "svg",
     *,
     selection: flags.Selection,
-    reading: flags.Reading,
+    reading: Reading,
 ) -> None:
     """Predict a step of a traced run with another batch, on more devices or on another device.
 

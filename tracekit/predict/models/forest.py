@@ -128,7 +128,10 @@ def forest_of(state: Mapping[str, Any], width: int) -> Forest:
     depth, start = state["depth"], float(state["start"])
     size = numbers["value"].size
     itself = np.arange(size)
-    arrays = (*numbers.values(), *(places[name] for name in ("feature", "left", "right")))
+    arrays: list[npt.NDArray[Any]] = [
+        *numbers.values(),
+        *(places[name] for name in ("feature", "left", "right")),
+    ]
     sound = (
         state["width"] == width
         and isinstance(depth, int)

@@ -81,10 +81,15 @@ class Regression:
 
     def predict(self, runs: Runs) -> Floats:
         """The times of these rows; at least and at most a hundredth and a hundred times those that it was fitted to."""
-        sums = _products(matrix(runs, self.names), self.powers, self.variant.logarithms) @ self.weights
+        given = matrix(runs, self.names)
+        with np.errstate(
+            divide="ignore", invalid="ignore", over="ignore"
+        ):  # a column that must be above 0 is not
+            sums = _products(given, self.powers, self.variant.logarithms) @ self.weights
         if self.variant.logarithms:
             sums = np.exp(np.clip(sums, -700, 700))
-        return np.clip(sums, self.lowest / _BEYOND, self.highest * _BEYOND)
+        found: Floats = np.clip(np.nan_to_num(sums), self.lowest / _BEYOND, self.highest * _BEYOND)
+        return found
 
     def parts(self, runs: Runs) -> Mapping[str, Floats]:
         """Nothing: a term of a regression is no part of the time."""
@@ -151,7 +156,7 @@ class Lattuada:
             raise ValueError("a regression is selected in no known way")
         powers = np.asarray(state["powers"], dtype=np.int64)
         weights = np.asarray(state["weights"], dtype=np.float64)
-        if powers.shape != (weights.size, len(names)) or not np.isfinite(weights).all():
+        if powers.shape != (weights.size, len(names)) or weights.size > _MOST_CANDIDATES:
             raise ValueError("a regression's terms and weights do not fit together")
         if np.abs(powers).max(initial=0) > max(variant.degree for variant in _VARIANTS):
             raise ValueError("a regression has a power that no degree allows")

@@ -13,9 +13,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from tracekit.errors import UsageError
+from tracekit.predict.describe import NUMBERS
 from tracekit.predict.model import Term
 from tracekit.predict.models.structural_fit import choose, fit, measured_of
-from tracekit.predict.models.structural_law import GROUPS, PARAMETERS, Form, Law, jobs_of
+from tracekit.predict.models.structural_law import GROUPS, PARAMETERS, Form, Jobs, Law, jobs_of
 from tracekit.predict.table import Floats, Runs
 
 __all__ = ["MODEL", "Structural", "StructuralFit"]
@@ -46,12 +48,12 @@ class StructuralFit:
 
     def predict(self, runs: Runs) -> Floats:
         """The times of these rows, in the target's unit."""
-        jobs = jobs_of(runs)
+        jobs = self._jobs(runs)
         return self.law.times(self.logs, jobs, self.law.places(jobs)) / self.seconds
 
     def parts(self, runs: Runs) -> Mapping[str, Floats]:
         """What these times consist of; loading counts as far as computing does not hide it."""
-        jobs = jobs_of(runs)
+        jobs = self._jobs(runs)
         found = self.law.parts(self.logs, jobs, self.law.places(jobs))
         return {name: values / self.seconds for name, values in found.items()}
 
@@ -65,10 +67,19 @@ class StructuralFit:
         ]
         levels = [(group, level) for group, found in self.law.levels.items() for level in found]
         factors = [
-            Term(f"{group} {level}", float(value), "×", GROUPS[group])
+            Term(f"{group}, {GROUPS[group][0]} {level}", float(value), "×", GROUPS[group][1])
             for (group, level), value in zip(levels, values[len(known) :], strict=True)
         ]
         return [*terms, *sorted(factors, key=lambda term: -abs(log(term.value)))]
+
+    def _jobs(self, runs: Runs) -> Jobs:
+        """The rows as arrays. Raises UsageError for a role without which there is no answer."""
+        for role in sorted(self.law.needs - runs.roles):
+            raise UsageError(
+                f"the model needs {role} ({NUMBERS[role]}) of every row",
+                remedy="add the column, or fit a model without it",
+            )
+        return jobs_of(runs)
 
     def state(self) -> dict[str, Any]:
         """The law and its parameters, as JSON."""

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.errors import MissingDependencyError
 from tracekit.predict.models.structural_law import GROUPS, Form, Jobs, Law, jobs_of
 from tracekit.predict.table import Floats, Runs
 
@@ -28,8 +29,10 @@ _SPREAD: Final = {
     "overlap": 0.7,
 }
 """How far, in natural logarithms, a parameter may lie from its first guess before the data has to say so; the others `_FAR`."""
-_FACTORS: Final = {"device": 0.25, "step": 0.25, "machine": 0.4, "start": 1.0, "network": 2.0}
-"""The same for the factors of a group."""
+_FACTORS: Final = {"computing": 0.25, "steps": 0.25, "loading": 0.4, "starting": 1.0, "networks": 2.0}
+"""The same for factors."""
+_ANY: Final = 2.0
+"""The same for the factors of devices whose peaks are not known."""
 _STARTS: Final = 4
 _EVALUATIONS: Final = 150
 _MOST_FITTED: Final = 1500
@@ -79,8 +82,13 @@ def choose(measured: Measured) -> Form:
 
 def fit(measured: Measured, form: Form, most: int = _MOST_FITTED) -> tuple[Law, Floats]:
     """The law of this form with its parameters, as logarithms."""
-    from scipy.optimize import least_squares  # noqa: PLC0415 - an extra
-
+    try:
+        from scipy.optimize import least_squares  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise MissingDependencyError(
+            "the structural model needs SciPy to be fitted",
+            remedy='install it with: pip install "tracekit[predict]"',
+        ) from None
     measured = _thinned(measured, most)
     law, guess, spread = _start(measured, form)
     places = law.places(measured.jobs)
@@ -188,14 +196,9 @@ def _start(measured: Measured, form: Form) -> tuple[Law, Floats, Floats]:
         "scatter": 0.02 * sample,
         "overlap": 8.0,
     }
-    dropped = _untold(jobs, form)
+    dropped = _untold(jobs)
     names = tuple(name for name in guesses if name not in dropped)
-    levels = {group: tuple(sorted(set(map(str, jobs.levels[group])) - {""})) for group in GROUPS}
-    levels = {group: found if len(found) > 1 else () for group, found in levels.items()}
-    if "load" in dropped:
-        levels["machine"] = ()
-    if "start" in dropped:
-        levels["start"] = ()
+    levels = _levels(jobs, dropped)
     law = Law(
         form,
         names,
@@ -206,12 +209,23 @@ def _start(measured: Measured, form: Form) -> tuple[Law, Floats, Floats]:
         samples=float(np.exp(np.mean(np.log(samples)))),
         slack=float(np.exp(np.abs(np.log(samples) - np.mean(np.log(samples))).max())),
     )
-    factors = [_FACTORS[group] for group, found in levels.items() for _ in found]
+    spreads = _FACTORS if np.isfinite(jobs.gflops).all() else {**_FACTORS, "computing": _ANY, "steps": _ANY}
+    factors = [spreads[group] for group, found in levels.items() for _ in found]
     guess = np.concatenate([np.log([guesses[name] for name in names]), np.zeros(len(factors))])
     return law, guess, np.array([*(_SPREAD.get(name, _FAR) for name in names), *factors])
 
 
-def _untold(jobs: Jobs, form: Form) -> set[str]:
+def _levels(jobs: Jobs, dropped: set[str]) -> dict[str, tuple[str, ...]]:
+    """By factor, the names that have one: where there are several, and what it acts on is told."""
+    acts_on = {"loading": "load", "starting": "start"}
+    found = {}
+    for group, (kind, _) in GROUPS.items():
+        names = tuple(sorted(set(map(str, jobs.levels[kind])) - {""}))
+        found[group] = names if len(names) > 1 and acts_on.get(group) not in dropped else ()
+    return found
+
+
+def _untold(jobs: Jobs) -> set[str]:
     """The parameters about which these configurations tell nothing."""
     found: set[str] = set()
     if not _vary(jobs.iterations):
@@ -222,7 +236,7 @@ def _untold(jobs: Jobs, form: Form) -> set[str]:
         found |= {"start_device", "host_device", "sync", "sync_device", "scatter"}
     if not _vary(jobs.layers):
         found |= {"sample_layer", "step_layer"}
-    if not form.loads or not _vary(jobs.threads):
+    if not _vary(jobs.threads):
         found |= {"load", "collate", "growth", "epoch", "overlap"}
     if bool(np.isnan(jobs.gflops).any()):
         found |= {"sample_fixed", "host"}

@@ -16,7 +16,7 @@ from tracekit.readers.kineto import vocabulary as words
 from tracekit.readers.kineto.args import LABEL, REAL, MemoryArgs, record_of
 from tracekit.readers.kineto.groups import COMMON, Columns, Key, Records, Text
 
-__all__ = ["Block", "decode", "described"]
+__all__ = ["Block", "decode", "described", "is_built"]
 
 _INTEGER, _REAL, _LABEL, _RAW = 2, 3, 4, 5
 """The types of columns, as `_native/column.h` numbers them."""
@@ -38,6 +38,11 @@ class Block:
     def __len__(self) -> int:
         """How many events."""
         return self.count
+
+
+def is_built() -> bool:
+    """Whether there is a native decoder, and it is not turned off."""
+    return decoder is not None
 
 
 def decode(text: bytes, end: int) -> Block | None:
