@@ -170,8 +170,7 @@ class Layouts:
         law = dict(zip(_LAW, np.exp(found[: len(_LAW)]).tolist(), strict=True))
         shapes, first = {}, len(_LAW)
         for part, (known, _) in rows.items():
-            most = np.log(_LARGEST_FACTOR)
-            factors = np.exp(np.clip(found[first : first + len(known)], -most, most))
+            factors = np.exp(found[first : first + len(known)]).clip(1 / _LARGEST_FACTOR, _LARGEST_FACTOR)
             shapes[part] = dict(zip(known, factors.tolist(), strict=True))
             first += len(known)
         return FittedLayouts(law, shapes)
