@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import random
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from paths import PUBLIC, PUBLIC_NSYS, ROOT, SAMPLES
 from real_traces import scope_of, traces
+from synthetic import generate, write
 
 import tracekit
 from tracekit.analyses.critical_path import critical_path
@@ -32,6 +39,17 @@ from tracekit.analyses.what_if import (
 )
 from tracekit.errors import UsageError
 
+CONFIGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "two devices": {"devices": 2},
+    "amd": {"vendor": "amd", "devices": 2, "communication": False},
+    "no steps": {"steps": 0, "layers": 6},
+    "one stream, whole µs": {"side_stream": False, "zero_kernels": True, "tick_ns": 1000},
+    "stacks": {"python_stacks": True},
+    "no sync rows": {"sync_rows": False},
+    "workers": {"workers": 2},
+    "inference": {"backward": False, "optimizer": False},
+}
 MOST_ERROR = 0.033
 """The mean error that Lumos has; here no step may have more."""
 FASTER: tuple[Change, ...] = (
@@ -48,7 +66,7 @@ FASTER: tuple[Change, ...] = (
 )
 
 
-def checked(scope: Scope) -> None:
+def checked(scope: Scope, *, most_error: float = MOST_ERROR) -> None:
     """Asserts what holds for the graph of every trace."""
     made = dependencies(scope)
     graph, path = made.graph, parts_of(made)
@@ -59,10 +77,10 @@ def checked(scope: Scope) -> None:
     assert (path["start"][1:] == ends[:-1]).all()
     assert (made.slack[graph.path(graph.weights, made.replayed).target] == 0).all()
     usual = graph.replay(made.usual)
-    assert abs(int(usual[-1]) - made.end) <= MOST_ERROR * max(scope.duration, 1)
+    assert abs(int(usual[-1]) - made.end) <= most_error * max(scope.duration, 1)
     if made.steps.size > 1:
         recorded, replayed = np.diff(graph.time[made.steps]), np.diff(usual[made.steps])
-        assert (np.abs(replayed - recorded) <= MOST_ERROR * recorded).all()
+        assert (np.abs(replayed - recorded) <= most_error * recorded).all()
 
 
 @pytest.mark.quick(2)
@@ -132,3 +150,32 @@ def test_the_path_of_a_processor_is_what_its_thread_does() -> None:
             (scope.activities["start"] >= scope.start) & (scope.activities["end"] <= scope.end)
         )["duration"].sum()
     )
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_planted_traces_of_every_kind(name: str, tmp_path: Path) -> None:
+    for seed in range(3):
+        trace = tracekit.read(write(generate(seed, **CONFIGS[name]), tmp_path / "t.json"))
+        for window in ("steps", "trace"):
+            scope = select(trace, window=window)
+            checked(scope, most_error=1.0)
+            assert what_if(scope, [Scale("category:*", 0.5)]).after_ns <= scope.duration
+            assert critical_path(scope).length_ns == scope.duration
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(st.integers(0, 2**32))
+def test_damaged_traces_have_a_graph_or_none(seed: int) -> None:
+    rng = random.Random(seed)
+    planted = generate(rng.randint(0, 5), **CONFIGS[rng.choice(sorted(CONFIGS))])
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(planted, Path(folder, "t.json"))
+        document = json.loads(path.read_text())
+        events = [event for event in document["traceEvents"] if event.get("ph") == "X"]
+        for event in rng.sample(events, min(len(events), 40)):
+            event["ts"] = float(event["ts"]) + rng.choice([-50, -3, 0.001, 7, 400])
+            event["dur"] = float(event["dur"]) * rng.choice([0, 0.5, 3])
+        path.write_text(json.dumps(document))
+        checked(select(tracekit.read(path)), most_error=1.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -67,3 +69,22 @@ def test_members_terms_and_what_rows_have_in_common(predictor: Predictor, runs: 
     assert predictor.known() == {}
     one = fit(as_runs(planted(repetitions=1).filter(gpus=1), tmp_path), "lattuada")
     assert one.known() == {"gpus": "1"}
+
+
+def test_a_fitted_model_answers_without_scikit_learn(
+    runs: Runs, predictor: Predictor, tmp_path: Path
+) -> None:
+    path = store.save(predictor, tmp_path / "model.json")
+    runs.frame.write_parquet(tmp_path / "rows.parquet")
+    code = (
+        "import sys; sys.modules.update(sklearn=None, scipy=None)\n"
+        "from pathlib import Path\n"
+        "import polars as pl\n"
+        "from tracekit.predict.store import load\n"
+        "from tracekit.predict.table import Runs\n"
+        f"predictor = load(Path({str(path)!r}))\n"
+        f"runs = Runs(pl.read_parquet({str(tmp_path / 'rows.parquet')!r}), predictor.description)\n"
+        "print(predictor.predict(runs)['predicted'].sum())\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert float(said) == pytest.approx(predictor.predict(runs)["predicted"].sum())

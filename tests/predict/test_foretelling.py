@@ -29,7 +29,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 @pytest.mark.parametrize(
     "split",
     [
-        "batch>p75",
+        pytest.param("batch>p75", marks=pytest.mark.slow),
         pytest.param("gpus>2", marks=pytest.mark.slow),
         pytest.param("device=fast", marks=pytest.mark.slow),
     ],

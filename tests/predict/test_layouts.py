@@ -168,6 +168,16 @@ def test_a_state_is_json_and_one_that_is_none_is_refused() -> None:
             MODEL.restore({"law": law, "shapes": {**state["shapes"], **shapes}})
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+def test_times_that_follow_no_law_still_give_a_model_that_can_be_kept(scale: float) -> None:
+    runs = _runs(_table((2, 4)))
+    odd = scale * np.random.default_rng(1).lognormal(0, 3, runs.height)
+    fitted = MODEL.fit(replace(runs, frame=runs.frame.with_columns(target=pl.Series(odd))))
+    told = MODEL.restore(json.loads(json.dumps(fitted.state()))).predict(runs)
+    assert np.isfinite(told).all()
+    assert (told > 0).all()
+
+
 @pytest.fixture(scope="module")
 def vtrain() -> Runs:
     if not VTRAIN.exists():

@@ -30,8 +30,8 @@ OUTSIDE: Final = "outside"
 _MOST_CONFIGURATIONS: Final = 800
 _LEAST_CONFIGURATIONS: Final = 3
 _SHARPNESS: Final = 4.0
-_CLEARLY: Final = 0.8
-"""An error less than this share of another's is clearly smaller."""
+_CLEARLY: Final = 0.5
+"""An error less than this share of another's is clearly smaller: what happens to fit one step beyond may be absurd at the next."""
 _LEAST_WEIGHT: Final = 0.1
 _MOSTLY: Final = 0.5
 _WORST: Final = 2.0

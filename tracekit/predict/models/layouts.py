@@ -170,7 +170,7 @@ class Layouts:
         law = dict(zip(_LAW, np.exp(found[: len(_LAW)]).tolist(), strict=True))
         shapes, first = {}, len(_LAW)
         for part, (known, _) in rows.items():
-            factors = np.exp(found[first : first + len(known)])
+            factors = np.exp(found[first : first + len(known)]).clip(1 / _LARGEST_FACTOR, _LARGEST_FACTOR)
             shapes[part] = dict(zip(known, factors.tolist(), strict=True))
             first += len(known)
         return FittedLayouts(law, shapes)
