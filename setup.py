@@ -15,7 +15,7 @@ setup(
         Extension(
             "tracekit._native.decoder",
             ["tracekit/_native/decoder.c"],
-            depends=["tracekit/_native/column.h", "tracekit/_native/scan.h"],
+            depends=[f"tracekit/_native/{name}.h" for name in ("column", "events", "scan")],
             py_limited_api=True,
             optional=True,  # without a compiler the package is installed without it
         )

@@ -14,7 +14,7 @@ import io
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,11 @@ import msgspec
 import polars as pl
 from isal import igzip
 
+from tracekit.readers.kineto import native
 from tracekit.readers.kineto.frames import RawFrames
 from tracekit.readers.kineto.records import decode_array
 from tracekit.readers.kineto.salvage import Defects
+from tracekit.readers.kineto.source import BLOCK_BYTES
 
 
 def rate(name: str, size: int, work: Callable[[], Any]) -> None:
@@ -40,6 +42,24 @@ def to_frames(array: bytes) -> None:
     RawFrames(Defects()).add(decode_array(array))
 
 
+def blocks_of(array: bytes) -> Iterator[bytes]:
+    """The events in blocks as the reader cuts them."""
+    at = 1
+    while at < len(array):
+        cut = array.rfind(b"},", at, at + BLOCK_BYTES) + 1 if at + BLOCK_BYTES < len(array) else len(array)
+        while cut < len(array) and array[cut + 1 : cut + 99].lstrip()[:1] != b"{":
+            cut = array.rfind(b"},", at, cut - 1) + 1
+        yield array[at:cut]
+        at = cut + 1
+
+
+def natively_to_frames(blocks: Sequence[bytes]) -> None:
+    raw = RawFrames(Defects())
+    for block in blocks:
+        columns = native.decode(block, len(block))
+        raw.add(columns if columns is not None else decode_array(b"[" + block + b"]"))
+
+
 def main() -> None:
     text = Path(sys.argv[1]).read_bytes()
     array = text[text.index(b"[", text.index(b'"traceEvents"')) : text.rindex(b"]") + 1]
@@ -47,6 +67,10 @@ def main() -> None:
     print(f"{size / 1e6:.0f} MB of events, one core")
     rate("msgspec, typed records", size, lambda: decode_array(array))
     rate("msgspec, records to Polars frames (tracekit)", size, lambda: to_frames(array))
+    if native.is_built():
+        blocks = [*blocks_of(array)]
+        rate("native, to columns", size, lambda: [native.decode(block, len(block)) for block in blocks])
+        rate("native, columns to Polars frames (tracekit)", size, lambda: natively_to_frames(blocks))
     rate("msgspec, untyped", size, lambda: msgspec.json.decode(array))
     lines = (
         array.strip(b"[] \n").replace(b"\n  },\n  {\n", b"}\0{").replace(b"\n", b" ").replace(b"\0", b"\n")

@@ -23,6 +23,8 @@ from pathlib import Path
 
 from make_trace import source_trace
 
+from tracekit._native import SWITCH
+
 HERE = Path(__file__).resolve().parent
 TRACEKIT = [sys.executable, "-c", "from tracekit.cli.entry import main; main()"]
 HUGE_MB = 1500
@@ -65,12 +67,18 @@ def compare(trace: Path, rounds: int, work: Path, *, with_hta: bool) -> dict[str
     if trace.stat().st_size > HUGE_MB * 1e6:
         return {"report": measure(commands["report"], fresh)}
     commands["load"] = [sys.executable, "-c", LOAD, str(trace)]
+    environments = dict.fromkeys(commands, fresh)
+    for name in ("report", "load"):
+        commands[f"{name}, msgspec"], environments[f"{name}, msgspec"] = (
+            commands[name],
+            {**fresh, SWITCH: "0"},
+        )
     if with_hta:
         commands["hta"] = [sys.executable, str(HERE / "peer_hta.py"), str(trace)]
     costs: dict[str, list[Cost]] = {name: [] for name in [*commands, "first", "second"]}
     for _ in range(rounds):
         for name, command in commands.items():
-            costs[name].append(measure(command, fresh))
+            costs[name].append(measure(command, environments.get(name, fresh)))
         shutil.rmtree(work / "cache", ignore_errors=True)
         costs["first"].append(measure([*TRACEKIT, "report", str(trace)], fresh))
         costs["second"].append(measure([*TRACEKIT, "report", str(trace)], fresh))

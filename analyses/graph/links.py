@@ -6,6 +6,7 @@ What the trace records comes first. Where it has no streams and events of waits,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -64,7 +65,7 @@ class Lines:
         called = np.where(launch >= 0, calls[launch], NEVER) if calls.size else np.full(launch.size, NEVER)
         issued = called.copy()
         bounds = np.append(first, rows.height)
-        for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        for low, high in pairwise(bounds.tolist()):
             issued[low:high] = np.maximum.accumulate(called[low:high])
         return cls(
             rows,

@@ -13,8 +13,9 @@ and the end of each piece follow from those of few others, in one loop over the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 import numpy as np
@@ -87,9 +88,53 @@ def in_order(time: Int64Array, lane: Int64Array, links: Links) -> tuple[Pieces, 
     """
     links = links.keep(np.argsort(links.target, kind="stable"))
     pieces = _pieces(time, lane, links)
+    forward = _forward(pieces, links)
+    if not forward.all():  # what happens at one time may have another order
+        pieces = replace(pieces, order=_sorted_by_links(pieces, lane, links))
+        forward = _forward(pieces, links)
+    return pieces, links.keep(forward)
+
+
+def _forward(pieces: Pieces, links: Links) -> BoolArray:
+    """Which links lead to a later piece."""
     place = np.empty(pieces.order.size, dtype=np.int64)
     place[pieces.order] = np.arange(pieces.order.size)
-    return pieces, links.keep(place[pieces.of[links.source]] < place[pieces.of[links.target]])
+    forward: BoolArray = place[pieces.of[links.source]] < place[pieces.of[links.target]]
+    return forward
+
+
+def _sorted_by_links(pieces: Pieces, lane: Int64Array, links: Links) -> Int64Array:
+    """The pieces in an order in which all links lead forward, but for those of cycles; of several the first in time comes first."""
+    follows = 1 + np.flatnonzero(np.diff(lane[pieces.first]) == 0)
+    source = np.concatenate([pieces.of[links.source], follows - 1])
+    target = np.concatenate([pieces.of[links.target], follows])
+    source, target = np.unique(np.stack([source, target]), axis=1)
+    waiting = np.bincount(target, minlength=pieces.order.size).tolist()
+    after: list[list[int]] = [[] for _ in waiting]
+    for one, other in zip(source.tolist(), target.tolist(), strict=True):
+        after[one].append(other)
+    place = np.empty(pieces.order.size, dtype=np.int64)
+    place[pieces.order] = np.arange(pieces.order.size)
+    rank, by_rank = place.tolist(), pieces.order.tolist()
+    ready = [rank[piece] for piece, count in enumerate(waiting) if not count]
+    heapify(ready)
+    done, oldest = [False] * len(waiting), 0
+    order: list[int] = []
+    while len(order) < len(waiting):
+        if not ready:  # a cycle: its first piece in time does not wait any longer
+            while done[by_rank[oldest]]:
+                oldest += 1
+            heappush(ready, oldest)
+        piece = by_rank[heappop(ready)]
+        if done[piece]:
+            continue
+        done[piece] = True
+        order.append(piece)
+        for other in after[piece]:
+            waiting[other] -= 1
+            if not waiting[other]:
+                heappush(ready, rank[other])
+    return np.array(order, dtype=np.int64)
 
 
 def _pieces(time: Int64Array, lane: Int64Array, links: Links) -> Pieces:

@@ -42,7 +42,7 @@ TABLES: Final = {
     ),
     "critical": TableView(
         "The critical path before and after",
-        "resource what before_ns before_share after_ns after_share",
+        "resource part before_ns before_share after_ns after_share",
         titles=_TITLES | {"before_share": "of the window", "after_share": "of the window after"},
     ),
     "layers": TableView(
@@ -71,7 +71,7 @@ class WhatIf(Result):
     changes: pl.DataFrame
     """Each `change` with what it would gain alone: `gain_ns` of the window (negative: a loss), `gain_share`."""
     critical: pl.DataFrame
-    """The critical path by `resource` and `what` (a kind of work, or a cause): `before_ns`, `before_share` of the window, `after_ns`,
+    """The critical path by `resource` and `part` (a kind of work, or a cause): `before_ns`, `before_share` of the window, `after_ns`,
     `after_share` of the window then."""
     layers: pl.DataFrame
     """The critical path by `layer` (null: in none): `before_ns`, `after_ns`."""
@@ -208,7 +208,7 @@ def _critical(
     """The critical path by what it consists of, and by layer, before and after."""
     old, new = _path(made, host, before), _path(made, host, after)
     frames = []
-    for keys in (["resource", "what"], ["layer"]):
+    for keys in (["resource", "part"], ["layer"]):
         sums = [
             rows.group_by(keys).agg(pl.col("ns").sum().round().cast(pl.Int64).alias(f"{when}_ns"))
             for rows, when in ((old, "before"), (new, "after"))
@@ -224,15 +224,15 @@ def _critical(
     critical = critical.with_columns(
         (pl.col("before_ns") / max(before.window, 1)).alias("before_share"),
         (pl.col("after_ns") / max(after.window, 1)).alias("after_share"),
-    ).select("resource", "what", "before_ns", "before_share", "after_ns", "after_share")
+    ).select("resource", "part", "before_ns", "before_share", "after_ns", "after_share")
     return critical, layers
 
 
-_PATH: Final = {"resource": pl.String(), "what": pl.String(), "layer": pl.String(), "ns": pl.Float64()}
+_PATH: Final = {"resource": pl.String(), "part": pl.String(), "layer": pl.String(), "ns": pl.Float64()}
 
 
 def _path(made: Dependencies, host: HostTime, replay: _Replay) -> pl.DataFrame:
-    """`resource`, `what`, `layer` and `ns` of the stretches of the longest path."""
+    """`resource`, `part`, `layer` and `ns` of the stretches of the longest path."""
     duration = np.rint(replay.draft.duration).astype(np.int64)
     begin = int(replay.times[-1]) - replay.window
     path = stretches(made, replay.weights, replay.times, replay.work, duration, begin)
@@ -243,7 +243,7 @@ def _path(made: Dependencies, host: HostTime, replay: _Replay) -> pl.DataFrame:
     device = pl.DataFrame(
         {
             "resource": pl.Series(["device"] * ran.size, dtype=pl.String),
-            "what": rows["category"].cast(pl.String),
+            "part": rows["category"].cast(pl.String),
             "layer": layers.gather(rows["layer_id"]),
             "ns": took[ran].astype(np.float64),
         },
@@ -253,7 +253,7 @@ def _path(made: Dependencies, host: HostTime, replay: _Replay) -> pl.DataFrame:
     waits = pl.DataFrame(
         {
             "resource": pl.Series(["wait"] * waited.size, dtype=pl.String),
-            "what": pl.Series(CAUSES, dtype=pl.String).gather(path.cause[waited]),
+            "part": pl.Series(CAUSES, dtype=pl.String).gather(path.cause[waited]),
             "layer": pl.Series([None] * waited.size, dtype=pl.String),
             "ns": took[waited].astype(np.float64),
         },
@@ -294,7 +294,7 @@ def _code(
     return pl.DataFrame(
         {
             "resource": pl.Series(np.where(category >= 0, "processor", "host"), dtype=pl.String),
-            "what": names.gather(np.where(category >= 0, category + len(CAUSES), cause)),
+            "part": names.gather(np.where(category >= 0, category + len(CAUSES), cause)),
             "layer": layers.gather(
                 pl.select(pl.when(pl.Series(layer) >= 0).then(pl.Series(layer))).to_series()
             ),
@@ -305,7 +305,7 @@ def _code(
 
 def _new_calls(ns: float) -> pl.DataFrame:
     """The calls that changes add where no code is left."""
-    rows = {"resource": ["host"], "what": ["launch_api"], "layer": [None], "ns": [ns]}
+    rows = {"resource": ["host"], "part": ["launch_api"], "layer": [None], "ns": [ns]}
     return pl.DataFrame(rows, schema=_PATH).filter(pl.col("ns") > 0)
 
 
@@ -381,7 +381,7 @@ def _answer(scope: Scope, before: int, after: int, case: tuple[int, int], critic
     text = f"{what} would take {middle}{within} instead of {format_ns(before / each)}: {format_share(share)} {way}."
     top = critical.row(0, named=True) if critical.height else None
     if top is not None and top["after_ns"]:
-        name = category_name(top["what"]) if top["what"] in CATEGORIES else cause_name(top["what"])
+        name = category_name(top["part"]) if top["part"] in CATEGORIES else cause_name(top["part"])
         text += f" Then {name} has the largest part of the critical path, {format_share(top['after_share'])}."
     if steps > 1:
         text += f" All {count_of(steps, 'step')} take {format_ns(after)} instead of {format_ns(before)}."

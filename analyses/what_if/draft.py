@@ -183,8 +183,9 @@ class Draft:
         begin = np.flatnonzero(self.links_of("begin") & (made.thread[links.target] >= 0))
         if begin.size and (self.left != 1).any():
             target = links.target[begin]
-            start = np.full(begin.size, made.begin)
-            lag[begin] = self.host.length(self.left, made.thread[target], start, graph.time[target])
+            start, whole = np.full(begin.size, made.begin), graph.time[target] - made.begin
+            left = self.host.length(self.left, made.thread[target], start, graph.time[target])
+            lag[begin] *= np.where(whole > 0, left / np.maximum(whole, 1), 1)
         carried = np.where(links.after, np.rint(self.duration)[links.source], 0)
         link = np.where(self.off, NEVER, np.rint(lag + carried)).astype(np.int64)
         return Weights(work + graph.lag, link)
@@ -284,7 +285,9 @@ class Draft:
             "category": (self.made.scope.activities if self.made.scope.on_cpu else self._rows)["category"],
             "cause": pl.Series([CAUSES[i] for i in np.unique(self.host.cause).tolist()]),
         }[kind]
-        distinct = names.drop_nulls().unique().cast(pl.String).sort().to_list()
+        distinct = sorted(
+            names.drop_nulls().unique().cast(pl.String), key=lambda name: (name.startswith("<"), name)
+        )
         shown = ", ".join(name[:40] for name in distinct[:6])
         return nearest(
             pattern,

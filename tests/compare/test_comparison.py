@@ -7,16 +7,18 @@ from collections import defaultdict
 from itertools import combinations, product
 from math import exp, isclose, log
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import NEUSIGHT
 
-from tracekit.compare import Comparison, Measured, compare, kendall_tau, pareto_set, read_table
+from tracekit.compare import Comparison, Measured, compare, kendall_taus, pareto_sets, read_table
 from tracekit.compare.measured import FIGURES, TYPES
 from tracekit.errors import UsageError
 
@@ -180,7 +182,7 @@ def test_tau_is_that_of_scipy_and_of_all_pairs(points: list[tuple[int, int]]) ->
     one, other = ([point[axis] for point in points] for axis in (0, 1))
     sign = [((a > c) - (a < c), (b > d) - (b < d)) for (a, b), (c, d) in combinations(points, 2)]
     ties = [sum(each[axis] != 0 for each in sign) for axis in (0, 1)]
-    found = kendall_tau(one, other)
+    (found,) = kendall_taus(np.array(one), np.array(other), np.zeros(len(one), int))
     if not all(ties):
         assert found is None
         return
@@ -197,7 +199,22 @@ def test_the_pareto_set_is_what_nothing_dominates(points: list[tuple[int, int]])
             all(a <= b for a, b in zip(other, point, strict=True)) and other != point for other in points
         )
 
-    assert pareto_set(*zip(*points, strict=True)) == [not dominated(point) for point in points]
+    one, other = map(np.array, zip(*points, strict=True))
+    found = pareto_sets(one, other, np.zeros(len(points), int))
+    assert found.tolist() == [not dominated(point) for point in points]
+
+
+@given(st.lists(numbers, min_size=1, max_size=5), st.randoms())
+def test_groups_do_not_touch_each_other(groups: list[list[tuple[int, int]]], random: Random) -> None:
+    """Many at once, in any order of their members, are what each is alone."""
+    rows = [(at, *point) for at, points in enumerate(groups) for point in points]
+    random.shuffle(rows)
+    group, one, other = map(np.array, zip(*rows, strict=True))
+    alone = [(one[group == at], other[group == at], group[group == at] * 0) for at in range(len(groups))]
+    assert kendall_taus(one, other, group) == [kendall_taus(*each)[0] for each in alone]
+    found = pareto_sets(one, other, group)
+    for at, each in enumerate(alone):
+        assert found[group == at].tolist() == pareto_sets(*each).tolist()
 
 
 @given(

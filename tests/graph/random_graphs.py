@@ -18,8 +18,10 @@ def random_graph(seed: int) -> Graph:
     threads, streams = rng.randint(1, 3), rng.randint(0, 3)
     coarse = rng.choice([1, 5, 20])  # small numbers make ties
     lanes = [[0]]
-    for _ in range(threads + streams):
-        lanes.append(sorted(rng.randint(0, 100 // coarse) * coarse for _ in range(rng.randint(1, 8))))
+    lanes.extend(
+        sorted(rng.randint(0, 100 // coarse) * coarse for _ in range(rng.randint(1, 8)))
+        for _ in range(threads + streams)
+    )
     lanes.append([100])
     time = np.array([at for lane in lanes for at in lane], dtype=np.int64)
     lane = np.array([number for number, each in enumerate(lanes) for _ in each], dtype=np.int64)

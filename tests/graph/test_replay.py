@@ -19,7 +19,7 @@ def test_replay_slack_and_path_are_those_of_a_thousand_random_graphs(block: int)
         latest = [None if at > -NEVER // 2 else at for at in graph.latest(weights, times).tolist()]
         assert latest == slow_latest(graph, weights, int(times[-1])), seed
         path = graph.path(weights, times)
-        assert path.source[0] == 0 and path.target[-1] == graph.time.size - 1, seed
+        assert (path.source[0], path.target[-1]) == (0, graph.time.size - 1), seed
         assert (path.target[:-1] == path.source[1:]).all(), seed
         along = path.link < 0
         lengths = np.where(along, weights.chain[path.target], weights.link[path.link])

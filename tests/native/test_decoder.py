@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from both_ways import differences, raw_differences
+from hammer import hammer
 from hypothesis import given, settings
 from mutants import make_bases, mutate
 from paths import PUBLIC, SAMPLES
@@ -78,7 +81,8 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, 1_000])
 def test_mutants(first: int, bases: Path, tmp_path: Path) -> None:
     for seed in range(first, first + (1_000 if first else 40)):
         kind, path, block_bytes = mutate(seed, bases, tmp_path / "case")
@@ -176,6 +180,18 @@ def test_texts_with_one_hash_do_not_take_forever() -> None:
     block = decoded(names)
     assert block is not None
     assert block.groups[0][1].names().n_unique() == 30_000
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_sanitizers_find_nothing(tmp_path: Path) -> None:
+    answer = hammer(tmp_path, seconds=1)
+    if "cannot find" in answer.stderr:
+        pytest.skip("the compiler has no sanitizers")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    texts, whole, events = map(int, re.findall(r"\d+", answer.stdout))
+    assert texts > whole > texts // 10
+    assert events > whole
 
 
 @pytest.mark.parametrize("switch", ["0", "1"])

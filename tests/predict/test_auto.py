@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from planted_tables import as_runs, planted
 
 from tracekit.errors import InconclusiveError
 from tracekit.predict import store
-from tracekit.predict.auto import fit
+from tracekit.predict.auto import Predictor, fit
 from tracekit.predict.table import Runs
 
 
@@ -20,8 +22,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return as_runs(planted(repetitions=1), tmp_path_factory.mktemp("planted"))
 
 
-def test_a_predictor_is_kept_as_json_and_answers_the_same(runs: Runs, tmp_path: Path) -> None:
-    predictor = fit(runs, "lattuada")
+@pytest.fixture(scope="module")
+def predictor(runs: Runs) -> Predictor:
+    return fit(runs, "lattuada")
+
+
+def test_a_predictor_is_kept_as_json_and_answers_the_same(
+    runs: Runs, predictor: Predictor, tmp_path: Path
+) -> None:
     again = store.load(store.save(predictor, tmp_path / "model.json"))
     assert again.predict(runs).equals(predictor.predict(runs))
     assert store.dumped(again) == store.dumped(predictor)
@@ -35,8 +43,7 @@ def test_one_configuration_and_a_constant_time_are_refused(tmp_path: Path) -> No
         fit(as_runs(frame.with_columns(time_s=pl.lit(3.0)), tmp_path))
 
 
-def test_a_row_far_outside_has_no_answer_and_says_why(runs: Runs, tmp_path: Path) -> None:
-    predictor = fit(runs, "lattuada")
+def test_a_row_far_outside_has_no_answer_and_says_why(predictor: Predictor, tmp_path: Path) -> None:
     asked = planted(repetitions=1)[:2].with_columns(batch=pl.Series([256.0, 1e6]))
     answer = predictor.predict(as_runs(asked, tmp_path))
     assert answer["note"][0] == "batch 256 is 2 times the largest batch that was measured (128)"
@@ -46,3 +53,38 @@ def test_a_row_far_outside_has_no_answer_and_says_why(runs: Runs, tmp_path: Path
     with pytest.raises(InconclusiveError, match=r"batch 1e.06 is 7.81e.03 times the largest batch"):
         predictor.predict(as_runs(asked[1:], tmp_path))
     assert np.isfinite(answer["high"][0])
+
+
+def test_members_terms_and_what_rows_have_in_common(predictor: Predictor, runs: Runs, tmp_path: Path) -> None:
+    members = predictor.members()
+    assert members.columns == ["question", "model", "weight", "mean_ape"]
+    assert members.group_by("question").agg(pl.sum("weight"))["weight"].to_list() == pytest.approx(
+        [1.0] * members["question"].n_unique()
+    )
+    assert {"inside", "outside", "gpus", "batch", "device"} <= set(members["question"])
+    assert predictor.explain()[0].value
+    assert predictor.summary().startswith(
+        "fitted to 72 rows of 72 configurations; lattuada answers between them, about "
+    )
+    assert predictor.known() == {}
+    one = fit(as_runs(planted(repetitions=1).filter(gpus=1), tmp_path), "lattuada")
+    assert one.known() == {"gpus": "1"}
+
+
+def test_a_fitted_model_answers_without_scikit_learn(
+    runs: Runs, predictor: Predictor, tmp_path: Path
+) -> None:
+    path = store.save(predictor, tmp_path / "model.json")
+    runs.frame.write_parquet(tmp_path / "rows.parquet")
+    code = (
+        "import sys; sys.modules.update(sklearn=None, scipy=None)\n"
+        "from pathlib import Path\n"
+        "import polars as pl\n"
+        "from tracekit.predict.store import load\n"
+        "from tracekit.predict.table import Runs\n"
+        f"predictor = load(Path({str(path)!r}))\n"
+        f"runs = Runs(pl.read_parquet({str(tmp_path / 'rows.parquet')!r}), predictor.description)\n"
+        "print(predictor.predict(runs)['predicted'].sum())\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert float(said) == pytest.approx(predictor.predict(runs)["predicted"].sum())

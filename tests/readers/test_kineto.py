@@ -12,8 +12,8 @@ from paths import PUBLIC, SAMPLES
 from synthetic import STYLES, Planted, derive, dump, generate, write
 
 import tracekit
+from tracekit.readers.kineto import native as _native
 from tracekit.readers.kineto import pool as _pool
-from tracekit.readers.kineto import reader as _reader
 from tracekit.readers.kineto import source as _source
 from tracekit.trace import Trace
 
@@ -122,19 +122,30 @@ def test_small_blocks_change_nothing(
     assert read(tmp_path, truth, style).equals(whole)
 
 
-@pytest.mark.slow
-def test_helper_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def beside_each_other(monkeypatch: pytest.MonkeyPatch, *, natively: bool) -> None:
+    """Blocks are decoded in threads if the native decoder is there and wanted, else in helper processes."""
+    if not natively:
+        monkeypatch.setattr(_native, "decoder", None)
+    monkeypatch.setattr(_pool, "_HELPERS_WORTH_BYTES", 1)
+    monkeypatch.setattr(_pool, "_THREADS_WORTH_BYTES", 1)
+    monkeypatch.setattr(_pool.pl, "thread_pool_size", lambda: 2)
+
+
+NATIVELY = pytest.mark.parametrize("natively", [True, pytest.param(False, marks=pytest.mark.slow)])
+
+
+@NATIVELY
+def test_helpers_change_nothing(natively: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     truth = generate(seed=2, steps=4, layers=8)
     monkeypatch.setattr(_source, "BLOCK_BYTES", 20_000)
     alone = read(tmp_path, truth)
-    monkeypatch.setattr(_reader, "_POOL_WORTH_BYTES", 1)
-    monkeypatch.setattr(_pool.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    beside_each_other(monkeypatch, natively=natively)
     assert read(tmp_path, truth).equals(alone)
 
 
-@pytest.mark.slow
-def test_a_damaged_block_in_a_helper_is_read_in_this_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@NATIVELY
+def test_a_damaged_block_in_a_helper_is_read_by_the_caller(
+    natively: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     truth = generate(seed=2, steps=4, layers=8)
     data = dump(truth).replace(b'"aten::mm"', b'"aten::"mm" x"', 1)
@@ -142,8 +153,7 @@ def test_a_damaged_block_in_a_helper_is_read_in_this_process(
     path.write_bytes(data)
     monkeypatch.setattr(_source, "BLOCK_BYTES", 20_000)
     alone = tracekit.read(path)
-    monkeypatch.setattr(_reader, "_POOL_WORTH_BYTES", 1)
-    monkeypatch.setattr(_pool.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    beside_each_other(monkeypatch, natively=natively)
     spread = tracekit.read(path)
     assert spread.equals(alone)
     assert spread.health.filter(pl.col("kind") == "unescaped_quote")["count"].to_list() == [1]

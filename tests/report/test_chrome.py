@@ -57,6 +57,8 @@ def enriched(trace: Trace, target: Path) -> tuple[list[dict[str, Any]], dict[str
     assert made.startswith(source[: bracket + 1])
     assert made.endswith(source[bracket + 1 :])
     _same_frames(trace, tracekit.read(target))
+    counts = dict(counts)
+    assert [sum(event["ph"] == phase for event in mine) for phase in "sf"] == [counts.pop("arrows")] * 2
     assert sum(event["ph"] == "X" for event in mine) == sum(counts.values())
     return mine, counts
 

@@ -2,7 +2,7 @@
 
 from tracekit.compare.comparison import Comparison, compare
 from tracekit.compare.measured import Measured, joined, measured_runs
-from tracekit.compare.ranks import kendall_tau, pareto_set
+from tracekit.compare.ranks import kendall_taus, pareto_sets
 from tracekit.compare.tables import is_table, read_table
 
 __all__ = [
@@ -11,8 +11,8 @@ __all__ = [
     "compare",
     "is_table",
     "joined",
-    "kendall_tau",
+    "kendall_taus",
     "measured_runs",
-    "pareto_set",
+    "pareto_sets",
     "read_table",
 ]

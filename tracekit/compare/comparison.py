@@ -6,14 +6,14 @@ same precision, and precisions over those of one device. What was not measured i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
 from tracekit.compare.measured import FIGURES, IDENTITY, OPTION, Measured
-from tracekit.compare.ranks import kendall_tau, pareto_set
+from tracekit.compare.ranks import kendall_taus, pareto_sets
 from tracekit.errors import UsageError
 from tracekit.facts.units import NS_PER_S
 from tracekit.trace import Schema
@@ -115,9 +115,9 @@ def compare(measured: Measured) -> Comparison:
         devices=_devices(cases, devices),
         speedups=_summary(of_devices, ("device", "over"), _SPEEDUPS),
         precisions=_summary(of_precisions, ("device", "precision", "over"), _PRECISIONS),
-        correlation=_table(_correlated(cases), _CORRELATION),
+        correlation=_correlated(cases),
         misleading=_misleading(cases),
-        pareto=_table(_pareto(cases), _PARETO),
+        pareto=_pareto(cases),
         layer_types=pl.concat(
             [
                 _differences(types, "device", "precision", devices),
@@ -238,7 +238,8 @@ def _ratios(cases: pl.DataFrame, of: str, alike: Sequence[str], values: Sequence
 
 def _summary(ratios: pl.DataFrame, key: Sequence[str], schema: Schema) -> pl.DataFrame:
     ratio = pl.col("ratio")
-    words = pl.concat_str("model", pl.col("setting").replace("", None), separator=", ", ignore_nulls=True)
+    named = pl.format("{} ({})", "model", "setting")
+    words = pl.when(pl.col("setting") == "").then("model").otherwise(named)
     found = ratios.group_by(key, maintain_order=True).agg(
         pl.len().alias("cases"),
         pl.col("model").n_unique().alias("models"),
@@ -287,21 +288,21 @@ def _devices(cases: pl.DataFrame, devices: Sequence[str]) -> pl.DataFrame:
 # -- models against each other ---------------------------------------------------------------------
 
 
-def _groups(rows: pl.DataFrame) -> Iterator[tuple[dict[str, Any], pl.DataFrame]]:
-    """The models of each device, precision and setting, if there are several."""
-    for values, group in rows.group_by(_GROUP, maintain_order=True):
-        if group.height > 1:
-            yield dict(zip(_GROUP, values, strict=True)), group
+def _groups(rows: pl.DataFrame) -> pl.DataFrame:
+    """The models of each device, precision and setting that has several, one `group` (its number) after the other."""
+    first = pl.col("row").min().over(_GROUP)
+    several = rows.with_row_index("row").filter(pl.len().over(_GROUP) > 1).with_columns(first)
+    return several.sort("row", maintain_order=True).with_columns(
+        group=pl.col("row").rank("dense").cast(pl.Int64) - 1
+    )
 
 
-def _table(rows: Iterable[dict[str, Any]], schema: Schema) -> pl.DataFrame:
-    return pl.DataFrame([*rows], schema=schema, orient="row")
-
-
-def _correlated(cases: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    for names, group in _groups(cases.drop_nulls("flops")):
-        tau = kendall_tau(group["flops"].to_list(), group["latency_ns"].to_list())
-        yield {**names, "models": group.height, "tau": tau}
+def _correlated(cases: pl.DataFrame) -> pl.DataFrame:
+    rows = _groups(cases.drop_nulls("flops"))
+    taus = kendall_taus(*(rows[name].to_numpy() for name in ("flops", "latency_ns", "group")))
+    groups = rows.group_by(_GROUP, maintain_order=True).agg(pl.len().alias("models"))
+    found = groups.with_columns(pl.Series("tau", taus, dtype=pl.Float64))
+    return found.select(pl.col(name).cast(kind) for name, kind in _CORRELATION.items())
 
 
 def _misleading(cases: pl.DataFrame) -> pl.DataFrame:
@@ -316,13 +317,15 @@ def _misleading(cases: pl.DataFrame) -> pl.DataFrame:
     return wrong.sort(share, descending=True, maintain_order=True)
 
 
-def _pareto(cases: pl.DataFrame) -> Iterator[dict[str, Any]]:
+def _pareto(cases: pl.DataFrame) -> pl.DataFrame:
+    found = []
     for against, sign in (("size", 1), ("accuracy", -1)):
-        for names, group in _groups(cases.drop_nulls(against)):
-            found = pareto_set(group["latency_ns"].to_list(), (sign * group[against]).to_list())
-            rows = zip(*(group[name] for name in ("model", "latency_ns", against)), found, strict=True)
-            for model, latency, value, inside in sorted(rows, key=lambda row: row[1]):
-                yield {**names, "model": model, "against": against, "latency_ns": latency, "value": value, "in_set": inside}  # fmt: skip
+        rows = _groups(cases.drop_nulls(against)).sort("group", "latency_ns", maintain_order=True)
+        inside = pareto_sets(rows["latency_ns"].to_numpy(), sign * rows[against].to_numpy(), rows["group"].to_numpy())  # fmt: skip
+        found.append(
+            rows.with_columns(pl.lit(against).alias("against"), pl.col(against).alias("value"), in_set=inside)
+        )
+    return pl.concat(each.select(pl.col(name).cast(kind) for name, kind in _PARETO.items()) for each in found)
 
 
 # -- layer types -----------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ _LEAST_SPREAD: Final = 1e-4
 _CLOCK_NS: Final = 1.0
 _MOST_CELLS: Final = 20_000
 """The groups are made of the largest cells; what lies beyond stays unexplained."""
+_SPARSE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +43,7 @@ class Cells:
     error: Array
     """The standard error of new − base."""
     values: tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]
-    """Of each side `at` (the step), cell, ns."""
+    """Of each side `at` (the step) and ns, by cell, and where each cell's begin."""
     counts: tuple[int, int]
 
     def exactly(self, cells: Array) -> Fraction:
@@ -57,10 +58,10 @@ class Cells:
         """The standard error of the change of some cells together, by the spread of their sum; None with one step on a side."""
         if min(self.counts) < 2:
             return None
-        wanted, total = np.zeros(self.base.size, dtype=bool), 0.0
-        wanted[cells] = True
-        for (at, cell, ns), count in zip(self.values, self.counts, strict=True):
-            met = wanted[cell]
+        total = 0.0
+        for (at, ns, starts), count in zip(self.values, self.counts, strict=True):
+            sizes = starts[cells + 1] - starts[cells]
+            met = np.repeat(starts[cells] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
             total += float(np.bincount(at[met], ns[met], minlength=count).var(ddof=1)) / count
         return float(np.sqrt(max(total, float((self.error[cells] ** 2).sum()))))
 
@@ -68,7 +69,7 @@ class Cells:
 def cells_as_arrays(rows: pl.DataFrame, base: Pool, new: Pool) -> Cells:
     """The cells of `matching.cells_of`."""
     columns = (*TEXTS, "node")
-    ordered = rows.sort("ns", descending=True)
+    ordered = rows.sort("ns", descending=True, maintain_order=True)
     firsts = [
         ordered.filter(pl.col("new") == side)
         .unique("cell", keep="first", maintain_order=True)
@@ -107,20 +108,23 @@ def cells_as_arrays(rows: pl.DataFrame, base: Pool, new: Pool) -> Cells:
 
 
 def _spread(rows: pl.DataFrame, side: Pool, count: int) -> tuple[tuple[Array, Array, Array], Array]:
-    """Of each step and cell the ns, and of each cell the variance over the steps."""
+    """Of each cell and step the ns as in `Cells.values`, and of each cell the variance over the steps."""
     cell_of = np.full(side.leaves.height, -1, dtype=np.int64)
     cell_of[rows["leaf"].to_numpy()] = rows["cell"].to_numpy()
-    cell = cell_of[side.values["leaf"].to_numpy()]
-    told = pl.DataFrame({"at": side.values["at"], "cell": cell, "ns": side.values["ns"]}).filter(
-        pl.col("cell") >= 0
-    )
-    sums = told.group_by("at", "cell").agg(pl.col("ns").sum() / side.side.unit)
-    at, cells, ns = (sums[name].to_numpy() for name in ("at", "cell", "ns"))
-    steps = max(1, side.side.count)
+    cell, steps = cell_of[side.values["leaf"].to_numpy()], max(1, side.side.count)
+    told = cell >= 0
+    keys = cell[told] * steps + side.values["at"].to_numpy()[told]
+    numbers = _numbered(keys)
+    ns = np.bincount(numbers, side.values["ns"].to_numpy()[told]) / side.side.unit
+    distinct = np.zeros(ns.size, dtype=np.int64)
+    distinct[numbers] = keys
+    cells, at = np.divmod(distinct, steps)
     mean = np.bincount(cells, ns, minlength=count) / steps
     squares = np.bincount(cells, (ns - mean[cells]) ** 2, minlength=count)
     absent = steps - np.bincount(cells, minlength=count)
-    return (at, cells, ns), (squares + absent * mean**2) / max(1, steps - 1)
+    return (at, ns, np.searchsorted(cells, np.arange(count + 1))), (squares + absent * mean**2) / max(
+        1, steps - 1
+    )
 
 
 def _errors(means: tuple[Array, Array], variances: tuple[Array, ...], counts: tuple[int, int]) -> Array:
@@ -154,8 +158,6 @@ class Groups:
     """The layer below which all cells lie, if that is it; else −1."""
     members: Array
     starts: Array
-    of: Array
-    """The group of each member."""
 
     def cells(self, group: int) -> Array:
         """The cells of a group."""
@@ -163,7 +165,7 @@ class Groups:
 
     def sums(self, weights: Array) -> Array:
         """The sum of the cells' weights for each group."""
-        return np.bincount(self.of, weights[self.members], minlength=self.kind.size)
+        return np.add.reduceat(weights[self.members], self.starts[:-1]) if self.kind.size else weights[:0]
 
 
 def groups_of(cells: Cells, wanted: Array, parents: Array, dimensions: tuple[tuple[str, ...], ...]) -> Groups:
@@ -198,19 +200,31 @@ def groups_of(cells: Cells, wanted: Array, parents: Array, dimensions: tuple[tup
         for column in wanted_columns:
             if column != "layer":
                 code = codes[column][mine]
-                key = np.unique(key * (int(code.max(initial=0)) + 1) + code, return_inverse=True)[1]
-        distinct, first, group = np.unique(key, return_index=True, return_inverse=True)
-        kinds.append(np.full(distinct.size, number))
-        nodes.append(innermost[first] if "layer" in wanted_columns else np.full(distinct.size, -1))
+                key = _numbered(key * (int(code.max(initial=0)) + 1) + code)
+        group = _numbered(key)
+        groups = int(group.max(initial=-1)) + 1
+        kinds.append(np.full(groups, number))
+        nodes.append(np.full(groups, -1))
+        if "layer" in wanted_columns:
+            nodes[-1][group] = innermost
         members.append(at[mine])
         of.append(group + count)
-        count += distinct.size
+        count += groups
     every, group = np.concatenate(members), np.concatenate(of)
     order = np.argsort(group, kind="stable")
     starts = np.searchsorted(group[order], np.arange(count + 1))
-    return Groups(
-        dimensions, np.concatenate(kinds), np.concatenate(nodes), every[order], starts, group[order]
-    )
+    return Groups(dimensions, np.concatenate(kinds), np.concatenate(nodes), every[order], starts)
+
+
+def _numbered(key: Array) -> Array:
+    """The rank of each value among the distinct ones; without a sort where the values are small."""
+    largest = int(key.max(initial=0))
+    if largest > _SPARSE * key.size:
+        return np.unique(key, return_inverse=True)[1]
+    there = np.zeros(largest + 1, dtype=np.int64)
+    there[key] = 1
+    numbers: Array = (np.cumsum(there) - 1)[key]
+    return numbers
 
 
 def _around(node: Array, parents: Array) -> tuple[Array, Array]:

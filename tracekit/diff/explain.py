@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.diff.cells import Cells, Groups, groups_of
+from tracekit.diff.inputs import types_told
 from tracekit.diff.model import ChangeKind
 
 __all__ = ["Found", "explained"]
@@ -64,6 +66,8 @@ _LEAST: Final = 5e-4
 _LEAST_NS: Final = 1.0
 _MUCH: Final = 0.01
 """Of the step time: what is left of a category is told from this on."""
+_PART: Final = 0.1
+"""Of a change that is so much; then smaller parts of it are told."""
 _AS_GOOD: Final = 0.98
 _AS_GOOD_IDLE: Final = 0.9
 _HARDLY_LARGER: Final = 1.25
@@ -104,7 +108,7 @@ class _Search:
         self.found: list[Found] = []
         idle = (cells.frame["kind"] == "idle").to_numpy()
         self.dimensions = tuple(each for each in _DIMENSIONS if names or "name" not in each)
-        self.groups = groups_of(cells, ~idle, parents, self.dimensions)
+        self.idle = idle
         how = cells.frame["how"].cast(pl.String).to_numpy()
         other = np.isin(how, ["operator", "category"])
         replaced = (how == "kernel") & names
@@ -114,7 +118,7 @@ class _Search:
         self._pairs("dtype", (how == "dtype") & open_, "dtypes")
         self._pure("shape", (how == "shape") & open_)
         self._pairs("kernel", replaced & open_, "name")
-        self._pairs("kernel", other & open_, "operator")
+        self._pairs("kernel", other & open_, "operator", "category")
         open_ &= ~replaced & ~other & ~np.isin(how, ["none", "dtype", "shape"])
         more, fewer = self._called(open_)
         self._pure("more_calls", more)
@@ -124,6 +128,11 @@ class _Search:
         self._unsure(idle)
 
     # -- what differs in kind -----------------------------------------------------------------------
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The groups of all work."""
+        return groups_of(self.cells, ~self.idle, self.parents, self.dimensions)
 
     def _called(self, wanted: Array) -> tuple[Array, Array]:
         """Cells whose number of calls explains most of their change: more, fewer."""
@@ -135,9 +144,9 @@ class _Search:
 
     def _pure(self, kind: ChangeKind, mask: Array) -> None:
         """The largest groups in which everything differs so."""
-        groups, size = self.groups, np.maximum(self.cells.base, self.cells.new)
         if not mask.any():
             return
+        groups, size = self.groups, np.maximum(self.cells.base, self.cells.new)
         there = groups.sums(size * mask)
         pure = np.flatnonzero((there > 0) & (there >= _PURE * groups.sums(size)))
         outer = kind in ("added", "removed")
@@ -158,18 +167,20 @@ class _Search:
         if size[rest].sum() >= self.least:
             self._whole(kind, rest, ("rest",), -1)
 
-    def _pairs(self, kind: ChangeKind, mask: Array, column: str) -> None:
-        """All cells in which one thing stands for one other."""
+    def _pairs(self, kind: ChangeKind, mask: Array, column: str, *also: str) -> None:
+        """All cells in which one thing stands for one other; of types those that differ."""
         wanted = np.flatnonzero(mask)
         size = np.maximum(self.cells.base, self.cells.new)
+        keys = [f"base_{column}", f"new_{column}", *also]
+        told = self.cells.frame[wanted].select(pl.col(keys).cast(pl.String))
+        if kind == "dtype":
+            rows = [types_told(*pair) for pair in told.rows()]
+            told = pl.DataFrame(rows, dict.fromkeys(keys, pl.String), orient="row")
         pairs = (
-            self.cells.frame[wanted]
-            .select(
-                f"base_{column}", f"new_{column}", pl.Series("cell", wanted), pl.Series("size", size[wanted])
-            )
-            .group_by(f"base_{column}", f"new_{column}")
+            told.with_columns(pl.Series("cell", wanted), pl.Series("size", size[wanted]))
+            .group_by(keys)
             .agg("cell", pl.col("size").sum())
-            .sort("size", f"base_{column}", f"new_{column}", descending=[True, False, False])
+            .sort("size", *keys, descending=[True, *(False for _ in keys)])
         )
         rest: list[Array] = []
         for number, (mine, total) in enumerate(pairs.select("cell", "size").rows()):
@@ -208,21 +219,26 @@ class _Search:
         error, weight = np.sqrt(groups.sums(self.cells.error**2)), groups.sums(self.cells.base)
         depth = self._depths(groups.node)
         open_ = np.ones(groups.kind.size, dtype=bool)
+        known = np.full(groups.kind.size, np.nan)  # the gain of each group, until its cells change
         for _ in range(4 * _MOST):
             up, down = groups.sums(np.maximum(self.left, 0)), groups.sums(np.maximum(-self.left, 0))
             most, net = np.maximum(up, down), np.abs(up - down)
             tried = np.flatnonzero(open_ & (net > _SURE * error) & (net > self.least))
             gains, best = {}, 0.0
-            for group in tried[np.argsort(-most[tried])]:
+            for group in tried[np.argsort(-most[tried], kind="stable")]:
                 if most[group] < _AS_GOOD * best:
                     break
-                gains[int(group)] = gain = self._gain(groups.cells(int(group)))
-                best = max(best, gain)
+                if np.isnan(known[group]):
+                    known[group] = self._gain(groups.cells(int(group)))
+                gains[int(group)] = float(known[group])
+                best = max(best, gains[int(group)])
             if best <= 0:
                 return
             good = np.array([group for group, gain in gains.items() if gain >= _AS_GOOD * best])
-            group = _specific(good, weight, groups.kind, depth)
-            if not self._taken(groups, group):
+            group, before = _specific(good, weight, groups.kind, depth), self.left.copy()
+            if self._taken(groups, group):
+                known[groups.sums(self.left != before) > 0] = np.nan
+            else:
                 open_[group] = False
 
     def _gain(self, mine: Array) -> float:
@@ -287,11 +303,13 @@ class _Search:
             self._whole("idle", mine, by, node)
 
     def _unsure(self, idle: Array) -> None:
-        """What is left of a category of work or a cause, if that is much: it may be noise."""
+        """What is left of a category of work or a cause, if that is much, or much of a change that is: it may be noise."""
+        much, change = _MUCH / _LEAST * self.least, abs(float(self.cells.new.sum() - self.cells.base.sum()))
+        least = max(self.least, min(much, _PART * change)) if change >= much else much
         for mask in (idle, ~idle & (self.cells.base > 0)):
             groups = groups_of(self.cells, mask & self.open, self.parents, (("category",),))
             left = groups.sums(self.left)
-            for group in np.flatnonzero(np.abs(left) >= _MUCH / _LEAST * self.least):
+            for group in np.flatnonzero(np.abs(left) >= least):
                 kind: ChangeKind = "idle" if mask is idle else "slower" if left[group] > 0 else "faster"
                 self._whole(kind, groups.cells(int(group)), ("category",), -1, sure=False)
 

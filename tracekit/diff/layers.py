@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
 import polars as pl
@@ -51,9 +52,7 @@ class _Tree:
         self.children: dict[int, list[int]] = defaultdict(list)
         for i, parent in enumerate(self.parent):
             self.children[parent].append(i)
-        works = leaves.filter(pl.col("kind") != "idle", pl.col("ns") > 0, pl.col("layer").is_not_null())
-        does = works.group_by("layer").agg(pl.struct("operator", "shapes").unique())
-        self._own = {path: {(one["operator"], one["shapes"]) for one in work} for path, work in does.rows()}
+        self._leaves = leaves
         self._work: dict[tuple[int, bool], set[tuple[str | None, str | None]]] = {}
 
     def ordered(self) -> Iterator[int]:
@@ -63,6 +62,13 @@ class _Tree:
             found = self.children.get(waiting.pop(), [])
             yield from found
             waiting.extend(reversed(found))
+
+    @cached_property
+    def _own(self) -> dict[str, set[tuple[str | None, str | None]]]:
+        """The operators of each layer, which most comparisons do not need."""
+        works = self._leaves.filter(pl.col("kind") != "idle", pl.col("ns") > 0, pl.col("layer").is_not_null())
+        does = works.group_by("layer").agg(pl.struct("operator", "shapes").unique())
+        return {path: {(one["operator"], one["shapes"]) for one in work} for path, work in does.rows()}
 
     def work(self, at: int, *, shapes: bool) -> set[tuple[str | None, str | None]]:
         """The operators of a layer and those below it, with or without their shapes."""
@@ -95,6 +101,8 @@ def _by_path(base: _Tree, new: _Tree) -> tuple[tuple[str, str] | None, _Pairs]:
     best, prefix, found = -1, None, (plain[0], plain[1])
     fewer = min(len(each) for each in plain)
     for parts in range(_MOST_PREFIX + 1):
+        if best == fewer:  # all layers are matched already
+            break
         for at, tree in enumerate((base, new)):
             keys = _keys(tree, parts) if parts else plain[at]
             pair = (keys, plain[1]) if at == 0 else (plain[0], keys)

@@ -2,7 +2,8 @@
 
 A leaf is matched with the one that agrees in all texts. Of what is left, leaves are matched that agree in less and less: another
 kernel for the same operator and inputs, other types, other shapes, another operator that runs the same kernel, other work of the
-same category in the same layer. Leaves of one side that agree in what is asked for are one cell. What still is left is only on its side.
+same category in the same layer; in no layer, only where devices have other kernels for it and no operator tells it apart. Leaves of
+one side that agree in what is asked for are one cell. What still is left is only on its side.
 """
 
 from __future__ import annotations
@@ -81,14 +82,22 @@ def cells_of(rows: pl.DataFrame, comparable: Comparable) -> pl.DataFrame:
     for level, (how, keys) in enumerate(_LEVELS):
         groups = keyed.filter(pl.col("kind") != "idle") if level else keyed
         if how == "category":
-            groups = groups.filter(pl.col("node").is_not_null())
-        made = groups.group_by(keys).agg("row", (pl.col("new").min() != pl.col("new").max()).alias("both"))
+            elsewhere = pl.col("operator").is_null() & (not comparable.names)
+            groups = groups.filter(pl.col("node").is_not_null() | elsewhere)
+        elif level and "operator" in keys:  # without an operator nothing tells what was called
+            groups = groups.filter(pl.col("operator").is_not_null())
+        made = groups.group_by(keys, maintain_order=True).agg(
+            "row", (pl.col("new").min() != pl.col("new").max()).alias("both")
+        )
         made = made.filter("both").select("row").with_row_index("cell", offset=count)
         count += made.height
         found.append(made.explode("row").select("row", "cell", pl.lit(how).alias("how")))
         keyed = keyed.join(found[-1], on="row", how="anti")
     alone = (
-        keyed.group_by("new", *_LEVELS[0][1]).agg("row").select("row").with_row_index("cell", offset=count)
+        keyed.group_by("new", *_LEVELS[0][1], maintain_order=True)
+        .agg("row")
+        .select("row")
+        .with_row_index("cell", offset=count)
     )
     found.append(alone.explode("row").select("row", "cell", pl.lit("none").alias("how")))
     return rows.with_row_index("row").join(pl.concat(found), on="row").drop("row").cast({"cell": pl.Int64})

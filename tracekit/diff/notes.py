@@ -49,8 +49,12 @@ def notes_of(
             "kernel, and waiting has other causes."
         )
     elif not comparable.names:
-        common = [("layer", comparable.layers), ("operator", True), ("shapes", comparable.shapes)]
-        yield f"Most kernels have other names on the other device, so they are compared by {listed([name for name, has in common if has])}."
+        operators = all(
+            pool.leaves.filter(pl.col("kind") == "compute")["operator"].count() for pool, _ in sides
+        )
+        told = {"layer": comparable.layers, "operator": operators, "shapes": operators and comparable.shapes, "category": not operators}  # fmt: skip
+        common = listed([name for name, there in told.items() if there])
+        yield f"Most kernels have other names on the other device, so they are compared by {common}."
     for what, has in (("layers", _has_layers), ("shapes of inputs", _has_shapes)):
         lacking = [name for pool, name in sides if not has(pool)]
         if lacking:

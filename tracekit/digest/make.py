@@ -16,7 +16,8 @@ import polars as pl
 
 from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.attribution.layer_spans import OF_MODEL
-from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.idle.gaps import device_gaps
+from tracekit.analyses.idle.pieces import idle_pieces
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, span_causes
 from tracekit.analyses.memory import memory
 from tracekit.analyses.scope import Scope, once, step_at, step_spans
@@ -189,7 +190,9 @@ def _exposed(rows: pl.DataFrame, kind: str, taken: IntervalSet) -> pl.DataFrame:
     reach = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(ends))[:-1] if ends.size else ends
     low = np.maximum(starts, reach)
     row, start, end = _without(low, np.maximum(ends, low), taken)
-    hidden = np.setdiff1d(np.arange(low.size), row)
+    seen = np.zeros(low.size, dtype=bool)
+    seen[row] = True
+    hidden = np.flatnonzero(~seen)
     at = np.concatenate([row, hidden])
     first = pl.Series(np.append(np.diff(row, prepend=-1) > 0, np.ones(hidden.size, dtype=bool)))
     return rows[at].select(
@@ -218,7 +221,9 @@ def _without(
 
 def _idle(scope: Scope) -> pl.DataFrame:
     """The pieces in which each device was idle, by cause; the name is that of the call, if one made the device wait."""
-    host, pieces = scope.trace.host, idle_causes(scope).pieces
+    # The tables of `idle_causes` would take as long again.
+    pieces = idle_pieces(scope, attribution(scope), device_gaps(scope))
+    host = scope.trace.host
     called = host["kind"].gather(pieces["span_id"]).is_in(["runtime", "sync"])
     rows = pieces.with_columns(
         host["name"].gather(pieces["span_id"]).alias("name"),

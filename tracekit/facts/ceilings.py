@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tracekit.facts.device_peaks import find_device, fp32_tflops_of_clock
+from tracekit.errors import UsageError, nearest
+from tracekit.facts.device_peaks import Device, devices, find_device, fp32_tflops_of_clock
 
-__all__ = ["Ceilings", "catalogue_ceilings", "recorded_ceilings"]
+__all__ = ["Ceilings", "catalogue_ceilings", "chosen_ceilings", "recorded_ceilings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,31 @@ def catalogue_ceilings(device_name: str, memory_bytes: int | None = None) -> Cei
     True
     """
     device = find_device(device_name, memory_bytes)
-    if device is None:
-        return None
+    return None if device is None else _of(device)
+
+
+def chosen_ceilings(word: str) -> Ceilings:
+    """The ceilings of the board that a user calls so: by its name in traces or in the catalogue, or by a part of that: then the first such board there, which is the one for SXM sockets.
+
+    >>> chosen_ceilings("h200").device, chosen_ceilings("H100 PCIe").device
+    ('H200 SXM', 'H100 PCIe')
+
+    Raises UsageError if none is called so.
+    """
+    found = find_device(word)
+    if found is not None and found.dram_gbps is not None:
+        return _of(found)
+    boards = {one.name: one for one in devices() if one.dram_gbps is not None}
+    parts = set(word.lower().replace("-", " ").split())
+    called = [one for one in boards.values() if one.name.lower() == word.strip().lower()]
+    called = called or [one for one in boards.values() if parts and parts <= set(one.name.lower().split())]
+    if called:
+        return _of(called[0])
+    remedy = nearest(word, boards, "name it as its vendor does, such as H100 SXM, L4 or MI300X")
+    raise UsageError(f"the catalogue has no device {word!r}", remedy=remedy)
+
+
+def _of(device: Device) -> Ceilings:
     units = (("matrix", device.matrix_tflops), ("vector", device.vector_tflops))
     return Ceilings(
         device=device.name,

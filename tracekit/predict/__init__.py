@@ -12,6 +12,7 @@
 from tracekit.predict.auto import Predictor, fit
 from tracekit.predict.describe import Description, description_of, read_description
 from tracekit.predict.evaluate import BASELINES, Evaluation, evaluate
+from tracekit.predict.from_trace import FromTrace, predict_from_trace
 from tracekit.predict.grid import grid_of, settings_of
 from tracekit.predict.model import MODELS, Term
 from tracekit.predict.recognise import recognised
@@ -23,6 +24,7 @@ __all__ = [
     "MODELS",
     "Description",
     "Evaluation",
+    "FromTrace",
     "Predictor",
     "Runs",
     "Term",
@@ -32,6 +34,7 @@ __all__ = [
     "fit",
     "grid_of",
     "load",
+    "predict_from_trace",
     "read_description",
     "read_runs",
     "recognised",

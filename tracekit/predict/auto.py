@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,8 +16,8 @@ from tracekit.errors import InconclusiveError
 from tracekit.predict.conformal import Intervals, intervals_of
 from tracekit.predict.describe import Description
 from tracekit.predict.features import sampled
-from tracekit.predict.members import _MODELS, candidates, fit_members, interpolates
-from tracekit.predict.model import Fitted, Term, model_of
+from tracekit.predict.members import candidates, fit_members, interpolates
+from tracekit.predict.model import MODELS, Fitted, Term, model_of
 from tracekit.predict.questions import questions
 from tracekit.predict.support import FARTHEST, INSIDE, Places, Support, support_of
 from tracekit.predict.table import Floats, Runs
@@ -26,9 +27,11 @@ __all__ = ["AUTO", "Predictor", "fit"]
 AUTO: Final = "auto"
 OUTSIDE: Final = "outside"
 """Weights for kinds of question that the training rows could not ask."""
-_MOST_CONFIGURATIONS: Final = 1500
+_MOST_CONFIGURATIONS: Final = 800
 _LEAST_CONFIGURATIONS: Final = 3
 _SHARPNESS: Final = 4.0
+_CLEARLY: Final = 0.5
+"""An error less than this share of another's is clearly smaller: what happens to fit one step beyond may be absurd at the next."""
 _LEAST_WEIGHT: Final = 0.1
 _MOSTLY: Final = 0.5
 _WORST: Final = 2.0
@@ -40,13 +43,15 @@ class Predictor:
     """Fitted models with all that is needed to answer: no row of the data they were fitted to."""
 
     description: Description
-    members: Mapping[str, Fitted]
+    models: Mapping[str, Fitted]
     weights: Mapping[str, Mapping[str, float]]
     """By kind of question, the weight of each member; `outside` is for kinds that were not asked."""
     errors: Mapping[str, Mapping[str, float]]
     """By kind of question, the mean absolute error of each candidate when it was asked, of logarithms."""
     intervals: Intervals
     support: Support
+    common: Mapping[str, str]
+    """By column, the value that all rows have."""
     rows: int
     configurations: int
 
@@ -73,7 +78,7 @@ class Predictor:
                 "note": pl.Series(places.note.tolist(), dtype=pl.String),
             }
         )
-        kept = pl.lit(pl.Series(~places.refused))
+        kept = pl.lit(pl.Series(~places.refused & np.isfinite(logarithm)))
         return frame.with_columns(
             *(pl.when(kept).then(pl.col(name)) for name in ("predicted", "low", "high")),
             pl.when(kept).then(pl.col("note")).otherwise(pl.lit("too far outside: ") + pl.col("note")),
@@ -87,7 +92,7 @@ class Predictor:
         whole = np.exp(self._logarithms(runs, places))
         shares: dict[str, Floats] = {}
         weights = np.zeros(runs.height)
-        for name, member in self.members.items():
+        for name, member in self.models.items():
             weight = self._weights(places, name)
             if not weight.any() or not (parts := member.parts(runs)):
                 continue
@@ -101,11 +106,54 @@ class Predictor:
         found = {part: whole * share / np.where(untold, 1, weights) for part, share in shares.items()}
         return {**found, "not told apart": np.where(untold, whole, 0)} if untold.any() else found
 
-    def explain(self) -> list[tuple[str, Sequence[Term]]]:
-        """The parameters of each member, by its name; the member with the most weight inside the range first."""
-        inside = self.weights.get(INSIDE, {})
-        names = sorted(self.members, key=lambda name: -inside.get(name, 0))
-        return [(name, self.members[name].explain()) for name in names]
+    def explain(self) -> list[Term]:
+        """The parameters of each model, of the one with the most weight inside the range first; with several, names begin with theirs."""
+        inside = self.weights[INSIDE]
+        found = []
+        for name in sorted(self.models, key=lambda name: -inside.get(name, 0)):
+            before = f"{name}: " if len(self.models) > 1 else ""
+            found += [replace(term, name=f"{before}{term.name}") for term in self.models[name].explain()]
+        return found
+
+    def members(self) -> pl.DataFrame:
+        """Which model answers which question: `question` (an axis beyond whose measured values a row lies, `inside`, or `outside` for all
+        other axes), `model`, `weight` (0 to 1), and `mean_ape` (%, of this model when such rows were left out; null if none could be).
+        """
+        found = [
+            (
+                kind,
+                name,
+                weight,
+                100 * error if (error := self.errors.get(kind, {}).get(name)) is not None else None,
+            )
+            for kind, shares in self.weights.items()
+            for name, weight in shares.items()
+        ]
+        schema = {"question": pl.String, "model": pl.String, "weight": pl.Float64, "mean_ape": pl.Float64}
+        return pl.DataFrame(found, schema, orient="row")
+
+    def known(self) -> Mapping[str, str]:
+        """By column, the value that all measured rows have."""
+        return self.common
+
+    def summary(self) -> str:
+        """One sentence: what it was fitted to and what answers inside the range."""
+        inside = " and ".join(sorted(self.weights[INSIDE], key=lambda name: -self.weights[INSIDE][name]))
+        error = sum(
+            weight * self.errors.get(INSIDE, {}).get(name, math.nan)
+            for name, weight in self.weights[INSIDE].items()
+        )
+        known = (
+            ""
+            if math.isnan(error)
+            else f", about {100 * error:.1f} % off where it was asked for configurations left out"
+        )
+        return f"fitted to {self.rows:,} rows of {self.configurations:,} configurations; {inside} answers between them{known}"
+
+    @property
+    def level(self) -> float:
+        """The share of times that are to lie in their interval."""
+        return self.intervals.level
 
     def _weights(self, places: Places, name: str) -> Floats:
         otherwise = self.weights[OUTSIDE]
@@ -113,7 +161,7 @@ class Predictor:
 
     def _logarithms(self, runs: Runs, places: Places) -> Floats:
         found = np.zeros(runs.height)
-        for name, member in self.members.items():
+        for name, member in self.models.items():
             weight = self._weights(places, name)
             if weight.any():
                 found += weight * np.log(member.predict(runs))
@@ -146,20 +194,21 @@ def _fitted(runs: Runs, model: str) -> Predictor:
         _can(runs, model)
     names = candidates(runs, model)
     if not names:
-        why = "; ".join(f"{name}: {model_of(name).lacks(runs)}" for name in _MODELS)
+        why = "; ".join(f"{name}: {model_of(name).lacks(runs)}" for name in MODELS)
         raise InconclusiveError("no model can be fitted to these rows", remedy=why)
-    asked = _Asked.of(sampled(runs, _MOST_CONFIGURATIONS), names)
+    models = fit_members(names, runs)
+    asked = _Asked.of(sampled(runs, _MOST_CONFIGURATIONS), models)
     errors = asked.errors()
-    weights = _chosen(errors, names)
+    weights = _chosen(errors)
     used = [name for name in names if any(each.get(name, 0) > 0 for each in weights.values())]
-    members = fit_members(used, runs)
     return Predictor(
         description=runs.description,
-        members=members,
+        models={name: models[name] for name in used},
         weights=weights,
         errors=errors,
         intervals=asked.intervals(weights),
         support=support_of(runs),
+        common=_common(runs),
         rows=runs.height,
         configurations=runs.frame["configuration"].n_unique(),
     )
@@ -174,6 +223,16 @@ def _check(runs: Runs) -> None:
         raise InconclusiveError(
             f"all times are the same ({runs.target[0]:g})", remedy="there is nothing to learn from them"
         )
+
+
+def _common(runs: Runs) -> dict[str, str]:
+    columns = {**runs.description.columns, **{name: name for name in runs.description.features}}
+    found = {}
+    for role, column in columns.items():
+        values = runs.frame[role].unique()
+        if values.len() == 1 and values[0] is not None:
+            found[column] = f"{values[0]:.15g}" if values.dtype == pl.Float64 else str(values[0])
+    return found
 
 
 def _can(runs: Runs, model: str) -> None:
@@ -192,15 +251,18 @@ class _Asked:
     """Logarithms of measured over predicted; NaN where the candidate could not be fitted."""
 
     @staticmethod
-    def of(runs: Runs, names: Sequence[str]) -> _Asked:
-        """Ask all of them all questions."""
+    def of(runs: Runs, models: Mapping[str, Fitted]) -> _Asked:
+        """Ask models of the form of these all questions."""
+        names = list(models)
         numbers, weights, places = [], [], []
         residuals: dict[str, list[Floats]] = {name: [] for name in names}
         for number, fold in enumerate(questions(runs)):
             train, test = runs.where(fold.train), runs.where(fold.test)
             place = support_of(train).places(test)
             between = float((place.kind == INSIDE).mean()) > _MOSTLY
-            members = fit_members([name for name in names if between or not interpolates(name)], train)
+            members = fit_members(
+                [name for name in names if between or not interpolates(name)], train, models
+            )
             for name in names:
                 said = members[name].predict(test) if name in members else np.full(test.height, np.nan)
                 residuals[name].append(np.log(test.target / said))
@@ -246,19 +308,28 @@ class _Asked:
         return intervals_of(joined, self.weights, self.places)
 
 
-def _chosen(errors: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """By kind of question, the weights with which the members are joined: the smaller the error, the larger, by its fourth power."""
-    found = {kind: _weighted(each) for kind, each in errors.items()}
-    if OUTSIDE not in found:  # nothing tells: the first that can be fitted extrapolates best
-        found[OUTSIDE] = {names[0]: 1.0}
-    if INSIDE not in found:
-        found[INSIDE] = found[OUTSIDE]
-    return found
+def _chosen(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """By kind of question, the weights with which the members are joined.
+
+    Inside the range, the smaller the error the larger the weight, by its fourth power. Outside, a mean of what goes right and what goes
+    astray goes astray: one member answers, the first (what has a meaning stands before what has none) unless another is clearly better.
+    """
+    found = {kind: _joined(each) if kind == INSIDE else _clearly_best(each) for kind, each in errors.items()}
+    if OUTSIDE not in found:  # nothing tells
+        found[OUTSIDE] = _clearly_best(errors[INSIDE])
+    return {INSIDE: found[OUTSIDE], **found}
 
 
-def _weighted(errors: Mapping[str, float]) -> dict[str, float]:
+def _joined(errors: Mapping[str, float]) -> dict[str, float]:
     names = list(errors)
     size = np.maximum([errors[name] for name in names], 1e-4)
     share = (size.min() / size) ** _SHARPNESS
     share = np.where(share / share.sum() < _LEAST_WEIGHT, 0, share)
     return {name: float(each) for name, each in zip(names, share / share.sum(), strict=True) if each > 0}
+
+
+def _clearly_best(errors: Mapping[str, float]) -> dict[str, float]:
+    extrapolating = {name: error for name, error in errors.items() if not interpolates(name)} or errors
+    first = next(iter(extrapolating))
+    best = min(extrapolating, key=lambda name: extrapolating[name])
+    return {best if extrapolating[best] < _CLEARLY * extrapolating[first] else first: 1.0}

@@ -38,6 +38,10 @@ _SINGLE_ISSUED: Final = frozenset({(8, 6), (8, 9), (9, 0)})
 _ECC_INLINE: Final = 0.87
 """What GDDR memories reach of their bandwidth, over what HBM does: their error correction takes part of it (0.75 on a P4 and a T4, 0.85 on
 P100, V100 and A100 together)."""
+_L2_PER_CLOCK: Final = 16.0
+"""Bytes that a multiprocessor gets from the second-level cache per clock."""
+_L2_OVER_MEMORY: Final = 3.0
+"""What that cache delivers over what the memory does, about, where the clock is not known."""
 _PER_MULTIPROCESSOR: Final = 180.0
 """GFLOP/s of one, about, where their number is not known."""
 _L2_PER_BANDWIDTH: Final = 8e-3
@@ -60,6 +64,8 @@ class Board:
     """The rate that its power limit allows in long matrix products, GFLOP/s; infinite where that is not known."""
     issue: float = 1.0
     """The share of the peak that its issue slots allow in matrix products."""
+    l2_gb_s: float = 0.0
+    """What its second-level cache delivers, GB/s."""
     correction: float = 1.0
     """The share of the bandwidth that error correction leaves, over that of HBM."""
     generation: str = ""
@@ -149,6 +155,8 @@ def board_of(
         figures.get("l2_mb", 0.0) or bandwidth * _L2_PER_BANDWIDTH,
         limit,
         _SINGLE_ISSUE if single else 1.0,
+        figures.get("multiprocessors", 0.0) * figures.get("clock_mhz", 0.0) * 1e-3 * _L2_PER_CLOCK
+        or bandwidth * _L2_OVER_MEMORY,
         _ECC_INLINE if inline else 1.0,
         f"AMD {generation}" if amd else generation,
     )

@@ -13,6 +13,7 @@ import polars as pl
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.predict.auto import AUTO, fit
 from tracekit.predict.features import categories_of, column, device_names, several, varying
+from tracekit.predict.members import CORRECTED, candidates
 from tracekit.predict.protocols import folds_of
 from tracekit.predict.support import DEVICE
 from tracekit.predict.table import Floats, Runs
@@ -43,14 +44,17 @@ class Evaluation:
 
 
 def evaluate(
-    runs: Runs, split: str = "kfold", group: str = "", models: Sequence[str] = (AUTO,)
+    runs: Runs, split: str = "kfold", group: str | None = None, models: Sequence[str] | None = None
 ) -> Evaluation:
-    """Fit each model to one side of each fold and predict the other; `group`: a column by which errors are listed as well.
+    """Fit each model to one side of each fold and predict the other.
+
+    `group`: a column by which errors are listed as well; `models`: `auto` and what can be fitted, unless others are named.
 
     A fit sees the training rows only. Raises UsageError for a split, a group or a model that there is not, and InconclusiveError if no
     model could be fitted.
     """
-    labels = _labels(runs, group)
+    labels = _labels(runs, group or "")
+    models = models or (AUTO, *(name for name in candidates(runs) if CORRECTED not in name))
     answers: list[pl.DataFrame] = []
     failed: dict[str, str] = {}
     seconds: dict[str, float] = {}

@@ -34,17 +34,17 @@ def sampled(runs: Runs, most: int) -> Runs:
 
 
 def column(runs: Runs, name: str) -> Floats:
-    """A column of numbers by its role or name; the peak is that of a die, where the description says how many a card has.
+    """A column of numbers by its role or name; the peak is that of a die.
 
     Raises UsageError where the table does not have it, or not in all rows.
     """
-    values = runs.numbers(name)
+    values = runs.die_gflops if name == "peak_gflops" else runs.numbers(name)
     if np.isnan(values).any():
         raise UsageError(
             f"the model needs {runs.description.columns.get(name, name)!r}, which is not in all rows",
             remedy="add it to the table",
         )
-    return values / _dies(runs) if name == "peak_gflops" else values
+    return values
 
 
 def matrix(runs: Runs, names: Sequence[str]) -> Floats:
@@ -86,14 +86,6 @@ def device_names(runs: Runs) -> list[str]:
     devices = runs.description.devices
     called = {key: str(known.get("name", f"of {key} GFLOP/s")) for key, known in devices.items()}
     return [called.get(text, f"of {text} GFLOP/s") for text in _peaks(runs)]
-
-
-def _dies(runs: Runs) -> Floats:
-    devices = runs.description.devices
-    if not devices:
-        return np.ones(runs.height)
-    by = runs.names("device") if "device" in runs.frame.columns else _peaks(runs)
-    return np.array([float(devices.get(value, {}).get("dies", 1)) for value in by])
 
 
 def _peaks(runs: Runs) -> list[str]:

@@ -40,14 +40,19 @@ def settings_of(words: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def grid_of(settings: Mapping[str, Sequence[str]], description: Description, support: Support) -> Runs:
-    """Every combination of the settings, by roles or columns; what is not set is as in all runs that were measured.
+def grid_of(
+    settings: Mapping[str, Sequence[str]],
+    description: Description,
+    known: Mapping[str, str],
+    support: Support,
+) -> Runs:
+    """Every combination of the settings, by roles or columns; what is not set is as `known`, by columns, and empty if not all measured
+    runs had it.
 
     Raises UsageError for a setting that the model has no column for, one that is missing, or too many combinations.
     """
     names = {**description.columns, **{name: name for name in description.features}}
     columns = dict.fromkeys(names.values())
-    known = _common(names, support)
     chosen = {}
     for name, values in settings.items():
         column = names.get(name, name)
@@ -59,13 +64,14 @@ def grid_of(settings: Mapping[str, Sequence[str]], description: Description, sup
             for value in values:
                 _number(value, name)
         chosen[column] = list(values)
-    lacking = [role for role, column in names.items() if column not in chosen and column not in known]
+    unset = {role: column for role, column in names.items() if column not in chosen and column not in known}
+    lacking = [role for role in unset if role in support.numbers or role in support.names]
     if lacking:
         raise UsageError(
             f"the runs that were measured differ in {', '.join(lacking)}",
             remedy=f"set it too: --set {lacking[0]}=…",
         )
-    grid = {**{column: [known[column]] for column in columns if column in known}, **chosen}
+    grid = {**{column: [known.get(column, "")] for column in columns}, **chosen}
     if (count := prod(map(len, grid.values()))) > _MOST:
         raise UsageError(f"these are {count:,} combinations", remedy=f"set at most {_MOST:,}")
     rows = pl.DataFrame(list(product(*grid.values())), dict.fromkeys(grid, pl.String), orient="row")
@@ -80,17 +86,3 @@ def _number(value: str, name: str) -> None:
         float(value)
     except ValueError:
         raise UsageError(f"{name} is {value!r}, which is no number", remedy=f"write --set {name}=8") from None
-
-
-def _common(names: Mapping[str, str], support: Support) -> dict[str, str]:
-    """By columns, what is the same in all runs that were measured."""
-    found = {
-        names[axis]: f"{low!r}"
-        for axis, (low, high) in support.numbers.items()
-        if low == high and axis in names
-    }
-    return found | {
-        names[axis]: next(iter(seen))
-        for axis, seen in support.names.items()
-        if len(seen) == 1 and axis in names
-    }

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, Final
 
 import numpy as np
 
 from tracekit.predict.features import one_each, sampled
-from tracekit.predict.model import MODELS, Fitted, Term, model_of
+from tracekit.predict.model import MODELS, Fitted, Refits, Term, model_of
 from tracekit.predict.models import boosting
 from tracekit.predict.support import Support, support_of
 from tracekit.predict.table import Floats, Runs
@@ -23,7 +22,6 @@ _FADES: Final = 3.0
 _MOST_CORRECTED: Final = 0.7
 _TREES: Final = 120
 _DEPTH: Final = 3
-_MODELS: Final = tuple(name for name in MODELS if find_spec(f"tracekit.predict.models.{name}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class Corrected:
 
 def candidates(runs: Runs, wanted: str = "auto") -> list[str]:
     """The members that can be fitted to these rows; `wanted`: one model, or `auto` for all."""
-    names = [name for name in _MODELS if model_of(name).lacks(runs) is None] if wanted == "auto" else [wanted]
+    names = [name for name in MODELS if model_of(name).lacks(runs) is None] if wanted == "auto" else [wanted]
     if wanted == "auto" and "boosting" in names:
         names += [f"{name}{CORRECTED}" for name in names if name != "boosting"]
     return names
@@ -75,13 +73,15 @@ def interpolates(name: str) -> bool:
     return name.endswith("boosting")
 
 
-def fit_members(names: Sequence[str], runs: Runs) -> dict[str, Fitted]:
-    """Fit these members to the rows; those that lack something are left out."""
+def fit_members(
+    names: Sequence[str], runs: Runs, like: Mapping[str, Fitted] | None = None
+) -> dict[str, Fitted]:
+    """Fit these members to the rows; those that lack something are left out. `like`: fits whose choices are kept."""
     found: dict[str, Fitted] = {}
     bases = {name.removesuffix(CORRECTED) for name in names}
     fitted = {
-        name: model_of(name).fit(runs)
-        for name in _MODELS
+        name: _fit(name, runs, like or {})
+        for name in MODELS
         if name in bases and model_of(name).lacks(runs) is None
     }
     for name in names:
@@ -93,6 +93,13 @@ def fit_members(names: Sequence[str], runs: Runs) -> dict[str, Fitted]:
         elif boosting.MODEL.lacks(runs) is None:
             found[name] = _corrected(base, fitted[base], runs)
     return found
+
+
+def _fit(name: str, runs: Runs, like: Mapping[str, Fitted]) -> Fitted:
+    model = model_of(name)
+    if name in like and isinstance(model, Refits):
+        return model.refit(runs, like[name])
+    return model.fit(runs)
 
 
 def _corrected(name: str, base: Fitted, runs: Runs) -> Corrected:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from tracekit.errors import UsageError, nearest
 from tracekit.predict.table import Floats, Runs
 
-__all__ = ["MODELS", "Fitted", "Model", "Term", "model_of"]
+__all__ = ["MODELS", "Fitted", "Model", "Refits", "Term", "model_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,15 @@ class Model(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> Fitted:
         """The fitted model of a state. Raises ValueError, KeyError or TypeError for one that is none."""
+        ...
+
+
+@runtime_checkable
+class Refits(Protocol):
+    """A way to fit that first chooses among forms of itself. To see how well it foretells, the choice need not be made again each time."""
+
+    def refit(self, runs: Runs, like: Any) -> Fitted:
+        """Fit it to other rows in the form that `like`, one of its fits, chose."""
         ...
 
 

@@ -37,12 +37,13 @@ def dumped(predictor: Predictor) -> str:
         "version": VERSION,
         "rows": predictor.rows,
         "configurations": predictor.configurations,
+        "common": dict(predictor.common),
         "description": predictor.description.as_json(),
         "weights": _plain(predictor.weights),
         "errors": _plain(predictor.errors),
         "intervals": predictor.intervals.state(),
         "support": predictor.support.state(),
-        "members": {name: member.state() for name, member in predictor.members.items()},
+        "members": {name: member.state() for name, member in predictor.models.items()},
     }
     return json.dumps(said, allow_nan=False, separators=(",", ":")) + "\n"
 
@@ -59,7 +60,7 @@ def load(path: Path) -> Predictor:
     if len(raw) > _MOST_BYTES:
         raise UnreadableTraceError("the file is larger than 64 MiB", path=path, remedy="fit the model again")
     try:
-        said = json.loads(raw.decode("utf-8"), parse_constant=_no_number)
+        said = json.loads(raw.decode("utf-8"), parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise UnreadableTraceError("it is no JSON", path=path, remedy=_AGAIN) from error
     return restored(said, path)
@@ -109,7 +110,7 @@ def _restored(said: Mapping[str, Any], path: Path) -> Predictor:
             raise ValueError("the weights of the members do not sum to 1")
     return Predictor(
         description=description_of(said["description"], path),
-        members={name: restore_member(name, state) for name, state in members.items()},
+        models={name: restore_member(name, state) for name, state in members.items()},
         weights=kinds,
         errors={
             str(kind): {str(name): _number(each) for name, each in of.items()}
@@ -117,6 +118,7 @@ def _restored(said: Mapping[str, Any], path: Path) -> Predictor:
         },
         intervals=Intervals.restore(said["intervals"]),
         support=Support.restore(said["support"]),
+        common={str(column): str(value) for column, value in said["common"].items()},
         rows=int(said["rows"]),
         configurations=int(said["configurations"]),
     )
@@ -126,6 +128,12 @@ def _number(value: object) -> float:
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError("a number is none")
     return float(value)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text[:20]} is too large")
+    return value
 
 
 def _no_number(word: str) -> float:

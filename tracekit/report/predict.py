@@ -8,28 +8,27 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from tracekit.facts.units import count_of, format_share, listed
+from tracekit.facts.units import NS_PER_S, count_of, format_ns, format_share
 from tracekit.names import clean
 from tracekit.report.model import Figure, Section, Unit, table_of
 
 if TYPE_CHECKING:
-    from tracekit.predict import Evaluation, Predictor, Runs
+    from tracekit.predict import Evaluation, FromTrace, Predictor, Runs
 
-__all__ = ["answers_section", "evaluation_section", "model_section", "summary"]
+__all__ = ["answers_section", "evaluation_section", "model_section", "trace_section"]
 
 _MOST_DRAWN: Final = 12
 _MOST_DOTS: Final = 1_500
 _MOST_TOLD: Final = 4
-_INSIDE: Final = "inside"
-_NONE: Final = 2.0
-"""The error of a model that has no answer to a kind of question."""
 _UNITS: Final[Mapping[str, Unit]] = {
     **dict.fromkeys(("predicted", "low", "high", "cost", "value", "fit_s"), "number"),
-    **dict.fromkeys(("mean_error", "median_error", "coverage", "error", "weight", "interval"), "ratio"),
+    **dict.fromkeys(
+        ("mean_error", "median_error", "coverage", "error", "weight", "interval", "mean_ape"), "ratio"
+    ),
 }
 _TITLES: Final = {
     "mean_error": "mean error", "median_error": "median error", "fit_s": "fit, s", "coverage": "in its interval", "unanswered": "no answer",
-    "error": "error when left out", "interval": "interval ±", "kind": "question", "group": "of", "term": "term", "unit": "in",
+    "mean_ape": "error when left out", "interval": "interval ±", "group": "of", "term": "term", "unit": "in",
 }  # fmt: skip
 
 
@@ -41,19 +40,28 @@ def answers_section(
 ) -> Section:
     """The predicted times of rows, the shortest first, or, with a `price` of a device's hour, the cheapest; and what they consist of.
 
-    Tables: `predictions`, with the settings that differ, `predicted`, `low` and `high` in the target's unit, and `cost`.
+    Table: `predictions`, with the settings that differ, `predicted_ns`, `low_ns` and `high_ns`, `cost`, and `note`.
     """
     roles = [name for name in asked.frame.columns if name not in ("id", "configuration", "target")]
     told = [name for name in roles if asked.frame[name].n_unique() > 1] or roles[:2]
-    rows = asked.frame.select("id", *told).with_columns(answers.select("predicted", "low", "high", "note"))
+    times = (pl.col("predicted", "low", "high") * fitted.description.seconds * NS_PER_S).name.suffix("_ns")
+    rows = asked.frame.select("id", *told).with_columns(answers.select(times, "note"))
     if price is not None:
-        hours = pl.col("predicted") * fitted.description.seconds / 3600
+        hours = pl.col("predicted_ns") / NS_PER_S / 3600
         rows = rows.with_columns((hours * pl.Series(asked.numbers("gpus", 1.0)) * price).alias("cost"))
-    order = "predicted" if price is None else "cost"
+    order = "predicted_ns" if price is None else "cost"
     ordered = rows.with_row_index("at").sort(order, maintain_order=True, nulls_last=True)
-    shown = [*(["id"] if fitted.description.id else []), *told, "predicted", "low", "high", "cost", "note"]
-    titles = {"predicted": f"predicted, {fitted.description.unit}"}
-    drawn = ordered.filter(pl.col("predicted").is_not_null())["at"].to_numpy()[:_MOST_DRAWN]
+    shown = [
+        *(["id"] if fitted.description.id else []),
+        *told,
+        "predicted_ns",
+        "low_ns",
+        "high_ns",
+        "cost",
+        "note",
+    ]
+    titles = {f"{name}_ns": name for name in ("predicted", "low", "high")}
+    drawn = ordered.filter(pl.col("predicted_ns").is_not_null())["at"].to_numpy()[:_MOST_DRAWN]
     table = table_of("predictions", "Predictions", ordered.drop("at"), shown, titles, _UNITS)
     return Section(
         "prediction",
@@ -65,12 +73,11 @@ def answers_section(
 
 
 def _answer(fitted: Predictor, rows: pl.DataFrame, told: Sequence[str], price: float | None) -> Iterator[str]:
-    known = rows.filter(pl.col("predicted").is_not_null())
-    unit = fitted.description.unit
+    known = rows.filter(pl.col("predicted_ns").is_not_null())
     if known.height:
         best = known.row(0, named=True)
-        times = " to ".join(f"{best[name]:.4g}" for name in ("low", "high"))
-        span = f"{best['predicted']:.4g} {unit} ({times} in {_percent(fitted.intervals.level)} of cases)"
+        times = " to ".join(format_ns(best[name]) for name in ("low_ns", "high_ns"))
+        span = f"{format_ns(best['predicted_ns'])} ({times} in {_percent(fitted.level)} of cases)"
         cost = "" if price is None else f" and costs {best['cost']:.4g}"
         if rows.height == 1:
             yield f"It takes {span}{cost}."
@@ -104,59 +111,41 @@ def _composition(fitted: Predictor, asked: Runs, rows: Any, told: Sequence[str])
     few = asked.where(np.isin(np.arange(asked.height), rows))
     parts = fitted.parts(few) if few.height else {}
     if parts:
+        scale = fitted.description.seconds * NS_PER_S
         bars = [
-            {"label": _settings(row, told), "parts": [{"label": name, "value": float(values[at])} for name, values in parts.items()]}
+            {"label": _settings(row, told), "parts": [{"label": name, "value": float(values[at]) * scale} for name, values in parts.items()]}
             for at, row in enumerate(few.frame.iter_rows(named=True))
         ]  # fmt: skip
-        title = f"What the predicted times consist of, {fitted.description.unit}"
-        yield Figure("composition", title, "stack", {"unit": "number", "rows": bars})
+        yield Figure(
+            "composition", "What the predicted times consist of", "stack", {"unit": "ns", "rows": bars}
+        )
 
 
 # -- a model ---------------------------------------------------------------------------------------
 
 
-def summary(fitted: Predictor) -> str:
-    """Which models answer, what they were fitted to, and how far they were off for runs that they had not seen."""
-    inside = fitted.weights[_INSIDE]
-    names = [name for name, weight in sorted(inside.items(), key=lambda each: -each[1]) if weight > 0]
-    fitted_to = (
-        f"fitted to {count_of(fitted.configurations, 'configuration')} ({count_of(fitted.rows, 'run')})"
-    )
-    errors = fitted.errors.get(_INSIDE, {})
-    told = [errors[name] for name in names if name in errors]
-    off = f"; of such configurations left out it was off by {format_share(min(told))}" if told else ""
-    return f"{listed(names)}, {fitted_to}{off}."
-
-
 def model_section(fitted: Predictor) -> Section:
-    """What a model consists of: tables `questions` (which member answers which kind of question, and its errors) and `terms`."""
-    kinds = [*fitted.weights, *(kind for kind in fitted.errors if kind not in fitted.weights)]
-    questions = [
-        {"kind": kind, "model": name, "weight": fitted.weights.get(kind, {}).get(name, 0.0), "error": fitted.errors.get(kind, {}).get(name), "interval": _interval(fitted, kind)}
-        for kind in kinds
-        for name in {**fitted.weights.get(kind, {}), **fitted.errors.get(kind, {})}
-        if fitted.weights.get(kind, {}).get(name) or fitted.errors.get(kind, {}).get(name, _NONE) < _NONE
-    ]  # fmt: skip
+    """What a model consists of: tables `questions` (which model answers which kind of question, and its errors) and `terms`."""
+    questions = fitted.members().with_columns(pl.col("mean_ape") / 100, interval=_intervals(fitted))
     terms = [
-        {"model": name, "term": term.name, "value": term.value, "unit": term.unit, "meaning": term.meaning}
-        for name, found in fitted.explain()
-        for term in found
+        {"term": term.name, "value": term.value, "unit": term.unit, "meaning": term.meaning}
+        for term in fitted.explain()
     ]
     return Section(
         "model",
         "What are the predictions made of?",
-        summary(fitted),
+        f"The model is {fitted.summary()}.",
         tables=(
-            table_of("questions", "Who answers which question: between the runs that were measured, and beyond them", pl.DataFrame(questions), None, _TITLES, _UNITS),
-            table_of("terms", "Terms", pl.DataFrame(terms, infer_schema_length=None), "model term value unit meaning", _TITLES, _UNITS),
+            table_of("questions", "Which model answers between the runs that were measured, and beyond them", questions, None, _TITLES, _UNITS),
+            table_of("terms", "Terms", pl.DataFrame(terms, infer_schema_length=None), None, _TITLES, _UNITS),
         ),
     )  # fmt: skip
 
 
-def _interval(fitted: Predictor, kind: str) -> float | None:
-    """Half of the interval's width at the distance where it was learnt, relative to the time."""
-    width = fitted.intervals.widths.get(kind)
-    return None if width is None else float(np.expm1(width[0]))
+def _intervals(fitted: Predictor) -> pl.Series:
+    """By question half of the interval's width at the distance where it was learnt, relative to the time."""
+    widths = {kind: float(np.expm1(width)) for kind, (width, _) in fitted.intervals.widths.items()}
+    return fitted.members()["question"].replace_strict(widths, default=None, return_dtype=pl.Float64)
 
 
 # -- an evaluation ---------------------------------------------------------------------------------
@@ -229,3 +218,27 @@ def _figures(rows: pl.DataFrame) -> Iterator[Figure]:
             for (name,), part in far.group_by("model", maintain_order=True)
         ]  # fmt: skip
         yield Figure("distance", "Error by the distance from what was measured", "curve", {"base": 10, "x_title": "doublings beyond the measured range", "y_title": "error, %", "series": series})  # fmt: skip
+
+
+# -- from a trace ----------------------------------------------------------------------------------
+
+
+def trace_section(found: FromTrace) -> Section:
+    """A step as it is and as it would be: table `parts`, and the figure `composition` of both."""
+    now, then, low, high = (
+        format_ns(each) for each in (found.now_ns, found.step_ns, found.low_ns, found.high_ns)
+    )
+    text = f"A step would take {then} ({low} to {high}) instead of {now}."
+    notes = [f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in found.notes]
+    bars = [
+        {"label": label, "parts": [{"label": part, "value": round(value)} for part, value in found.parts.select("part", column).rows()]}
+        for label, column in (("now", "now_ns"), ("then", "predicted_ns"))
+    ]  # fmt: skip
+    titles = {"now_ns": "now", "predicted_ns": "then", "low_ns": "low", "high_ns": "high"}
+    return Section(
+        "prediction",
+        "How long would a step take?",
+        " ".join((text, *notes)),
+        tables=(table_of("parts", "What a step consists of", found.parts, None, titles),),
+        figures=(Figure("composition", "What a step consists of", "stack", {"unit": "ns", "rows": bars}),),
+    )

@@ -108,10 +108,10 @@ def advised(scope: Scope) -> Advised:
         "gain_ns", "change", descending=[True, False]
     )
     unknown = [name for name in dict.fromkeys(found) if name not in _CHANGES]
-    return Advised(answer=_answer(ranked, before, scope, unknown), ranked=ranked, before_ns=before)
+    return Advised(answer=_answer(ranked, scope, unknown), ranked=ranked, before_ns=before)
 
 
-def _answer(ranked: pl.DataFrame, before: int, scope: Scope, unknown: list[str]) -> str:
+def _answer(ranked: pl.DataFrame, scope: Scope, unknown: list[str]) -> str:
     steps = scope.steps.height if scope.window == "steps" else 0
     what = "a step" if steps else "the window"
     if ranked.height:

@@ -1,4 +1,4 @@
-"""`tracekit export`: the trace's frames as files, or the trace once more, with tracks of layers and idle time."""
+"""`tracekit export`: the trace's frames as files, or the trace once more, with tracks of layers, idle time and the critical path."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def export(
 ) -> None:
     """Write the frames of a trace as files.
 
-    With --to chrome, write the trace again, with added tracks for layers and idle time.
+    With --to chrome, write the trace again, with added tracks for layers, idle time and the critical path.
     """
     chosen = choose_format(Can.FRAMES, format_ or Format.parquet, None, command="export")
     if to is ExportKind.chrome and format_ is not None:

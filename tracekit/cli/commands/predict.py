@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.options import with_flags
+from tracekit.cli.options import Reading, with_flags
 from tracekit.cli.plain import PlainCommand
 from tracekit.errors import MissingDependencyError, UsageError
 from tracekit.facts.distribution import how_to_install
@@ -71,12 +71,11 @@ def fit(
 ) -> None:
     """Fit a model to runs that were measured."""
     from tracekit.predict import fit, save
-    from tracekit.report.predict import summary
 
     runs = _measured(data, describe)
     fitted = fit(runs, model)
     save(fitted, output)
-    out.say(f"{output}: {summary(fitted)}")
+    out.say(f"{output}: {fitted.summary()}")
 
 
 def _measured(data: Path, describe: Path | None) -> Runs:
@@ -114,6 +113,10 @@ def run(
             "--set", metavar="NAME=VALUE,…", help="Predict every combination of these values; repeatable."
         ),
     ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN", help="What is not set is as in this captured run."),
+    ] = None,
     price: Annotated[
         float | None,
         typer.Option(
@@ -134,7 +137,7 @@ def run(
 
     keep_inputs([model, *([table] if table else [])])
     fitted = load(model)
-    asked = _asked(fitted, table, settings or [])
+    asked = _asked(fitted, table, settings or [], {} if like is None else _row_of(like))
     chosen = formats.choose_format(Can.REPORT, format_, output, command="predict run", several=True)
     answers = fitted.predict(asked)
     if Can.FILES in chosen.can:
@@ -146,14 +149,26 @@ def run(
     out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format)
 
 
-def _asked(fitted: Predictor, table: Path | None, settings: Sequence[str]) -> Runs:
+def _row_of(run: Path) -> dict[str, str]:
+    """What `tracekit dataset` tells of a captured run, by column."""
+    from tracekit.cli.sources import local, read_one
+    from tracekit.predict.dataset import dataset
+
+    made = dataset([local(run)], lambda path: read_one(path, None, Reading()))
+    if made.table.height > 1:
+        raise UsageError(f"it holds {made.table.height} runs", path=run, remedy="name one of them")
+    row = made.table.row(0, named=True)
+    return {name: str(value) for name, value in row.items() if value is not None}
+
+
+def _asked(fitted: Predictor, table: Path | None, settings: Sequence[str], like: Mapping[str, str]) -> Runs:
     """The rows to predict. Raises UsageError unless they are given in one way."""
     from tracekit.predict import grid_of, read_runs, settings_of
 
-    if (table is None) == (not settings):
+    if (table is None) == (not settings and not like):
         raise UsageError("predict run needs rows", remedy="give --table FILE or --set NAME=VALUE")
     if table is None:
-        return grid_of(settings_of(settings), fitted.description, fitted.support)
+        return grid_of(settings_of(settings), fitted.description, {**fitted.known(), **like}, fitted.support)
     asked = read_runs(table, fitted.description, measured=False)
     _say_left_out(asked)
     return asked
@@ -206,10 +221,61 @@ def explain(
     out.emit_section(model_section(load(model)), chosen, output, figures=None, figure_format="svg")
 
 
+@with_flags
+def trace(
+    trace: flags.TraceFile,
+    batch: Annotated[
+        str | None,
+        typer.Option(metavar="2x", help="With so many times the samples of a step on each device."),
+    ] = None,
+    gpus: Annotated[
+        int | None, flags.flag("On so many devices, each with that batch and a copy of the model.", min=1)
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="On this device, such as H100.")] = None,
+    format_: flags.ReportFormat = None,
+    output: flags.Output = None,
+    figures: flags.Figures = None,
+    figure_format: flags.FigureFormat = "svg",
+    *,
+    selection: flags.Selection,
+    reading: Reading,
+) -> None:
+    """Predict a step of a traced run with another batch, on more devices or on another device.
+
+    Nothing is fitted: work keeps the distance from its roof that the trace shows, and the roof moves.
+    """
+    from tracekit.analyses.scope import select
+    from tracekit.cli.sources import Sources, expanded
+    from tracekit.predict import predict_from_trace
+    from tracekit.report.predict import trace_section
+
+    chosen = formats.choose_format(Can.REPORT, format_, output, command="predict trace", several=True)
+    traces, _ = Sources(expanded([trace]), selection, reading).read()
+    if len(traces) > 1:
+        raise UsageError(
+            f"it holds {len(traces)} traces", path=trace, remedy="choose one with --rank or --process"
+        )
+    scope = select(traces[0], window=selection.window.value, step=selection.step)
+    found = predict_from_trace(scope, batch=_factor(batch), gpus=gpus, device=device)
+    out.emit_section(trace_section(found), chosen, output, figures=figures, figure_format=figure_format)
+
+
+def _factor(text: str | None) -> float:
+    """How many times the batch. Raises UsageError for a text that does not say it."""
+    if text is None:
+        return 1.0
+    try:
+        return float(text.removesuffix("x"))
+    except ValueError:
+        raise UsageError(
+            f"--batch is {text!r}", remedy="write how many times the batch, such as 2x"
+        ) from None
+
+
 def _say_left_out(runs: Runs) -> None:
     for line in runs.left_out:
         out.say(f"tracekit: left out: {line}")
 
 
-for command in (fit, run, evaluate, explain):
+for command in (fit, run, evaluate, explain, trace):
     predict.command(command.__name__, cls=PlainCommand)(command)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tracekit.analyses.registry import Analysis
+from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.commands.analysis import narrowed, write_table
 from tracekit.cli.options import Request, flag, with_flags
@@ -19,6 +21,7 @@ from tracekit.report.formats import Can
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tracekit.analyses.result import Result
     from tracekit.analyses.what_if import Change
     from tracekit.report.model import Section
     from tracekit.trace import Trace
@@ -78,6 +81,7 @@ def what_if(
         bool,
         typer.Option("--rank", help="Try the change that each finding advises, and rank them by their gain."),
     ] = False,
+    format_: flags.ReportFormat = None,
 ) -> None:
     """Predict how long a step would take after a change.
 
@@ -96,7 +100,7 @@ def what_if(
         "shard-optimizer": shard_optimizer,
         "bandwidth": bandwidth,
     }
-    chosen = formats.choose_format(Can.SECTION, request.format_, request.output, command="what-if")
+    chosen = formats.choose_format(Can.REPORT, format_, request.output, command="what-if")
     from tracekit.analyses.what_if.written import changes_in, changes_of
 
     wanted = [*(changes_in(changes) if changes is not None else ()), *changes_of(given)]
@@ -104,11 +108,11 @@ def what_if(
         fault = "--rank tries changes of its own" if rank else "no change is given"
         raise UsageError(fault, remedy="give either --rank or changes, such as --scale category:gemm=0.5")
     traces, _ = Sources(expanded(request.traces), request.selection, request.reading).read()
-    formats.check_traces(Can.SECTION, chosen, len(traces))
+    formats.check_traces(Can.REPORT, chosen, len(traces))
     found = [_section(trace, wanted, request) for trace in traces]
     if Can.FILES in chosen.can:
         write_table(found[0], chosen, request)
-    elif Can.DATA in chosen.can:
+    elif Can.DOCUMENT in chosen.can:
         if len(found) > 1:
             raise UsageError(f"{chosen.value} holds one trace", remedy="give one at a time")
         out.emit(formats.render_alone(chosen, found[0], out.page_for(chosen, request.top)), request.output)
@@ -128,9 +132,23 @@ def _section(trace: Trace, changes: Sequence[Change], request: Request) -> Secti
     if changes:
         from tracekit.analyses.what_if import what_if as replay
 
-        result, of = replay(scope, changes), _WHAT_IF
+        result: Result = replay(scope, changes)
+        of = _WHAT_IF
     else:
         from tracekit.verdict.advised import advised
 
         result, of = advised(scope), _ADVISED
-    return narrowed(present_section(of, result, scope, None, result.not_captured), trace, None, request)
+    section = present_section(of, result, scope, None, result.not_captured)
+    section = narrowed(section, trace, None, request)
+    return section if request.table is not None else _short(section)
+
+
+def _short(section: Section) -> Section:
+    """The section with its assumptions below the answer, and only for data the operators."""
+    assumed = next(
+        (one.frame["assumption"].to_list() for one in section.tables if one.name == "assumptions"), []
+    )
+    tables = tuple(
+        replace(one, detail=one.name == "operators") for one in section.tables if one.name != "assumptions"
+    )
+    return replace(section, tables=tables, points=tuple(("assumed", sentence) for sentence in assumed))

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.errors import MissingDependencyError
 from tracekit.predict.features import column, one_each, sampled, several, varying
 from tracekit.predict.model import Term
+from tracekit.predict.models.forest import Forest, forest_of
 from tracekit.predict.table import Floats, Runs
 
 __all__ = ["MODEL", "Trees", "grow"]
@@ -22,43 +22,25 @@ _TREES: Final = 250
 _DEPTH: Final = 4
 _RATE: Final = 0.08
 _LEAF: Final = 2
-_MOST_NODES: Final = 100_000
-_DEEPEST: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """Trees that together say a logarithm. A leaf leads to itself; other nodes lead to later ones."""
+    """Trees that together say a logarithm."""
 
     numbers: tuple[str, ...]
     names: Mapping[str, Mapping[str, float]]
     """By role, the code of each name; one that was never seen has the code of the middle."""
-    start: float
-    roots: npt.NDArray[np.int64]
-    feature: npt.NDArray[np.int64]
-    threshold: Floats
-    left: npt.NDArray[np.int64]
-    right: npt.NDArray[np.int64]
-    value: Floats
+    forest: Forest
 
     def logarithms(self, runs: Runs) -> Floats:
         """What the trees say of each row."""
-        given = _design(runs, self.numbers, self.names)
-        node = np.repeat(self.roots[None, :], runs.height, axis=0)
-        row = np.arange(runs.height)[:, None]
-        for _ in range(_DEEPEST):
-            below = np.where(
-                given[row, self.feature[node]] <= self.threshold[node], self.left[node], self.right[node]
-            )
-            if np.array_equal(below, node):
-                break
-            node = below
-        found: Floats = self.start + self.value[node].sum(axis=1)
-        return found
+        return self.forest.sums(_design(runs, self.numbers, self.names))
 
     def predict(self, runs: Runs) -> Floats:
         """The times of these rows."""
-        return np.exp(self.logarithms(runs))
+        found: Floats = np.exp(np.clip(self.logarithms(runs), -700, 700))
+        return found
 
     def parts(self, runs: Runs) -> Mapping[str, Floats]:
         """Nothing: trees do not tell."""
@@ -67,8 +49,8 @@ class Trees:
 
     def explain(self) -> Sequence[Term]:
         """How many of the decisions look at each column."""
-        inner = self.left != np.arange(self.left.size)
-        counts = np.bincount(self.feature[inner], minlength=len(self.numbers) + len(self.names))
+        inner = self.forest.left != np.arange(self.forest.left.size)
+        counts = np.bincount(self.forest.feature[inner], minlength=len(self.numbers) + len(self.names))
         named = sorted(
             zip((*self.numbers, *self.names), counts.tolist(), strict=True), key=lambda each: -each[1]
         )
@@ -79,13 +61,7 @@ class Trees:
         return {
             "numbers": list(self.numbers),
             "names": {role: dict(codes) for role, codes in self.names.items()},
-            "start": self.start,
-            "roots": self.roots.tolist(),
-            "feature": self.feature.tolist(),
-            "threshold": self.threshold.tolist(),
-            "left": self.left.tolist(),
-            "right": self.right.tolist(),
-            "value": self.value.tolist(),
+            "forest": self.forest.state(),
         }
 
 
@@ -111,37 +87,30 @@ def grow(
     )
     booster.fit(_design(runs, numbers, names), logarithms)
     start = float(booster.init_.constant_.ravel()[0])
-    return _flat(numbers, names, start, [each.tree_ for each in booster.estimators_[:, 0]], rate)
-
-
-def _flat(
-    numbers: tuple[str, ...],
-    names: Mapping[str, Mapping[str, float]],
-    start: float,
-    trees: list[Any],
-    rate: float,
-) -> Trees:
-    sizes = [tree.node_count for tree in trees]
-    roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-    feature, threshold, left, right, value = [], [], [], [], []
-    for root, tree in zip(roots, trees, strict=True):
-        itself = np.arange(tree.node_count)
-        leaf = tree.children_left < 0
-        feature.append(np.where(leaf, 0, tree.feature))
-        threshold.append(np.where(leaf, 0.0, tree.threshold))
-        left.append(root + np.where(leaf, itself, tree.children_left))
-        right.append(root + np.where(leaf, itself, tree.children_right))
-        value.append(np.where(leaf, rate * tree.value[:, 0, 0], 0.0))
+    width = len(numbers) + len(names)
     return Trees(
-        numbers,
-        names,
+        numbers, names, _flat(width, start, [each.tree_ for each in booster.estimators_[:, 0]], rate)
+    )
+
+
+def _flat(width: int, start: float, trees: list[Any], rate: float) -> Forest:
+    roots = np.cumsum([0, *(tree.node_count for tree in trees)], dtype=np.int32)[:-1]
+    first = np.repeat(roots, [tree.node_count for tree in trees])
+    left, right, feature, threshold = (
+        np.concatenate([getattr(tree, name) for tree in trees])
+        for name in ("children_left", "children_right", "feature", "threshold")
+    )
+    leaf, itself = left < 0, np.arange(left.size)
+    return Forest(
+        width,
+        max(tree.max_depth for tree in trees),
         start,
         roots,
-        np.concatenate(feature).astype(np.int64),
-        np.concatenate(threshold),
-        np.concatenate(left).astype(np.int64),
-        np.concatenate(right).astype(np.int64),
-        np.concatenate(value),
+        np.where(leaf, 0, feature).astype(np.int32),
+        np.where(leaf, 0.0, threshold),
+        np.where(leaf, itself, first + left).astype(np.int32),
+        np.where(leaf, itself, first + right).astype(np.int32),
+        np.where(leaf, rate * np.concatenate([tree.value[:, 0, 0] for tree in trees]), 0.0),
     )
 
 
@@ -178,42 +147,12 @@ class Boosting:
 
     def restore(self, state: Mapping[str, Any]) -> Trees:
         """The trees of a state. Raises ValueError, KeyError or TypeError for one that is none."""
-        whole = {
-            name: np.asarray(state[name], dtype=np.int64) for name in ("roots", "feature", "left", "right")
-        }
-        real = {name: np.asarray(state[name], dtype=np.float64) for name in ("threshold", "value")}
         numbers = tuple(map(str, state["numbers"]))
         names = {
             str(role): {str(name): float(code) for name, code in codes.items()}
             for role, codes in state["names"].items()
         }
-        _check(whole, real, len(numbers) + len(names))
-        return Trees(
-            numbers,
-            names,
-            float(state["start"]),
-            whole["roots"],
-            whole["feature"],
-            real["threshold"],
-            whole["left"],
-            whole["right"],
-            real["value"],
-        )
-
-
-def _check(whole: Mapping[str, npt.NDArray[np.int64]], real: Mapping[str, Floats], columns: int) -> None:
-    size = whole["left"].size
-    if any(each.ndim != 1 for each in (*whole.values(), *real.values())) or not 0 < size <= _MOST_NODES:
-        raise ValueError("the trees are no lists of nodes")
-    if any(each.size != size for each in (whole["feature"], whole["right"], *real.values())):
-        raise ValueError("the trees' lists are not of the same length")
-    if whole["roots"].size * 1.0 > size or not all(np.isfinite(each).all() for each in real.values()):
-        raise ValueError("the trees have a number that is none")
-    if (whole["feature"] < 0).any() or (whole["feature"] >= max(columns, 1)).any():
-        raise ValueError("the trees look at a column that is not there")
-    for name in ("roots", "left", "right"):
-        if (whole[name] < 0).any() or (whole[name] >= size).any():
-            raise ValueError("the trees lead to a node that is not there")
+        return Trees(numbers, names, forest_of(state["forest"], len(numbers) + len(names)))
 
 
 MODEL: Final = Boosting()

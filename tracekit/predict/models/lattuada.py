@@ -81,10 +81,15 @@ class Regression:
 
     def predict(self, runs: Runs) -> Floats:
         """The times of these rows; at least and at most a hundredth and a hundred times those that it was fitted to."""
-        sums = _products(matrix(runs, self.names), self.powers, self.variant.logarithms) @ self.weights
+        given = matrix(runs, self.names)
+        with np.errstate(
+            divide="ignore", invalid="ignore", over="ignore"
+        ):  # a column that must be above 0 is not
+            sums = _products(given, self.powers, self.variant.logarithms) @ self.weights
         if self.variant.logarithms:
             sums = np.exp(np.clip(sums, -700, 700))
-        return np.clip(sums, self.lowest / _BEYOND, self.highest * _BEYOND)
+        found: Floats = np.clip(np.nan_to_num(sums), self.lowest / _BEYOND, self.highest * _BEYOND)
+        return found
 
     def parts(self, runs: Runs) -> Mapping[str, Floats]:
         """Nothing: a term of a regression is no part of the time."""
@@ -135,14 +140,14 @@ class Lattuada:
 
     def fit(self, runs: Runs) -> Regression:
         """Choose the variant by cross-validation, then select its terms from one row for each configuration, at most 1,500 of them."""
-        each = one_each(sampled(runs, _MOST_ROWS))
-        names = tuple(varying(each))
-        given, times = matrix(each, names), each.target
+        names, given, times = _rows(runs)
         folds = _folds(given)
         errors = [_error(variant, given, times, folds) for variant in _VARIANTS]
-        chosen = _VARIANTS[int(np.argmin(errors))]
-        powers, weights = _selected(chosen, given, times, folds)
-        return Regression(names, chosen, powers, weights, float(times.min()), float(times.max()))
+        return _regression(_VARIANTS[int(np.argmin(errors))], names, given, times)
+
+    def refit(self, runs: Runs, like: Regression) -> Regression:
+        """Select terms again, as the variant that another fit chose does."""
+        return _regression(like.variant, *_rows(runs))
 
     def restore(self, state: Mapping[str, Any]) -> Regression:
         """The regression of a state. Raises ValueError, KeyError or TypeError for one that is none."""
@@ -151,12 +156,24 @@ class Lattuada:
             raise ValueError("a regression is selected in no known way")
         powers = np.asarray(state["powers"], dtype=np.int64)
         weights = np.asarray(state["weights"], dtype=np.float64)
-        if powers.shape != (weights.size, len(names)) or not np.isfinite(weights).all():
+        if powers.shape != (weights.size, len(names)) or weights.size > _MOST_CANDIDATES:
             raise ValueError("a regression's terms and weights do not fit together")
         if np.abs(powers).max(initial=0) > max(variant.degree for variant in _VARIANTS):
             raise ValueError("a regression has a power that no degree allows")
         variant = Variant(str(state["selector"]), int(state["degree"]), state["logarithms"])
         return Regression(names, variant, powers, weights, float(state["lowest"]), float(state["highest"]))
+
+
+def _rows(runs: Runs) -> tuple[tuple[str, ...], Floats, Floats]:
+    """The columns that vary, their values and the time of one row for each configuration."""
+    each = one_each(sampled(runs, _MOST_ROWS))
+    names = tuple(varying(each))
+    return names, matrix(each, names), each.target
+
+
+def _regression(variant: Variant, names: tuple[str, ...], given: Floats, times: Floats) -> Regression:
+    powers, weights = _selected(variant, given, times, _folds(given))
+    return Regression(names, variant, powers, weights, float(times.min()), float(times.max()))
 
 
 def _error(variant: Variant, given: Floats, times: Floats, folds: Sequence[Rows]) -> float:

@@ -13,9 +13,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from tracekit.errors import UsageError
+from tracekit.predict.describe import NUMBERS
 from tracekit.predict.model import Term
 from tracekit.predict.models.structural_fit import choose, fit, measured_of
-from tracekit.predict.models.structural_law import GROUPS, PARAMETERS, Form, Law, jobs_of
+from tracekit.predict.models.structural_law import GROUPS, PARAMETERS, Form, Jobs, Law, jobs_of
 from tracekit.predict.table import Floats, Runs
 
 __all__ = ["MODEL", "Structural", "StructuralFit"]
@@ -31,8 +33,11 @@ _NOT_MODELLED: Final = (
     "heads",
     "sequence",
 )
+_ALWAYS: Final = frozenset({"sample", "step"})
+_EXPONENTS: Final = frozenset({"growth", "overlap"})
 _LARGEST: Final = 100.0
-"""Logarithms of parameters beyond this are no fit's."""
+_LARGEST_EXPONENT: Final = 6.0
+"""Logarithms of parameters beyond these are no fit's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +51,12 @@ class StructuralFit:
 
     def predict(self, runs: Runs) -> Floats:
         """The times of these rows, in the target's unit."""
-        jobs = jobs_of(runs)
+        jobs = self._jobs(runs)
         return self.law.times(self.logs, jobs, self.law.places(jobs)) / self.seconds
 
     def parts(self, runs: Runs) -> Mapping[str, Floats]:
         """What these times consist of; loading counts as far as computing does not hide it."""
-        jobs = jobs_of(runs)
+        jobs = self._jobs(runs)
         found = self.law.parts(self.logs, jobs, self.law.places(jobs))
         return {name: values / self.seconds for name, values in found.items()}
 
@@ -65,10 +70,19 @@ class StructuralFit:
         ]
         levels = [(group, level) for group, found in self.law.levels.items() for level in found]
         factors = [
-            Term(f"{group} {level}", float(value), "×", GROUPS[group])
+            Term(f"{group}, {GROUPS[group][0]} {level}", float(value), "×", GROUPS[group][1])
             for (group, level), value in zip(levels, values[len(known) :], strict=True)
         ]
         return [*terms, *sorted(factors, key=lambda term: -abs(log(term.value)))]
+
+    def _jobs(self, runs: Runs) -> Jobs:
+        """The rows as arrays. Raises UsageError for a role without which there is no answer."""
+        for role in sorted(self.law.needs - runs.roles):
+            raise UsageError(
+                f"the model needs {role} ({NUMBERS[role]}) of every row",
+                remedy="add the column, or fit a model without it",
+            )
+        return jobs_of(runs)
 
     def state(self) -> dict[str, Any]:
         """The law and its parameters, as JSON."""
@@ -100,11 +114,16 @@ class Structural:
         law, logs = fit(measured, choose(measured))
         return StructuralFit(law, logs, runs.description.seconds)
 
+    def refit(self, runs: Runs, like: StructuralFit) -> StructuralFit:
+        """Fit the form of the law that another fit chose."""
+        law, logs = fit(measured_of(runs), like.law.form)
+        return StructuralFit(law, logs, runs.description.seconds)
+
     def restore(self, state: Mapping[str, Any]) -> StructuralFit:
         """The fitted model of a state. Raises ValueError, KeyError or TypeError for one that is none."""
         names, form = tuple(state["names"]), state["form"]
         levels = {group: tuple(map(_text, state["levels"][group])) for group in GROUPS}
-        if not set(names) <= set(PARAMETERS) or len(set(names)) != len(names):
+        if not _ALWAYS <= set(names) <= set(PARAMETERS) or len(set(names)) != len(names):
             raise ValueError("the structural model has other parameters")
         law = Law(
             Form(**{name: bool(form[name]) for name in asdict(Form())}),
@@ -117,7 +136,9 @@ class Structural:
             slack=max(1.0, _positive(state["slack"])),
         )
         logs = np.array([_number(value) for value in state["logs"]], dtype=np.float64)
-        if logs.size != law.size or np.abs(logs).max(initial=0.0) > _LARGEST:
+        largest = [_LARGEST_EXPONENT if name in _EXPONENTS else _LARGEST for name in names]
+        largest += [_LARGEST] * (law.size - len(names))
+        if logs.size != law.size or (np.abs(logs) > largest).any():
             raise ValueError("the structural model's parameters are not those of a fit")
         return StructuralFit(law, logs, _positive(state["seconds"]))
 

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.errors import MissingDependencyError
 from tracekit.predict.models.structural_law import GROUPS, Form, Jobs, Law, jobs_of
 from tracekit.predict.table import Floats, Runs
 
@@ -16,11 +17,25 @@ __all__ = ["Measured", "choose", "fit", "measured_of"]
 _NOISE: Final = 0.05
 """Residuals of logarithms above this count less and less."""
 _FAR: Final = 5.0
-_SPREAD: Final = {"collate": 1.0, "growth": 0.4, "sample_fixed": 1.5, "host": 3.0, "overlap": 0.7}
+_SPREAD: Final = {
+    "collate": 1.0,
+    "growth": 0.4,
+    "epoch": 2.5,
+    "sample_fixed": 1.5,
+    "host": 3.0,
+    "sample_layer": 2.0,
+    "step_layer": 2.0,
+    "start_device": 0.7,
+    "overlap": 0.7,
+}
 """How far, in natural logarithms, a parameter may lie from its first guess before the data has to say so; the others `_FAR`."""
-_FACTORS: Final = {"device": 0.25, "step": 0.25, "machine": 0.4, "network": 2.0}
-"""The same for the factors of a group."""
+_FACTORS: Final = {"computing": 0.25, "steps": 0.25, "loading": 0.4, "starting": 1.0, "networks": 2.0}
+"""The same for factors."""
+_ANY: Final = 2.0
+"""The same for the factors of devices whose peaks are not known."""
 _STARTS: Final = 4
+_STARTS_TRIED: Final = 2
+"""To choose a form, which only needs to be about right."""
 _EVALUATIONS: Final = 150
 _MOST_FITTED: Final = 1500
 _MOST_TRIED: Final = 400
@@ -28,7 +43,7 @@ _STEP: Final = 1e-5
 _LEAST_ERROR: Final = 0.002
 """Forms that miss by less are as good as each other."""
 _CLEARLY: Final = 0.85
-"""A form other than the first has to miss by less than this share of the first's error to be chosen."""
+"""A form other than the first has to miss by less than this share of the first's error to be chosen, and by less within the range."""
 _SAME_SAMPLES: Final = 1.2
 """Runs may differ by this factor in samples and still be thought to have the same."""
 
@@ -61,16 +76,22 @@ def choose(measured: Measured) -> Form:
     if len(forms) == 1:
         return forms[0]
     sample = _thinned(measured, _MOST_TRIED)
-    errors = [_foretold(sample, form) for form in forms]
-    best = int(np.argmin(errors))
-    return forms[best] if errors[best] < errors[0] + np.log(_CLEARLY) else forms[0]
+    errors = np.array([_foretold(sample, form) for form in forms])
+    gains = np.mean(errors, axis=1) - np.mean(errors[0])
+    better = (gains < np.log(_CLEARLY)) & (errors[:, 0] < errors[0, 0])
+    return forms[int(np.argmin(np.where(better, gains, 0.0)))]
 
 
-def fit(measured: Measured, form: Form, most: int = _MOST_FITTED) -> tuple[Law, Floats]:
+def fit(measured: Measured, form: Form, starts: int = _STARTS) -> tuple[Law, Floats]:
     """The law of this form with its parameters, as logarithms."""
-    from scipy.optimize import least_squares  # noqa: PLC0415 - an extra
-
-    measured = _thinned(measured, most)
+    try:
+        from scipy.optimize import least_squares  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise MissingDependencyError(
+            "the structural model needs SciPy to be fitted",
+            remedy='install it with: pip install "tracekit[predict]"',
+        ) from None
+    measured = _thinned(measured, _MOST_FITTED)
     law, guess, spread = _start(measured, form)
     places = law.places(measured.jobs)
 
@@ -85,7 +106,7 @@ def fit(measured: Measured, form: Form, most: int = _MOST_FITTED) -> tuple[Law, 
 
     low, high = guess - 3 * spread, guess + 3 * spread
     random, found = np.random.default_rng(0), []
-    for start in range(_STARTS):
+    for start in range(starts):
         first = guess + (start > 0) * random.normal(0, 1, law.size) * np.minimum(spread, 1)
         found.append(
             least_squares(
@@ -122,21 +143,21 @@ def _thinned(measured: Measured, most: int) -> Measured:
     return measured.where(np.sort(np.random.default_rng(0).permutation(size)[:most]))
 
 
-def _foretold(measured: Measured, form: Form) -> float:
-    """How far this form misses configurations that lie beyond the ones that it is fitted to: the mean logarithm of the error over the
-    ways to hold some back, so that each way counts by what a form changes of it.
+def _foretold(measured: Measured, form: Form) -> list[float]:
+    """How far this form misses configurations that are held back: the logarithm of the mean error for each way to do so, so that each
+    counts by what a form changes of it.
     """
     errors = []
     for held in _held_back(measured.jobs):
-        law, logs = fit(measured.where(~held), form)
+        law, logs = fit(measured.where(~held), form, _STARTS_TRIED)
         rest = measured.where(held)
         told = np.log(law.times(logs, rest.jobs, law.places(rest.jobs)))
-        errors.append(np.log(_LEAST_ERROR + np.mean(np.minimum(np.abs(told - rest.logs), 1.0))))
-    return float(np.mean(errors))
+        errors.append(float(np.log(_LEAST_ERROR + np.mean(np.minimum(np.abs(told - rest.logs), 1.0)))))
+    return errors
 
 
 def _held_back(jobs: Jobs) -> list[npt.NDArray[np.bool_]]:
-    """The ways to hold configurations back: the largest of each kind, and one in four."""
+    """The ways to hold configurations back: one in four, and the largest of each kind."""
     found = [np.random.default_rng(0).permutation(jobs.batch.size) % 4 == 0]
     for values, least in ((jobs.gpus, 3), (jobs.batch, 3), (jobs.layers, 3), (jobs.gflops, 2)):
         levels = np.unique(values[~np.isnan(values)])
@@ -164,11 +185,12 @@ def _start(measured: Measured, form: Form) -> tuple[Law, Floats, Floats]:
         "load": 0.5 * sample * float(np.median(jobs.threads)),
         "collate": 0.04,
         "growth": 1.0,
+        "epoch": 300.0,
         "sample": 0.7 * sample * speed * gpus,
-        "sample_layer": 0.3 * sample * speed * gpus / layers,
+        "sample_layer": 0.03 * sample * speed * gpus / layers,
         "sample_fixed": 0.02 * sample * gpus,
         "step": 0.2 * step * speed,
-        "step_layer": 0.1 * step * speed / layers,
+        "step_layer": 0.01 * step * speed / layers,
         "host": 0.03 * step,
         "host_device": 0.03 * step,
         "sync": 0.02 * step,
@@ -176,12 +198,9 @@ def _start(measured: Measured, form: Form) -> tuple[Law, Floats, Floats]:
         "scatter": 0.02 * sample,
         "overlap": 8.0,
     }
-    dropped = _untold(jobs, form)
+    dropped = _untold(jobs)
     names = tuple(name for name in guesses if name not in dropped)
-    levels = {group: tuple(sorted(set(map(str, jobs.levels[group])) - {""})) for group in GROUPS}
-    levels = {group: found if len(found) > 1 else () for group, found in levels.items()}
-    if "load" in dropped:
-        levels["machine"] = ()
+    levels = _levels(jobs, dropped)
     law = Law(
         form,
         names,
@@ -192,12 +211,23 @@ def _start(measured: Measured, form: Form) -> tuple[Law, Floats, Floats]:
         samples=float(np.exp(np.mean(np.log(samples)))),
         slack=float(np.exp(np.abs(np.log(samples) - np.mean(np.log(samples))).max())),
     )
-    factors = [_FACTORS[group] for group, found in levels.items() for _ in found]
+    spreads = _FACTORS if np.isfinite(jobs.gflops).all() else {**_FACTORS, "computing": _ANY, "steps": _ANY}
+    factors = [spreads[group] for group, found in levels.items() for _ in found]
     guess = np.concatenate([np.log([guesses[name] for name in names]), np.zeros(len(factors))])
     return law, guess, np.array([*(_SPREAD.get(name, _FAR) for name in names), *factors])
 
 
-def _untold(jobs: Jobs, form: Form) -> set[str]:
+def _levels(jobs: Jobs, dropped: set[str]) -> dict[str, tuple[str, ...]]:
+    """By factor, the names that have one: where there are several, and what it acts on is told."""
+    acts_on = {"loading": "load", "starting": "start"}
+    found = {}
+    for group, (kind, _) in GROUPS.items():
+        names = tuple(sorted(set(map(str, jobs.levels[kind])) - {""}))
+        found[group] = names if len(names) > 1 and acts_on.get(group) not in dropped else ()
+    return found
+
+
+def _untold(jobs: Jobs) -> set[str]:
     """The parameters about which these configurations tell nothing."""
     found: set[str] = set()
     if not _vary(jobs.iterations):
@@ -208,8 +238,8 @@ def _untold(jobs: Jobs, form: Form) -> set[str]:
         found |= {"start_device", "host_device", "sync", "sync_device", "scatter"}
     if not _vary(jobs.layers):
         found |= {"sample_layer", "step_layer"}
-    if not form.loads or not _vary(jobs.threads):
-        found |= {"load", "collate", "growth", "overlap"}
+    if not _vary(jobs.threads):
+        found |= {"load", "collate", "growth", "epoch", "overlap"}
     if bool(np.isnan(jobs.gflops).any()):
         found |= {"sample_fixed", "host"}
     return found

@@ -33,6 +33,7 @@ PARAMETERS: Final[dict[str, Parameter]] = {
     "load": Parameter("s", "of one thread, to load a sample"),
     "collate": Parameter("", "of that time, what only one thread can do: to put a sample into its batch"),
     "growth": Parameter("", "how that part grows with the batch, as an exponent"),
+    "epoch": Parameter("iterations", "of the usual batch, of which one does not overlap with loading"),
     "sample": Parameter("s", f"to compute a sample, {_ON_DEVICE}"),
     "sample_layer": Parameter("s", f"to compute a sample, {_ON_DEVICE}, for each layer"),
     "sample_fixed": Parameter("s", "to compute a sample, whatever the peak of the device"),
@@ -45,21 +46,20 @@ PARAMETERS: Final[dict[str, Parameter]] = {
     "scatter": Parameter("s", "to give a sample to one of several devices"),
     "overlap": Parameter("", "how well loading hides behind computing: 1 not at all, large ones wholly"),
 }
-GROUPS: Final[dict[str, str]] = {
-    "device": "computing takes this often as long as its peak says",
-    "step": "what a batch's size does not change takes this often as long as its peak says",
-    "machine": "loading takes this often as long as on the others",
-    "network": "computing takes this often as long as for the others",
+GROUPS: Final[dict[str, tuple[str, str]]] = {
+    "computing": ("device", "computing samples takes this often as long as the peak says"),
+    "steps": ("device", "what an iteration of any batch costs takes this often as long as the peak says"),
+    "loading": ("machine", "loading takes this often as long as on the others"),
+    "starting": ("machine", "starting takes this often as long as on the others"),
+    "networks": ("network", "computing takes this often as long as for the others"),
 }
-"""What has a factor for each of its values that was measured; a value that was not has 1."""
+"""The factors: what each is of, and what it means. There is one for each name that was measured; a name that was not has 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
     """What tells variants of the law apart."""
 
-    loads: bool = True
-    """Whether loading takes time."""
     own_threads: bool = False
     """Whether each device has the loader threads for itself, or all share them."""
     same_samples: bool = False
@@ -80,7 +80,7 @@ class Jobs:
     gflops: Floats
     """The peak of one device; NaN without."""
     levels: Mapping[str, npt.NDArray[np.str_]]
-    """By the name of a group, the value of each row."""
+    """By what factors are of, its name in each row."""
 
     def where(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Jobs:
         """Some of the rows."""
@@ -94,8 +94,8 @@ _NUMBERS: Final = ("iterations", "batch", "gpus", "threads", "layers", "flops", 
 def jobs_of(runs: Runs) -> Jobs:
     """The rows of a table of runs."""
     peaks = runs.die_gflops
-    # The description's name of a card and its peak name the same device.
-    named = runs.names("device") if "device" in runs.frame.columns else [f"{peak:.4g}" for peak in peaks]
+    has_names = "device" in runs.frame.columns
+    named = runs.names("device") if has_names else [f"of {peak:.0f} GFLOP/s" for peak in peaks]
     network = [" ".join(words).strip() for words in zip(*map(runs.names, _NETWORK), strict=True)]
     return Jobs(
         iterations=runs.numbers("iterations", 1.0),
@@ -107,7 +107,6 @@ def jobs_of(runs: Runs) -> Jobs:
         gflops=peaks,
         levels={
             "device": np.array(named, dtype=np.str_),
-            "step": np.array(named, dtype=np.str_),
             "machine": np.array(runs.names("machine"), dtype=np.str_),
             "network": np.array(network, dtype=np.str_),
         },
@@ -115,6 +114,15 @@ def jobs_of(runs: Runs) -> Jobs:
 
 
 _NETWORK: Final = ("network", "precision", "mode", "option")
+_ROLES: Final[dict[str, tuple[str, ...]]] = {
+    "start": ("iterations",),
+    "start_device": ("gpus",),
+    "load": ("batch", "loader_threads"),
+    "sample": ("batch",),
+    "sample_layer": ("layers",),
+    "host_device": ("gpus",),
+}
+"""By parameter, the roles that it acts on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +156,22 @@ class Law:
         found, start = {}, len(self.names)
         for group, levels in self.levels.items():
             at = {level: start + place for place, level in enumerate(levels)}
-            found[group] = np.array([at.get(str(value), self.size) for value in jobs.levels[group]], np.intp)
+            found[group] = np.array(
+                [at.get(str(value), self.size) for value in jobs.levels[GROUPS[group][0]]], np.intp
+            )
             start += len(levels)
         return found
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """The roles without which it has no answer."""
+        told = {role for name in self.names for role in _ROLES.get(name, ())}
+        return frozenset(told | ({"flops"} if np.isfinite(self.flops) else set()))
+
     def times(self, logs: Floats, jobs: Jobs, places: Mapping[str, npt.NDArray[np.intp]]) -> Floats:
         """The seconds of each row; `logs` may have several sets of parameters, a row each, and so has the result."""
-        return np.sum(np.broadcast_arrays(*self.parts(logs, jobs, places).values()), axis=0)
+        found: Floats = np.sum(np.broadcast_arrays(*self.parts(logs, jobs, places).values()), axis=0)
+        return found
 
     def parts(
         self, logs: Floats, jobs: Jobs, places: Mapping[str, npt.NDArray[np.intp]]
@@ -175,18 +192,20 @@ class Law:
         work = local if np.isnan(self.flops) else jobs.flops / self.flops / jobs.gpus
         slowness = REFERENCE_GFLOPS / np.where(np.isnan(jobs.gflops), self.gflops, jobs.gflops)
         fixed = of("step") + of("step_layer") * jobs.layers
-        device = slowness * factor("device") * (of("sample") + of("sample_layer") * jobs.layers) * work
-        device = device + slowness * factor("step") * fixed
-        device = factor("network") * (device + of("sample_fixed") * work)
+        device = slowness * factor("computing") * (of("sample") + of("sample_layer") * jobs.layers) * work
+        device = device + slowness * factor("steps") * fixed
+        device = factor("networks") * (device + of("sample_fixed") * work)
         host = of("host") + of("host_device") * further
         exposed = np.zeros_like(device)
         if "load" in at:
             loaded = local if self.form.own_threads else jobs.batch
             alone = of("collate") * (loaded / self.batch) ** (of("growth") - 1)
-            loading = factor("machine") * of("load") * loaded * (1 / jobs.threads + alone)
+            loading = factor("loading") * of("load") * loaded * (1 / jobs.threads + alone)
             exposed = _longer(device + host, loading, of("overlap")) - device - host
+            # The first iteration of an epoch has nothing to compute while its batch is loaded.
+            exposed = exposed + loaded / self.batch / of("epoch") * (device + host)
         sync = (further > 0) * (of("sync") + of("scatter") * jobs.batch) + of("sync_device") * further
-        start = of("start") + of("start_device") * jobs.gpus
+        start = factor("starting") * (of("start") + of("start_device") * jobs.gpus)
         return {
             "device": iterations * device,
             "loading not hidden": iterations * exposed,
@@ -201,7 +220,8 @@ class Law:
         # Within what was seen iterations do not matter; beyond it, they count.
         more = np.log(jobs.iterations * jobs.batch / self.samples)
         beyond = np.sign(more) * np.maximum(np.abs(more) - np.log(self.slack), 0)
-        return self.samples / jobs.batch * np.exp(beyond)
+        found: Floats = self.samples / jobs.batch * np.exp(beyond)
+        return found
 
 
 def _longer(one: Floats, other: Floats, sharpness: Floats) -> Floats:

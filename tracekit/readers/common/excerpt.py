@@ -32,11 +32,11 @@ def take_excerpt(store: FrameStore, path: Path, health: HealthLog) -> Excerpt | 
     host spans in which they were made, at any time. Times are as in the file. Raises UsageError, about the file `path`,
     if no window is small enough.
     """
-    starts, ends = _steps(store)
     most_rows, total = store.most_rows, store.rows
     sample = store.sample.sorted() if most_rows is not None and store.overflowed else None
     if most_rows is None or sample is None or not sample.size:
         return None  # without a time, there is no part to choose
+    starts, ends = _steps(store)
     low, high, steps = _window(starts, ends, sample, most_rows / total)
     launched = _launched_in(store, low, high)
     last = _last_end(store, launched, high)

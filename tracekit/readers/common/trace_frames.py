@@ -124,13 +124,13 @@ def _count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
 def captured_kinds(parts: TraceFrames) -> dict[str, bool]:
     """The kinds of data that the profile recorded, by the names of `Meta.captured`."""
     host, device, frames = parts.host, parts.device, parts.others
-    kinds = set(host["kind"].cast(pl.String).unique().to_list())
+    kinds = set(host["kind"].unique().cast(pl.String).to_list())
     return {
         "steps": "step" in kinds,
         "device": device.height > 0,
         "launches": bool(device["launch_id"].is_not_null().any()),
         "ops": "op" in kinds,
-        "shapes": bool((host["shapes"].cast(pl.String) != "").any()),
+        "shapes": bool((host["shapes"].unique().cast(pl.String) != "").any()),
         "stacks": "python" in kinds or bool(host["call_stack"].is_not_null().any()),
         "modules": "module" in kinds,
         "layers": bool(host["layer"].is_not_null().any()),

@@ -27,7 +27,7 @@ from tracekit.readers.kineto.salvage import Defects, decode_object, depth_of, en
 from tracekit.readers.kineto.source import Source
 
 if TYPE_CHECKING:
-    from tracekit.readers.kineto.pool import Pool
+    from tracekit.readers.kineto.pool import Pool, Threads
 
 __all__ = ["EventStream", "Events", "plain_bytes"]
 
@@ -56,8 +56,8 @@ class EventStream:
     header: dict[str, Any] = field(default_factory=dict)
     defects: Defects = field(default_factory=Defects)
 
-    def batches(self, pool: Pool | None) -> Iterator[Events | bytes]:
-        """The events of each block; with a `pool`, blocks that its processes decoded are bytes.
+    def batches(self, pool: Pool | Threads | None) -> Iterator[Events | bytes]:
+        """The events of each block; with a `pool` of processes, blocks that these decoded are bytes.
 
         Cuts are guesses there as well. If a block does not decode, this process reads it and all blocks after it. Raises
         UnreadableTraceError if the file is not a trace at all.
@@ -67,7 +67,7 @@ class EventStream:
         if pool is None:
             yield from self._one_by_one(pending, blocks)
             return
-        under_way: deque[tuple[bytes, Future[bytes]]] = deque()
+        under_way: deque[tuple[bytes, Future[bytes] | Future[native.Block | bytes]]] = deque()
         for block in blocks:
             pending += block
             cut = self._last_cut(pending)

@@ -30,6 +30,7 @@ from tracekit.readers.kineto.groups import Arguments, Columns, Group, Key, Recor
 from tracekit.readers.kineto.native import Block
 from tracekit.readers.kineto.records import AnyEvent
 from tracekit.readers.kineto.salvage import Defects
+from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA
 
 __all__ = ["RawFrames"]
 
@@ -161,7 +162,7 @@ class RawFrames:
 
     def _add_host(self, kind: str, record: type[msgspec.Struct], group: Group) -> None:
         base = {**self._common(group), **self._place(group)}
-        base["kind"] = pl.Series([kind], dtype=pl.String).new_from_index(0, len(group))
+        base["kind"] = pl.Series([kind], dtype=HOST_SCHEMA["kind"]).new_from_index(0, len(group))
         if record is not NoArgs:
             args = group.args(record, self.defects)
             if record is RuntimeArgs:
@@ -220,7 +221,7 @@ class RawFrames:
             "device",
             {
                 **self._common(group),
-                "kind": pl.Series([kind], dtype=pl.String).new_from_index(0, len(group)),
+                "kind": pl.Series([kind], dtype=DEVICE_SCHEMA["kind"]).new_from_index(0, len(group)),
                 "device_id": device,
                 "stream_id": stream,
                 "correlation": args.integers("correlation"),

@@ -16,12 +16,14 @@ from tracekit.readers.kineto import vocabulary as words
 from tracekit.readers.kineto.args import LABEL, REAL, MemoryArgs, record_of
 from tracekit.readers.kineto.groups import COMMON, Columns, Key, Records, Text
 
-__all__ = ["Block", "decode"]
+__all__ = ["Block", "decode", "described", "is_built"]
 
 _INTEGER, _REAL, _LABEL, _RAW = 2, 3, 4, 5
 """The types of columns, as `_native/column.h` numbers them."""
 
 _SEED: Final = secrets.randbits(64)
+_CATEGORIES: Final = (*words.HOST_CATEGORIES, *words.DEVICE_CATEGORIES, *words.DEVICE_SYNC_CATEGORIES)
+_Numbered = tuple[bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,11 @@ class Block:
     def __len__(self) -> int:
         """How many events."""
         return self.count
+
+
+def is_built() -> bool:
+    """Whether there is a native decoder, and it is not turned off."""
+    return decoder is not None
 
 
 def decode(text: bytes, end: int) -> Block | None:
@@ -65,17 +72,25 @@ def decode(text: bytes, end: int) -> Block | None:
 @cache
 def _plan(module: ModuleType) -> tuple[Any, list[dict[str, int]]]:
     """What the native decoder reads, and for each of its tables the numbers of the columns."""
-    categories = [*words.HOST_CATEGORIES, *words.DEVICE_CATEGORIES, *words.DEVICE_SYNC_CATEGORIES]
-    tables: list[type[msgspec.Struct]] = list(dict.fromkeys([*map(record_of, categories), MemoryArgs]))
-    fields = [msgspec.structs.fields(record) for record in tables]
-    plan = module.plan(
-        tuple(tuple((field.encode_name.encode(), _type(field.type)) for field in table) for table in fields),
-        tuple((category.encode(), tables.index(record_of(category))) for category in categories),
-        (words.MEMORY_EVENT.encode(), tables.index(MemoryArgs)),
-        _SEED,
+    names = [[*COMMON, *(field.name for field in msgspec.structs.fields(record))] for record in _records()]
+    return module.plan(*described(), _SEED), [{name: at for at, name in enumerate(table)} for table in names]
+
+
+def described() -> tuple[tuple[tuple[_Numbered, ...], ...], tuple[_Numbered, ...], _Numbered]:
+    """What the native decoder is told: for each record the keys of its fields with the types of their columns, the categories of
+    complete events with the numbers of their records, and the name of the instant events that it reads with that of theirs.
+    """
+    records = _records()
+    tables = tuple(
+        tuple((field.encode_name.encode(), _type(field.type)) for field in msgspec.structs.fields(record))
+        for record in records
     )
-    names = [[*COMMON, *(field.name for field in table)] for table in fields]
-    return plan, [{name: number for number, name in enumerate(of_table)} for of_table in names]
+    categories = tuple((category.encode(), records.index(record_of(category))) for category in _CATEGORIES)
+    return tables, categories, (words.MEMORY_EVENT.encode(), records.index(MemoryArgs))
+
+
+def _records() -> list[type[msgspec.Struct]]:
+    return list(dict.fromkeys([*map(record_of, _CATEGORIES), MemoryArgs]))
 
 
 def _type(annotation: Any) -> int:

@@ -1,6 +1,6 @@
-"""Helper processes that decode blocks of a large file, one per core.
+"""Decoders that work beside the caller: threads of the native one, else helper processes for a large file, one per core.
 
-They are plain subprocesses that run `main` and communicate over pipes. Unlike multiprocessing's, they never run the
+The native decoder holds no lock of Python's, so it runs in threads. Helpers are plain subprocesses that run `main` and communicate over pipes. Unlike multiprocessing's, they never run the
 caller's main module again, so that `tracekit.read` works in a script without an `if __name__ == "__main__"`.
 """
 
@@ -22,16 +22,44 @@ import msgspec
 import polars as pl
 
 from tracekit.readers.kineto import native
-from tracekit.readers.kineto.events import Events
 from tracekit.readers.kineto.frames import RawFrames
 from tracekit.readers.kineto.records import decode_array
 from tracekit.readers.kineto.salvage import Defects
+from tracekit.readers.kineto.source import BLOCK_BYTES
 
-__all__ = ["Pool", "decode_block", "decoder_pool", "main"]
+__all__ = ["Pool", "Threads", "decode_block", "decoder_pool", "main"]
 
 _MOST_HELPERS: Final = 8
+_HELPERS_WORTH_BYTES: Final = 128 << 20
+"""Below this the start of the helpers (0.4 s of CPU each) costs more than it gains."""
+
+_THREADS: Final = 2
+_THREADS_WORTH_BYTES: Final = 2 * BLOCK_BYTES
+"""A file of fewer blocks has nothing to decode beside another."""
+
 _LENGTH_BYTES: Final = 8
 _START: Final = "import json,sys; sys.path[:] = json.loads(sys.argv[1]); from tracekit.readers.kineto.pool import main; main()"
+
+
+class Threads:
+    """Takes blocks of events; each answer is the natively decoded block, or empty if the decoder left it."""
+
+    def __init__(self) -> None:
+        self.depth = _THREADS + 1
+        self._threads = ThreadPoolExecutor(_THREADS)
+
+    def submit(self, block: bytes) -> Future[native.Block | bytes]:
+        """Decode a block of events (separated by commas)."""
+        return self._threads.submit(_natively, block)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _natively(block: bytes) -> native.Block | bytes:
+    columns = native.decode(block, len(block))
+    return b"" if columns is None or columns.ended else columns
 
 
 class Pool:
@@ -71,15 +99,19 @@ class Pool:
 
 
 @contextmanager
-def decoder_pool() -> Iterator[Pool | None]:
-    """A pool for a large file, with as many helpers as Polars has threads; None with one, as in each of several processes that
-    read at once.
+def decoder_pool(plain_bytes: int) -> Iterator[Pool | Threads | None]:
+    """A pool for a file with so much JSON: of threads if the native decoder is there, else of as many helpers as Polars has
+    threads.
+
+    None for a small file, and where Polars has one thread, as in each of several processes that read at once.
     """
     helpers = min(pl.thread_pool_size(), _MOST_HELPERS)
-    if helpers < 2 or not sys.executable:
+    natively = native.is_built()
+    worth = _THREADS_WORTH_BYTES if natively else _HELPERS_WORTH_BYTES
+    if helpers < 2 or plain_bytes < worth or not (natively or sys.executable):
         yield None
         return
-    pool = Pool(helpers)
+    pool = Threads() if natively else Pool(helpers)
     try:
         yield pool
     finally:
@@ -128,15 +160,10 @@ def _read_exactly(descriptor: int, size: int) -> bytes | None:
 
 def decode_block(block: bytes) -> bytes:
     """The packed frames of a block; empty if it does not decode, and the parent then reads it."""
-    events: Events
-    columns = native.decode(block, len(block))
-    if columns is not None and not columns.ended:
-        events = columns
-    else:
-        try:
-            events = decode_array(b"[" + block + b"]")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return b""
+    try:
+        events = decode_array(b"[" + block + b"]")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return b""
     raw = RawFrames(Defects())
     raw.add(events)
     return raw.pack()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,13 +28,12 @@ from tracekit.readers.kineto.frames import RawFrames
 from tracekit.readers.kineto.pool import decoder_pool
 from tracekit.readers.kineto.source import Source
 from tracekit.readers.kineto.vocabulary import ANNOTATION_PREFIXES
-from tracekit.trace import FLOW_SCHEMA, THREAD_SCHEMA, DeviceInfo, Excerpt, Meta, Trace, one_of
+from tracekit.spans import NameTable
+from tracekit.trace import FLOW_SCHEMA, HOST_KINDS, THREAD_SCHEMA, DeviceInfo, Excerpt, Meta, Trace, one_of
 
 __all__ = ["read_kineto"]
 
-_POOL_WORTH_BYTES: Final = 128 << 20
-"""Below this the start of a pool's helpers (0.4 s of CPU each) costs more than it gains."""
-
+_KINDS: Final = {kind: pl.lit(kind, dtype=pl.Enum(HOST_KINDS)) for kind in HOST_KINDS}
 _USUAL_RATIO: Final = 12
 """The usual ratio of a trace's size to the size of its gzip."""
 
@@ -56,8 +55,7 @@ def read_kineto(path: Path, limits: Limits, progress: Progress | None = None) ->
     with closing(Source(path, limits)) as source, closing(FrameStore(limits.max_events)) as store:
         stream = EventStream(source, as_columns=True)
         raw = RawFrames(stream.defects, store)
-        plain = _plain_size(source)
-        with decoder_pool() if plain >= _POOL_WORTH_BYTES else nullcontext() as pool:
+        with decoder_pool(_plain_size(source)) as pool:
             for batch in stream.batches(pool):
                 raw.absorb(batch) if isinstance(batch, bytes) else raw.add(batch)
                 if progress is not None:
@@ -114,23 +112,24 @@ def _host_kinds(host: pl.DataFrame | None) -> pl.DataFrame | None:
     """Refine the kind by name: steps, module calls, and annotations that 2021 files list as operators."""
     if host is None:
         return None
-    name = pl.col("name").cast(pl.String)
-    kind = pl.col("kind").cast(pl.String)
-    annotation = pl.any_horizontal(*[name.str.starts_with(prefix) for prefix in ANNOTATION_PREFIXES])
-    is_range = kind.is_in(["op", "annotation"])
-    has_layer = pl.col("layer").is_not_null() if "layer" in host.columns else pl.lit(value=False)
-    return host.with_columns(
-        pl.when(is_range & name.str.starts_with(STEP_PREFIX))
-        .then(pl.lit("step"))
-        .when((kind == "op") & annotation)
-        .then(pl.lit("annotation"))
-        .when((kind == "python") & name.str.starts_with(MODULE_PREFIX))
-        .then(pl.lit("module"))
-        .when((kind == "annotation") & has_layer)
-        .then(pl.lit("module"))
-        .otherwise(kind)
-        .alias("kind")
+    names = NameTable(host["name"])  # distinct names are few
+    step, annotation, module = (
+        pl.Series(names.matching(f"^(?:{'|'.join(map(re.escape, prefixes))})"))
+        for prefixes in ((STEP_PREFIX,), ANNOTATION_PREFIXES, (MODULE_PREFIX,))
     )
+    has_layer = pl.col("layer").is_not_null() if "layer" in host.columns else pl.lit(value=False)
+    refined = (
+        pl.when(one_of("kind", "op", "annotation") & step)
+        .then(_KINDS["step"])
+        .when(one_of("kind", "op") & annotation)
+        .then(_KINDS["annotation"])
+        .when(one_of("kind", "python") & module)
+        .then(_KINDS["module"])
+        .when(one_of("kind", "annotation") & has_layer)
+        .then(_KINDS["module"])
+        .otherwise("kind")
+    )
+    return host.with_columns(refined.alias("kind"))
 
 
 def _flows(

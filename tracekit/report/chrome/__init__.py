@@ -1,4 +1,4 @@
-"""A trace with tracks of layers and of idle time added, for Perfetto and other viewers of Chrome's format."""
+"""A trace with tracks of layers, of idle time and of the critical path added, for Perfetto and other viewers of Chrome's format."""
 
 from tracekit.report.chrome.render import gzipped, write
 from tracekit.report.chrome.tracks import micros

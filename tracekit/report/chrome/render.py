@@ -1,4 +1,4 @@
-"""A trace with tracks of layers and of idle time added, for Perfetto and other viewers of Chrome's format.
+"""A trace with tracks of layers, idle time and the critical path added, for Perfetto and other viewers of Chrome's format.
 
 The original is copied byte by byte; the tracks go to the front of its event array. Their category is one that
 tracekit's reader leaves out, so that a trace with them reads as the original does.

@@ -1,4 +1,4 @@
-"""Tracks of layers and of idle time as events of the Chrome trace format, one JSON text each."""
+"""Tracks of layers, of idle time and of the critical path as events of the Chrome trace format, one JSON text each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tracekit.analyses.scope import Scope, select
 from tracekit.facts.capture_names import ENRICHED_CATEGORY
 from tracekit.facts.idle_names import CAUSES
 from tracekit.limits import LONGEST_NAME
+from tracekit.report.chrome.path import arrows, path_bars
 from tracekit.trace import Trace
 
 __all__ = ["FIRST_MARK", "micros", "tracks"]
@@ -24,16 +25,20 @@ _FIRST_THREAD = 900_000_000
 
 
 def tracks(trace: Trace) -> tuple[list[str], dict[str, int]]:
-    """The events, each as JSON, with the threads' names first; and how many bars of layers and pieces of idle time."""
+    """The events, each as JSON, with the threads' names first; and how many bars of layers, pieces of idle time and bars and arrows of the
+    critical path.
+    """
     scope = select(trace, window="trace")
     layers = _layers(scope)
     idle = layers.clear() if scope.on_cpu else _idle(scope)
-    bars = pl.concat([layers, idle])
+    path, links = path_bars(trace), arrows(trace)
+    bars = pl.concat([layers, idle, path])
     threads = bars.select("pid", "label", "sort").unique(maintain_order=True)
     threads = threads.with_columns(pl.Series("tid", _free_threads(trace, threads.height), dtype=pl.Int64))
     bars = bars.join(threads, on=["pid", "label", "sort"], how="left", maintain_order="left")
-    lines = [*_names(threads), *_events(bars, trace.meta.origin_ns)]
-    return lines, {"layer bars": layers.height, "pieces of idle time": idle.height}
+    lines = [*_names(threads), *_events(bars, trace.meta.origin_ns), *links]
+    counts = {"layer bars": layers.height, "pieces of idle time": idle.height}
+    return lines, counts | {"bars of the critical path": path.height, "arrows": len(links) // 2}
 
 
 def _free_threads(trace: Trace, count: int) -> list[int]:

@@ -1,0 +1,80 @@
+"""What of two sides is compared with what, when they have little in common or differ in precision; and what of a small change is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import planted_sides
+import polars as pl
+
+import tracekit
+from tracekit.diff import diff_of
+from tracekit.digest import Digest, digest_of
+
+
+def _without_layers(digest: Digest, mark: str = "", **facts: str) -> Digest:
+    """The digest without layers; with a mark its operators and kernels are others."""
+    marked = [pl.col(name) + mark for name in ("operator", "name")] if mark else []
+    nowhere = [pl.lit(None, pl.String).alias(name) for name in ("layer", "type")]
+    return replace(
+        digest,
+        facts=msgspec.structs.replace(digest.facts, **facts),
+        leaves=digest.leaves.with_columns(*marked, *nowhere),
+        layers=digest.layers.clear(),
+    )
+
+
+def test_unlike_programs_are_called_so() -> None:
+    def notes(base: Digest, new: Digest) -> str:
+        return " ".join(diff_of([base], [new]).notes)
+
+    bert, cnn = (
+        digest_of(tracekit.read(f"sample_traces/{name}_cpu/trace.json.gz")) for name in ("bert", "cnn")
+    )
+    assert "These look like different models: the layers" in notes(bert, cnn)
+    base = _without_layers(planted_sides.digest())
+    assert "look like different" not in notes(base, _without_layers(planted_sides.digest({"head": 5})))
+    assert "These look like different programs: only 0.0 % of" in notes(base, _without_layers(base, "_2"))
+    same = [_without_layers(base, mark, workload="bert") for mark in ("", "_2")]
+    assert "look like different" not in notes(*same)
+
+
+def test_kernels_of_two_devices_without_operators_are_compared_by_category() -> None:
+    """No operator and another kernel: nothing tells that these are the same calls."""
+    base, new = (
+        _without_layers(planted_sides.digest({"head": scale}), mark) for scale, mark in ((1, ""), (2, "_2"))
+    )
+    bare = pl.lit(None, pl.String).alias("operator")
+    base, new = (replace(one, leaves=one.leaves.with_columns(bare)) for one in (base, new))
+    found = diff_of([base], [replace(new, facts=msgspec.structs.replace(new.facts, device="Another GPU"))])
+    assert any(note.endswith("they are compared by category.") for note in found.notes)
+    assert {change.kind for change in found.changes} == {"kernel"}
+    assert found.changes[0].title.startswith("other kernels replace those of matrix multiplication (+1.")
+    assert not any("same calls" in change.title for change in found.changes)
+
+
+def test_one_change_of_precision_is_one_change() -> None:
+    """The types of the inputs differ from operator to operator; what stands for what does not."""
+    base = planted_sides.digest()
+    types = pl.Series(['["float"]', '["float", "int"]', '["float", "float"]', '["int", "float"]'])
+    old, new = (
+        replace(
+            base,
+            leaves=base.leaves.with_columns(
+                pl.concat([types.str.replace_all("float", name), base.leaves["dtypes"][4:]]).alias("dtypes")
+            ),
+        )
+        for name in ("float", "c10::Half")
+    )
+    (change,) = [change for change in diff_of([old], [new]).changes if change.kind == "dtype"]
+    assert (change.before, change.after, change.layers) == ("fp32", "fp16", 3)
+
+
+def test_a_small_change_of_few_steps_is_split_by_category() -> None:
+    """What the noise of six steps hides is told as perhaps so; hardly anything stays unnamed."""
+    base = planted_sides.digest(steps=6, noise=0.05)
+    new = planted_sides.digest({"head": 1.05, "encoder.1": 1.04, "idle": 1.1}, steps=6, seed=1, noise=0.05)
+    found = diff_of([base], [new])
+    assert found.rest + sum(change.delta for change in found.changes) == found.change
+    assert abs(found.rest) <= abs(found.change) / 4

@@ -1,0 +1,197 @@
+"""Small programs of a host and a device: what they would record, worked out by a clock for each thread and stream.
+
+The simulation knows nothing of graphs. It runs a program again with other durations, which is what `what_if` has to predict.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+LAUNCH, GAP, CALL, WAIT = 7_000, 1_200, 3_000, 5_000
+"""From a launch call to an idle stream; between activities; a launch call; a call that waits for nothing, and the return of one that
+waits: all in ns."""
+KERNELS = ("gemm_kernel", "elementwise_kernel", "softmax_kernel")
+MAIN, ENGINE = 1, 2
+
+
+@dataclass(frozen=True)
+class Command:
+    """What the host does next: `work` for some ns, `launch` a kernel of some ns into a stream, `record` an event there, let a
+    stream `wait` for the event of another one, `sync` with a stream, or go on on the other thread (`turn`)."""
+
+    what: str
+    ns: int = 0
+    stream: int = 7
+    other: int = 7
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """How many times as long kernels of each name take, and the code of the host; `waits`: the host waits when it synchronises."""
+
+    kernels: dict[str, float] = field(default_factory=dict)
+    host: float = 1.0
+    waits: bool = True
+
+
+def random_program(seed: int, streams: int = 2) -> list[Command]:
+    """Steps with launches, events between streams, and synchronisations; some on the thread of the backward pass."""
+    rng = random.Random(seed)
+    commands: list[Command] = []
+    lanes = [7, 20, 21][:streams]
+    for _ in range(rng.randint(2, 4)):
+        commands.append(Command("step"))
+        # Something launches into an idle stream, so that the usual latency is there to be seen.
+        commands += [Command("sync", stream=lane) for lane in lanes]
+        for lane in lanes:
+            commands.append(Command("launch", 2 * rng.randint(20, 40) * 1000, lane, name=KERNELS[0]))
+            commands.append(Command("launch", 2 * rng.randint(20, 40) * 1000, lane, name=KERNELS[0]))
+        for _ in range(rng.randint(3, 14)):
+            lane = rng.choice(lanes)
+            kind = rng.choice(["work", "launch", "launch", "launch", "wait", "sync", "turn"])
+            if kind == "wait" and streams > 1:
+                other = rng.choice([one for one in lanes if one != lane])
+                commands.append(Command("wait", stream=lane, other=other))
+                commands.append(
+                    Command("launch", 2 * rng.randint(1, 30) * 1000, lane, name=rng.choice(KERNELS))
+                )
+            elif kind in ("launch", "work", "sync", "turn"):
+                ns = 2 * rng.randint(1, 40) * 1000
+                commands.append(Command(kind, ns, lane, name=rng.choice(KERNELS)))
+    return commands
+
+
+@dataclass
+class Run:
+    """What a program recorded: events of a trace, and when it began and ended, in ns."""
+
+    events: list[dict[str, Any]]
+    steps: list[int]
+    end: int
+
+    @property
+    def window(self) -> int:
+        return self.end - self.steps[0]
+
+
+def simulate(program: list[Command], speeds: Speeds = Speeds()) -> Run:
+    """Run a program."""
+    state = _State(speeds)
+    for number, command in enumerate(program):
+        getattr(state, command.what)(command, number)
+    return state.finish()
+
+
+class _State:
+    def __init__(self, speeds: Speeds) -> None:
+        self.speeds, self.clock, self.thread = speeds, 1_000_000, MAIN
+        self.free: dict[int, int] = {}
+        self.held: dict[int, int] = {}
+        self.events: list[dict[str, Any]] = []
+        self.steps: list[int] = []
+        self.turned = 0
+
+    def code(self, ns: int) -> int:
+        return round(ns * self.speeds.host)
+
+    def step(self, _: Command, number: int) -> None:
+        self._to_main(number)
+        self.steps.append(self.clock)
+
+    def work(self, command: Command, number: int) -> None:
+        start = self.clock
+        self.clock += self.code(command.ns)
+        self._host("cpu_op", f"aten::work_{number}", start, self.clock - start)
+
+    def launch(self, command: Command, number: int) -> None:
+        start = self.clock
+        self.clock += self.code(CALL)
+        self._host("cuda_runtime", "cudaLaunchKernel", start, self.clock - start, number)
+        took = round(command.ns * self.speeds.kernels.get(command.name, 1.0))
+        begin = start + LAUNCH
+        if command.stream in self.free:
+            begin = max(begin, self.free[command.stream] + GAP)
+        begin = max(begin, self.held.pop(command.stream, 0))
+        self.free[command.stream] = begin + took
+        args = {"device": 0, "stream": command.stream, "correlation": number}
+        self._event("kernel", command.name, 0, command.stream, begin, took, args)
+
+    def wait(self, command: Command, number: int) -> None:
+        start = self.clock
+        self._host("cuda_runtime", "cudaEventRecord", start, self.code(1000), 100_000 + number)
+        self._host(
+            "cuda_runtime", "cudaStreamWaitEvent", start + self.code(1000), self.code(1000), 200_000 + number
+        )
+        self.clock += self.code(2000)
+        args = {"device": 0, "stream": command.stream, "correlation": 200_000 + number}
+        args |= {"wait_on_stream": command.other, "wait_on_cuda_event_record_corr_id": 100_000 + number}
+        self._event("cuda_sync", "Stream Wait Event", 0, command.stream, start + self.code(1000), 0, args)
+        until = self.free[command.other] + GAP
+        self.held[command.stream] = max(until, self.held.get(command.stream, 0))
+
+    def sync(self, command: Command, number: int) -> None:
+        start = self.clock
+        done = self.free.get(command.stream, 0) + WAIT
+        own = self.code(WAIT) if self.speeds.waits else 0
+        self.clock = max(start + own, done) if self.speeds.waits else start
+        self._host("cuda_runtime", "cudaStreamSynchronize", start, self.clock - start, number)
+        args = {"device": 0, "stream": command.stream, "correlation": number}
+        self._event("cuda_sync", "Stream Sync", 0, command.stream, start, self.clock - start, args)
+
+    def turn(self, _: Command, number: int) -> None:
+        if self.thread == ENGINE:
+            self._to_main(number)
+        else:
+            self.thread, self.turned = ENGINE, self.clock
+
+    def _to_main(self, number: int) -> None:
+        if self.thread == ENGINE and self.clock > self.turned:
+            name = "autograd::engine::evaluate_function: MulBackward0"
+            self._host("cpu_op", name, self.turned, self.clock - self.turned, sequence=number)
+        self.thread = MAIN
+
+    def finish(self) -> Run:
+        self._to_main(0)
+        for number, (start, end) in enumerate(zip(self.steps, [*self.steps[1:], self.clock], strict=True)):
+            self._host("user_annotation", f"ProfilerStep#{number}", start, end - start)
+        return Run(self.events, self.steps, max([self.clock, *self.free.values()]))
+
+    def _host(
+        self,
+        cat: str,
+        name: str,
+        start: int,
+        ns: int,
+        correlation: int | None = None,
+        *,
+        sequence: int | None = None,
+    ) -> None:
+        args: dict[str, Any] = {} if correlation is None else {"correlation": correlation}
+        if sequence is not None:
+            args |= {"Sequence number": sequence, "Fwd thread id": 1}
+        self._event(cat, name, 100, self.thread, start, ns, args)
+
+    def _event(
+        self, cat: str, name: str, pid: int, tid: int, start: int, ns: int, args: dict[str, Any]
+    ) -> None:
+        event = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "args": args}
+        self.events.append(event | {"ts": start / 1000, "dur": ns / 1000})
+
+
+def write(run: Run, path: Path, *, without: tuple[str, ...] = ()) -> Path:
+    """The trace of a run as a file; events of some categories are left out."""
+    events = [event for event in run.events if event["cat"] not in without]
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return path
+
+
+def halved(program: list[Command], name: str) -> list[Command]:
+    """The program with kernels of a name half as long."""
+    return [
+        replace(one, ns=one.ns // 2) if one.name == name and one.what == "launch" else one for one in program
+    ]

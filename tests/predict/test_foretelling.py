@@ -1,0 +1,155 @@
+"""Planted laws are recovered, intervals cover what they say, and a fit sees its training rows only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from planted_tables import as_runs, law, planted
+
+from tracekit.errors import InconclusiveError, UsageError
+from tracekit.predict import store
+from tracekit.predict.auto import fit
+from tracekit.predict.conformal import intervals_of
+from tracekit.predict.evaluate import BASELINES, evaluate
+from tracekit.predict.protocols import folds_of
+from tracekit.predict.support import INSIDE, Places, support_of
+from tracekit.predict.table import Runs
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return as_runs(planted(repetitions=2), tmp_path_factory.mktemp("planted"))
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        pytest.param("batch>p75", marks=pytest.mark.slow),
+        pytest.param("gpus>2", marks=pytest.mark.slow),
+        pytest.param("device=fast", marks=pytest.mark.slow),
+    ],
+)
+def test_a_planted_law_is_foretold_beyond_its_rows(runs: Runs, split: str) -> None:
+    (fold,) = folds_of(runs, split)
+    test = runs.where(fold.test)
+    answer = fit(runs.where(fold.train)).predict(test)
+    truth = law(
+        test.numbers("gpus"), test.numbers("batch"), test.numbers("iterations"), test.numbers("peak_gflops")
+    )
+    said = answer["predicted"].to_numpy()
+    assert 100 * np.abs(said / truth - 1).mean() <= 4
+    # Configurations whose times differ by more than the noise stand in their order.
+    order = np.argsort(truth)
+    steps = np.diff(said[order])[np.diff(np.log(truth[order])) > 0.1]
+    assert (steps > 0).all()
+    inside = (test.target >= answer["low"].to_numpy()) & (test.target <= answer["high"].to_numpy())
+    assert inside.mean() >= 0.85
+
+
+@pytest.mark.parametrize(
+    "model", ["lattuada", *(pytest.param(name, marks=pytest.mark.slow) for name in ("boosting", "auto"))]
+)
+def test_a_fit_sees_the_training_rows_only(model: str, tmp_path: Path) -> None:
+    frame = planted(repetitions=2)
+    beyond = pl.col("batch") > 64
+    clean, poisoned = (
+        as_runs(
+            frame.with_columns(time_s=pl.when(beyond).then(value).otherwise("time_s")),
+            tmp_path,
+            f"{name}.csv",
+        )
+        for name, value in {"clean": pl.col("time_s"), "poisoned": pl.lit(1e12)}.items()
+    )
+    (fold,) = folds_of(clean, "batch>64")
+    kept = [store.dumped(fit(each.where(fold.train), model)) for each in (clean, poisoned)]
+    assert kept[0] == kept[1]
+    answers = [evaluate(each, "batch>64", models=[model]).rows for each in (clean, poisoned)]
+    told = ("model", "id", "predicted", "low", "high")
+    assert answers[0].select(told).equals(answers[1].select(told))
+    errors = [each.filter(model=model)["ape"].mean() for each in answers]
+    assert errors[0] < 50  # what was poisoned is what is judged
+    assert errors[1] > 99
+
+
+def test_intervals_cover_what_they_say() -> None:
+    random = np.random.default_rng(0)
+    covered = []
+    for _ in range(60):
+        known, asked = random.normal(0, 0.1, 80), random.normal(0, 0.1, 200)
+        places = Places(
+            np.full(80, INSIDE, dtype=object),
+            np.zeros(80),
+            np.full(80, "", dtype=object),
+            np.zeros(80, dtype=bool),
+        )
+        intervals = intervals_of(known, np.ones(80), places)
+        covered.append(np.mean(np.abs(asked) <= intervals.half_widths(places)[0]))
+    assert 0.88 <= np.mean(covered) <= 0.93
+
+
+def test_intervals_widen_with_the_distance() -> None:
+    kinds = np.array([INSIDE] * 20 + ["batch"] * 20, dtype=object)
+    distance = np.array([0.0] * 20 + [1.0] * 20)
+    nothing = np.full(40, "", dtype=object)
+    places = Places(kinds, distance, nothing, np.zeros(40, dtype=bool))
+    intervals = intervals_of(np.linspace(0.01, 0.2, 40), np.ones(40), places)
+    asked = Places(
+        np.array([INSIDE, "batch", "batch", "gpus"], dtype=object),
+        np.array([0, 1.0, 3.0, 1.0]),
+        nothing[:4],
+        np.zeros(4, dtype=bool),
+    )
+    inside, near, far, other = intervals.half_widths(asked)
+    assert inside < near < far == pytest.approx(3 * near)
+    assert other == near
+
+
+@pytest.mark.slow
+def test_intervals_cover_configurations_that_were_left_out(runs: Runs) -> None:
+    found = evaluate(runs, "kfold", "gpus", ["auto"])
+    row = found.models.row(by_predicate=pl.col("model") == "auto", named=True)
+    assert 85 <= row["coverage"] <= 97
+    assert row["mean_ape"] < 4
+    assert found.spread < row["mean_ape"]
+
+
+def test_an_evaluation_lists_models_beside_baselines(runs: Runs) -> None:
+    found = evaluate(runs, "gpus>2", "batch", ["lattuada"])
+    assert found.models["model"].to_list() == ["lattuada", *BASELINES]
+    assert found.groups.filter(model="lattuada")["group"].to_list() == ["16", "32", "64", "128"]
+    assert found.models["rows"].unique().to_list() == [48]
+    by_model = dict(zip(found.models["model"], found.models["mean_ape"], strict=True))
+    assert by_model["Amdahl"] < by_model["mean"]
+    rows = found.rows.filter(model="lattuada")
+    assert rows["distance"].unique().to_list() == [1.0]
+    assert rows["note"][0] == "gpus 4 is 2 times the largest gpus that was measured (2)"
+    expected = (100 * (rows["predicted"] / rows["measured"] - 1).abs()).mean()
+    assert by_model["lattuada"] == pytest.approx(expected)
+
+
+def test_what_cannot_be_evaluated(runs: Runs, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no model 'magic'"):
+        evaluate(runs, models=["magic"])
+    with pytest.raises(UsageError, match="there is no column 'colour'"):
+        evaluate(runs, group="colour")
+    with pytest.raises(InconclusiveError, match="no model could be evaluated"):
+        evaluate(as_runs(planted(repetitions=1)[:8], tmp_path), "threads>2", models=["lattuada"])
+
+
+def test_places_name_the_axis(runs: Runs, tmp_path: Path) -> None:
+    frame = planted(repetitions=1)[:3].with_columns(
+        batch=pl.Series([64.0, 4.0, 1024.0]), gflops=pl.Series([4000.0, 4000.0, 32000.0])
+    )
+    places = support_of(runs).places(as_runs(frame, tmp_path))
+    assert places.kind.tolist() == [INSIDE, "batch", "device"]
+    assert places.note[0] == ""
+    assert places.note[1] == "batch 4 is 1/4 of the smallest batch that was measured (16)"
+    assert "device of 32000 GFLOP/s was never measured" in places.note[2]
+    assert "batch 1024 is 8 times the largest batch that was measured (128)" in places.note[2]
+    assert not places.refused.any()
+    assert (places.distance[:2] == [0, 2]).all()

@@ -1,0 +1,206 @@
+"""One trace at another batch, on more devices, on another device: by hand on planted traces, and in bounds on public ones."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import polars as pl
+import pytest
+from paths import PUBLIC, SAMPLES
+from planted import MS, US, Planted
+
+import tracekit
+from tracekit.analyses.scope import select
+from tracekit.errors import InconclusiveError, UsageError
+from tracekit.predict.from_trace import FromTrace, predict_from_trace
+from tracekit.trace import DeviceInfo, Trace
+
+A100 = DeviceInfo(0, "NVIDIA A100-SXM4-40GB", (8, 0), 108, 42_000_000_000, 2048, 32)
+H100 = "NVIDIA H100 80GB HBM3"
+TIMES = ("now_ns", "predicted_ns", "low_ns", "high_ns")
+
+
+class Step(Planted):
+    """One step on a thread: operators with a kernel each, launched long before they run, and a wait at the end."""
+
+    clock = 10 * US
+    busy = 100 * US
+
+    def mm(
+        self, m: int, k: int, n: int, ns: int, *, blocks: int = 10_000, name: str = "aten::mm", **more: Any
+    ) -> None:
+        """A product, and its kernel of this many blocks."""
+        inputs = {"shapes": json.dumps([[m, k], [k, n]]), "dtypes": json.dumps(["c10::BFloat16"] * 2)}
+        self.span("op", name, self.clock, self.clock + 8 * US, **inputs)
+        self.activity(
+            "gemm",
+            self.busy,
+            ns,
+            launch=self.clock + US,
+            grid=f"[{blocks}, 1, 1]",
+            block="[128, 1, 1]",
+            blocks=blocks,
+            **more,
+        )
+        self.clock += 10 * US
+        self.busy += ns
+
+    def done(self, *, idle: int = 0) -> Trace:
+        """The step, after which the host does `idle` ns of its own."""
+        self.call("cudaDeviceSynchronize", self.clock, self.busy - self.clock)
+        self.span("annotation", "tracekit.phase/host", self.busy, self.busy + idle)
+        self.step(1, 0, self.busy + idle)
+        return self.trace(devices=(A100,))
+
+
+def predicted(trace: Trace, **change: Any) -> FromTrace:
+    return predict_from_trace(select(trace), **change)
+
+
+def part(found: FromTrace, name: str) -> dict[str, Any]:
+    return found.parts.row(by_predicate=pl.col("part") == name, named=True)
+
+
+def factor(found: FromTrace, name: str) -> float:
+    row = part(found, name)
+    return float(row["predicted_ns"] / row["now_ns"])
+
+
+def test_nothing_changes_where_nothing_is_asked() -> None:
+    made = Step()
+    made.mm(4096, 4096, 4096, 2 * MS)
+    found = predicted(made.done(idle=MS))
+    assert found.step_ns == pytest.approx(found.now_ns)
+    assert found.unmodelled_share == 0
+
+
+def test_a_large_product_takes_twice_as_long_at_twice_the_batch() -> None:
+    made = Step()
+    made.mm(65536, 4096, 4096, 20 * MS)
+    found = predicted(made.done(), batch=2)
+    assert factor(found, "gemm") == pytest.approx(2, rel=0.01)
+    assert part(found, "gemm")["bound"] == "compute"
+    assert (
+        part(found, "gemm")["low_ns"] < part(found, "gemm")["predicted_ns"] < part(found, "gemm")["high_ns"]
+    )
+
+
+def test_a_product_that_reads_weights_takes_as_long_at_twice_the_batch() -> None:
+    made = Step()
+    made.mm(4, 8192, 8192, MS)
+    assert factor(predicted(made.done(), batch=2), "gemm") == pytest.approx(1, rel=0.01)
+
+
+def test_more_blocks_take_idle_multiprocessors_first() -> None:
+    made = Step()
+    made.mm(65536, 512, 512, MS, blocks=27)  # of 108
+    assert factor(predicted(made.done(), batch=2), "gemm") == 1
+    assert factor(predicted(made.done(), batch=8), "gemm") == pytest.approx(2, rel=0.01)
+
+
+@pytest.mark.parametrize(("m", "ratio"), [(65536, 312 / 989.4), (4, 1555 / 3350)], ids=["compute", "memory"])
+def test_another_device_moves_the_roof(m: int, ratio: float) -> None:
+    made = Step()
+    made.mm(m, 8192, 8192, 50 * MS)
+    found = predicted(made.done(), device=H100)
+    assert factor(found, "gemm") == pytest.approx(ratio, rel=0.01)
+
+
+def test_more_work_hides_what_the_device_waited_for_the_host() -> None:
+    made = Step()
+    made.mm(65536, 4096, 4096, 4 * MS)
+    trace = made.done(idle=6 * MS)
+    found = predicted(trace, batch=2)
+    row = part(found, "waiting for the host") if "waiting for the host" in found.parts["part"] else None
+    assert row is None or row["predicted_ns"] <= row["now_ns"]
+    assert found.now_ns <= found.step_ns < 2 * found.now_ns
+
+
+def test_the_host_bounds_the_step_on_a_faster_device() -> None:
+    made = Step()
+    for _ in range(40):
+        made.clock += 90 * US  # the host takes 4 ms in all
+        made.mm(8192, 4096, 4096, 100 * US)
+    found = predicted(made.done(), device=H100)
+    assert found.step_ns >= 4 * MS
+    assert found.low_ns < found.step_ns
+
+
+def _with_gradients(backward: int) -> Trace:
+    made = Step()
+    begin = made.clock
+    made.mm(65536, 4096, 4096, backward)
+    for _ in range(10):
+        made.span(
+            "op",
+            "torch::autograd::AccumulateGrad",
+            made.clock,
+            made.clock + US,
+            shapes="[[4096, 4096]]",
+            dtypes='["float"]',
+        )
+        made.clock += US
+    made.span("annotation", "backward", begin - US, made.clock)
+    return made.done()
+
+
+def test_a_ring_hides_behind_the_backward_pass() -> None:
+    size = 10 * 4 * 4096**2
+    ring = 2 * 7 / 8 * size / (0.8 * 300)  # at 300 GB/s, in ns
+    short, long = (predicted(_with_gradients(ns), gpus=8) for ns in (100 * US, 100 * MS))
+    exposed = "exposed reduction of gradients"
+    assert part(short, exposed)["predicted_ns"] == pytest.approx(ring, rel=0.2)
+    assert part(long, exposed)["predicted_ns"] < 0.1 * ring
+    assert part(long, exposed)["high_ns"] > ring
+    assert predicted(_with_gradients(MS), gpus=1).step_ns == pytest.approx(
+        predicted(_with_gradients(MS)).now_ns
+    )
+
+
+def test_what_cannot_be_told_is_said() -> None:
+    made = Step()
+    made.mm(4096, 4096, 4096, 2 * MS)
+    trace = made.done()
+    with pytest.raises(UsageError, match="catalogue has no device"):
+        predicted(trace, device="GeForce 256")
+    with pytest.raises(UsageError, match="above 0"):
+        predicted(trace, batch=0)
+    with pytest.raises(InconclusiveError, match="gradients are not known"):
+        predicted(trace, gpus=8)
+    processors = tracekit.read(SAMPLES[0])
+    with pytest.raises(InconclusiveError, match="of processors"):
+        predicted(processors, device=H100)
+
+
+def _conserved(trace: Trace, **change: Any) -> None:
+    try:
+        found = predicted(trace, **change)
+    except InconclusiveError:
+        return
+    assert found.parts.schema.names()[1:5] == list(TIMES)
+    sums = [float(found.parts[name].sum()) for name in TIMES]
+    assert sums == pytest.approx([found.now_ns, found.step_ns, found.low_ns, found.high_ns])
+    assert 0 < found.low_ns <= found.step_ns * 1.0001 <= found.high_ns * 1.0002
+    assert 0 <= found.unmodelled_share <= 1
+
+
+@pytest.mark.parametrize("path", SAMPLES[:2], ids=lambda path: path.parent.name)
+def test_parts_sum_to_the_step_of_samples(path: Any) -> None:
+    for batch in (0.5, 1, 2, 4):
+        _conserved(tracekit.read(path), batch=batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PUBLIC, ids=lambda path: path.name.partition(".")[0])
+def test_parts_sum_to_the_step_of_public_traces(path: Any) -> None:
+    trace = tracekit.read(path)
+    steps: list[float] = []
+    for batch in (0.5, 1.0, 2.0, 4.0):
+        _conserved(trace, batch=batch)
+        _conserved(trace, batch=batch, device=H100)
+    try:
+        steps = [predicted(trace, batch=batch).step_ns for batch in (1, 2, 4)]
+    except InconclusiveError:
+        return
+    assert steps == sorted(steps)

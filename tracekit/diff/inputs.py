@@ -1,0 +1,55 @@
+"""What differs between the inputs of two calls, in a few words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+__all__ = ["inputs_told", "types_told"]
+
+_MOST_INPUTS: Final = 3
+_DTYPES: Final = {"float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
+
+
+def _list(text: str | None) -> list[object]:
+    """The inputs that a text of shapes or types lists."""
+    try:
+        return msgspec.json.decode(text or "[]", type=list[object])
+    except msgspec.DecodeError:
+        return [text]
+
+
+def types_told(before: str | None, after: str | None) -> tuple[str | None, str | None]:
+    """The types that differ, from two lists of inputs' types.
+
+    >>> types_told('["float", "int"]', '["c10::BFloat16", "int"]')
+    ('fp32', 'bf16')
+    """
+    both = zip(_list(before), _list(after), strict=False)
+    pairs = dict.fromkeys((str(old), str(new)) for old, new in both if old != new)
+    if not pairs:
+        return before, after
+    old, new = (
+        " and ".join(dict.fromkeys(_DTYPES.get(each, each) for each in side))
+        for side in zip(*pairs, strict=True)
+    )
+    return old, new
+
+
+def inputs_told(before: str, after: str) -> str:
+    """Which shapes differ, from two lists of inputs' shapes.
+
+    >>> inputs_told("[[32, 64], []]", "[[128, 64], []]")
+    'input 1 is 128 × 64, not 32 × 64'
+    """
+    old, new = _list(before), _list(after)
+    if len(old) != len(new):
+        return f"{len(new)} inputs, not {len(old)}"
+    both = enumerate(zip(old, new, strict=True), 1)
+    told = [f"input {number} is {_size(b)}, not {_size(a)}" for number, (a, b) in both if a != b]
+    return ", ".join(told[:_MOST_INPUTS])
+
+
+def _size(shape: object) -> str:
+    return " × ".join(str(each) for each in shape) or "a scalar" if isinstance(shape, list) else str(shape)

@@ -1,0 +1,290 @@
+"""The step of one trace at another batch, on more devices, or on another device: from rooflines and links, without a fit.
+
+A piece of work (`analyses.roofline.pieces`) keeps the distance from its roof that it shows, and its roof moves: with the batch its FLOPs
+and the bytes of activations grow, and those of weights do not; on another device the ceilings are others. The start of a kernel
+takes what it took. The host takes what it took, and the device waits for it where it does not get enough work; so more work hides the
+host's time, and less work shows it. More devices copy the model and reduce its gradients around a ring, behind the backward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import attribution
+from tracekit.analyses.parts import DeviceParts, ProcessorParts, loader_ns, run_parts
+from tracekit.analyses.roofline.analysis import device_ceilings
+from tracekit.analyses.scope import Scope
+from tracekit.analyses.workload import workload
+from tracekit.errors import InconclusiveError, UsageError
+from tracekit.facts.ceilings import Ceilings, chosen_ceilings
+from tracekit.facts.device_peaks import peak_link_gbps
+from tracekit.facts.launch_apis import SYNCHRONISATION
+from tracekit.facts.units import count_of, format_bytes, format_share
+from tracekit.intervals import IntervalSet
+from tracekit.names import clean
+from tracekit.predict.trace_work import Change, gradient_bytes, placed_pieces, with_change
+
+__all__ = ["PARTS", "FromTrace", "predict_from_trace"]
+
+PARTS: Final = {
+    "part": pl.String,
+    "now_ns": pl.Float64,
+    "predicted_ns": pl.Float64,
+    "low_ns": pl.Float64,
+    "high_ns": pl.Float64,
+    "bound": pl.String,
+    "assumption": pl.String,
+}
+_RING_START_NS: Final = 20_000
+_BUCKET: Final = 25 << 20
+"""Bytes of gradients that PyTorch reduces at once."""
+_LINK: Final = {"low": 1.0, "predicted": 0.8, "high": 0.5}
+"""The share of a link's peak that an all-reduce of large buckets reaches."""
+_UNRECORDED: Final = 0.7
+"""The share of the host's recorded time that it takes at least without recording."""
+_CASES: Final = ("predicted", "low", "high")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FromTrace:
+    """A step as it is and as it would be.
+
+    * `parts`: by part of the mean step, `now_ns`, `predicted_ns` with `low_ns` and `high_ns`, the roof that most of it is `bound` by (null where none is
+      known), and the `assumption` in words; the parts sum to the steps
+    * `unmodelled_share`: of the time of the work, that of pieces whose FLOPs and bytes are not known
+    * `notes`: what else was assumed
+    """
+
+    now_ns: float
+    step_ns: float
+    low_ns: float
+    high_ns: float
+    parts: pl.DataFrame
+    unmodelled_share: float
+    notes: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Rows of the parts, as they are found."""
+
+    rows: list[tuple[str, float, float, float, float, str | None, str]] = field(default_factory=list)
+
+    def add(
+        self, part: str, now: float, times: dict[str, float], assumption: str, bound: str | None = None
+    ) -> None:
+        """One row; parts that take no time, now and then, are left out."""
+        if now > 0 or max(times.values()) > 0:
+            self.rows.append((part, now, times["predicted"], times["low"], times["high"], bound, assumption))
+
+
+def predict_from_trace(
+    scope: Scope, *, batch: float = 1.0, gpus: int | None = None, device: str | None = None
+) -> FromTrace:
+    """The mean step at `batch` times the samples, on `gpus` devices with that batch each, on `device`.
+
+    >>> import tracekit
+    >>> from tracekit.analyses.scope import select
+    >>> twice = predict_from_trace(select(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")), batch=2)
+    >>> 1 < twice.step_ns / twice.now_ns < 2, twice.low_ns < twice.step_ns < twice.high_ns
+    (True, True)
+
+    Raises UsageError for a device that is not in the catalogue, and InconclusiveError for a trace whose times or work do not tell.
+    """
+    if not 0 < batch < np.inf or (gpus is not None and gpus < 1):
+        raise UsageError("the batch and the number of devices must be above 0")
+    whole = run_parts(scope)
+    if not isinstance(whole, DeviceParts | ProcessorParts):
+        raise InconclusiveError("the trace has no times of work to predict from", path=scope.trace.meta.path)
+    if isinstance(whole, ProcessorParts) and (device or (gpus or 1) > 1):
+        raise InconclusiveError(
+            "the trace is of processors; only another batch can be predicted from it",
+            path=scope.trace.meta.path,
+            remedy="give --batch, or the trace of a run on a device",
+        )
+    change = Change(batch, _new_ceilings(scope, device))
+    work = with_change(placed_pieces(scope).filter(pl.col("piece_ns") > 0), change, scope)
+    parts, notes = _Parts(), [*_notes(scope, change, device)]
+    steps = max(scope.steps.height, 1)
+    if isinstance(whole, DeviceParts):
+        basis = _on_device(parts, notes, scope, whole, work, change, steps)
+        if gpus is not None:
+            _on_more(parts, notes, scope, work, gpus, device, steps)
+    else:
+        basis = _on_processors(parts, whole, work, batch, steps)
+    return _told(scope, parts, notes, work, basis)
+
+
+def _told(scope: Scope, parts: _Parts, notes: list[str], work: pl.DataFrame, basis: float) -> FromTrace:
+    """The parts, as long as the step takes without recording where that was measured."""
+    table = pl.DataFrame(parts.rows, schema=PARTS, orient="row")
+    measured = workload(scope).step_ns if scope.trace.manifest is not None else None
+    if measured is not None:
+        notes.append("times are scaled to the step that was measured without recording")
+        times = pl.col("now_ns", "predicted_ns", "low_ns", "high_ns")
+        table = table.with_columns(times * (measured / basis))
+    time = float(work["piece_ns"].sum())
+    known = float(work.filter(pl.col("modelled"))["piece_ns"].sum())
+    unmodelled = 1 - known / time if time else 1.0
+    if unmodelled > 0:
+        notes.append(
+            f"{format_share(unmodelled)} of the time of the work has no model; it changes as other work does, or as the "
+            "devices' peaks and memories do, and its range includes no change"
+        )
+    now, step, low, high = (
+        float(table[name].sum()) for name in ("now_ns", "predicted_ns", "low_ns", "high_ns")
+    )
+    return FromTrace(now, step, low, high, table, unmodelled, tuple(notes))
+
+
+def _new_ceilings(scope: Scope, device: str | None) -> dict[int, Ceilings]:
+    if device is None:
+        return device_ceilings(scope)
+    found = chosen_ceilings(device)
+    if not device_ceilings(scope):
+        raise InconclusiveError(
+            "the ceilings of the trace's own device are not known", path=scope.trace.meta.path
+        )
+    return dict.fromkeys(scope.device_ids, found)
+
+
+def _notes(scope: Scope, change: Change, device: str | None) -> list[str]:
+    notes = []
+    if scope.window != "steps":
+        notes.append("the trace has no steps: the times are those of the whole trace")
+    if device is not None:
+        notes.append("the host is taken to be the one of the trace")
+    if change.batch != 1 and not attribution(scope).activities["phase"].is_in(["optimizer"]).any():
+        notes.append("no phase of an optimizer is marked: all work is taken to grow with the batch")
+    return notes
+
+
+def _work_rows(parts: _Parts, work: pl.DataFrame, total: float, steps: int) -> dict[str, float]:
+    """The rows of the work by category, which now take `total` in all; what they will take in all, by case."""
+    by = (
+        work.group_by("category")
+        .agg(
+            pl.col("piece_ns", *_CASES).sum(),
+            pl.col("bound").drop_nulls().mode().sort().first(),
+            (pl.col("piece_ns").filter("modelled").sum() / pl.col("piece_ns").sum()).alias("modelled"),
+        )
+        .sort("piece_ns", descending=True)
+    )
+    scale = total / steps / float(by["piece_ns"].sum()) if by.height else 0.0
+    for row in by.iter_rows(named=True):
+        times = {case: row[case] * scale for case in _CASES}
+        words = "moves with its roof" if row["modelled"] > 0.5 else "changes as other work does"
+        parts.add(row["category"], row["piece_ns"] * scale, times, words, row["bound"])
+    return {case: float(by[case].sum()) * scale for case in _CASES}
+
+
+def _on_processors(
+    parts: _Parts, whole: ProcessorParts, work: pl.DataFrame, batch: float, steps: int
+) -> float:
+    _work_rows(parts, work, whole.operators + whole.other_operators, steps)
+    loading, outside = whole.loading / steps, (whole.outside + whole.stalled) / steps
+    parts.add("data loading", loading, _between(loading, batch), "grows with the batch")
+    parts.add("outside operators", outside, dict.fromkeys(_CASES, outside), "takes what it takes")
+    return (whole.basis - whole.recording) / steps
+
+
+def _between(now: float, factor: float) -> dict[str, float]:
+    """A part that grows by the factor, or does not."""
+    then = now * factor
+    return {"predicted": then, "low": min(now, then), "high": max(now, then)}
+
+
+def _on_device(
+    parts: _Parts,
+    notes: list[str],
+    scope: Scope,
+    whole: DeviceParts,
+    work: pl.DataFrame,
+    change: Change,
+    steps: int,
+) -> float:
+    own = work.filter((pl.col("device_id") == whole.device_id) & (pl.col("category") != "communication"))
+    copies = pl.col("kind").cast(pl.String).is_in(["memcpy", "memset"])
+    computed = _work_rows(parts, own.filter(~copies), whole.compute, steps)
+    copied, loading = whole.memory / steps, whole.data_loading / steps
+    copying = _between(copied, change.batch)
+    parts.add("exposed copies", copied, copying, "grow with the batch")
+    communicated = whole.communication / steps
+    parts.add(
+        "exposed communication",
+        communicated,
+        dict.fromkeys(_CASES, communicated),
+        "gradients have the same size",
+    )
+    loaded = _between(loading, change.batch)
+    parts.add("waiting for data", loading, loaded, "grows with the batch")
+    waited, other = whole.host_wait / steps, (whole.queued_wait + whole.unknown_wait) / steps
+    parts.add("between kernels", other, dict.fromkeys(_CASES, other), "takes what it took")
+    busy = {case: computed[case] + copying[case] + communicated + other + loaded[case] for case in _CASES}
+    host = _host_ns(scope, whole) / steps + loader_ns(scope) / steps * (change.batch - 1)
+    now = whole.compute / steps
+    waits = {case: max(waited - max(computed[case] - now, 0.0), host - busy[case], 0.0) for case in _CASES}
+    # A recording slows the host; and a host that waits in each step hides nothing behind more work.
+    waits["low"] = max(waited - max(computed["low"] - now, 0.0), host * _UNRECORDED - busy["low"], 0.0)
+    waits["low"] = min(waits["low"], waits["predicted"])
+    waits["high"] = max(waits["high"], waited)
+    parts.add("waiting for the host", waited, waits, "more work hides it, less shows it")
+    if not whole.launch_calls:
+        notes.append("the host's calls were not recorded: how long the host needs for a step is not known")
+    return whole.basis / steps
+
+
+def _host_ns(scope: Scope, whole: DeviceParts) -> float:
+    """How long the host works in the window: all of it but what it waits for the device; 0 where its calls were not recorded."""
+    if not whole.launch_calls:
+        return 0.0
+    calls = scope.host("runtime", "sync", columns=["name", "start", "duration"])
+    waits = calls.filter(pl.col("name").cast(pl.String).str.contains(SYNCHRONISATION))
+    start = np.clip(waits["start"].to_numpy(), scope.start, scope.end)
+    end = np.clip((waits["start"] + waits["duration"]).to_numpy(), scope.start, scope.end)
+    return float(whole.basis - IntervalSet.of(start, end).measure)
+
+
+def _on_more(
+    parts: _Parts,
+    notes: list[str],
+    scope: Scope,
+    work: pl.DataFrame,
+    gpus: int,
+    device: str | None,
+    steps: int,
+) -> None:
+    """The all-reduce of the gradients, as far as the backward pass does not hide it."""
+    ranks = scope.trace.meta.world_size or 1
+    if ranks > 1 or (work["category"].cast(pl.String) == "communication").any():
+        raise InconclusiveError(
+            "the trace is of a run that communicates already",
+            path=scope.trace.meta.path,
+            remedy="give the trace of a run on one device, or fit a model to runs (tracekit predict fit)",
+        )
+    size = gradient_bytes(scope)
+    name = device or next((one.name for one in scope.trace.meta.devices), "")
+    link = peak_link_gbps(name)
+    if gpus > 1 and (size is None or link is None):
+        lacking = "the bytes of the gradients are" if size is None else f"the link of {clean(name)!r} is"
+        raise InconclusiveError(f"{lacking} not known", path=scope.trace.meta.path)
+    if gpus == 1 or size is None or link is None:
+        return
+    backward = work.filter(pl.col("phase") == "backward")
+    times = {}
+    for case in _CASES:
+        ring = 2 * (gpus - 1) / gpus * size / (link * _LINK[case]) + _RING_START_NS * -(-size // _BUCKET)
+        last = ring * min(_BUCKET / size, 1.0)
+        hidden = 0.0 if case == "high" else float(backward[case].sum()) / steps
+        times[case] = min(last + max(ring - last - hidden, 0.0), ring)
+    parts.add(
+        "exposed reduction of gradients",
+        0.0,
+        times,
+        f"{format_bytes(size)} around a ring of {count_of(gpus, 'device')} at {link:g} GB/s, behind the backward pass",
+    )
+    notes.append("each device has the batch of the trace, and all devices are in one machine")
