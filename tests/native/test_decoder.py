@@ -21,7 +21,7 @@ from synthetic import Shape, damage, dump, dump_with_ends, generate, layered
 from test_properties import files
 
 import tracekit
-from tracekit.readers.kineto import native
+from tracekit.readers.kineto import native, pool
 
 pytestmark = pytest.mark.skipif(native.decoder is None, reason="the native decoder is not built")
 
@@ -103,7 +103,7 @@ def test_odd_but_valid_json(text: str, tmp_path_factory: pytest.TempPathFactory)
         *("0", "-0", "0.0", "1.5", "1.0005", "2.0015", "1.50000", "-3.25", "8796093022207.9996", "8796093022208", "8796093022208.5"),
         *("1682725898236567.123", "3000000000000000", "3000000000000001", "99999999999999999999", "1e3", "1e-9", "1e99", "1e308"),
         *("1e999", '"12.5"', '" 3 "', '"0x1f"', '"stream 7"', '"N/A"', '""', "null", "true", "[1]", "{}", "01", "1.", ".5", "-"),
-        *("0." + "1" * 60, "9" * 30, "9" * 5_000, '"' + "9" * 30 + '"', "NaN", '"\\u0031"', '"7"', '"-07"'),
+        *("0." + "1" * 60, "9" * 30, "9" * 5_000, '"' + "9" * 30 + '"', "NaN", '"\\u0031"', '"7"', '"-07"', "23222828810576945152"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(
@@ -202,3 +202,18 @@ def test_the_variable_turns_it_off(switch: str) -> None:
         [sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True
     )
     assert answer.stdout.strip() == str(switch == "0")
+
+
+@pytest.mark.parametrize("odd", [b'"name":3', b'"name":"a"b"', b'"name":"\xff"', b'"args":[]', b'"ts":[]'])
+@pytest.mark.parametrize("at", [0, 350, 700])
+def test_a_block_left_by_a_thread_changes_no_other(
+    at: int, odd: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks are the same with and without threads, and so is the order of rows that nothing else orders."""
+    events = [EVENT.replace(b'"k"', b'"k%d"' % (number % 7)) for number in range(701)]
+    events[at] = EVENT.replace(b'"name":"k"', odd)
+    path = tmp_path / "t.json"
+    path.write_bytes(b'{"traceEvents":[' + b",".join(events) + b'],"tail":1}')
+    monkeypatch.setattr(pool, "_THREADS_WORTH_BYTES", 1)
+    monkeypatch.setattr(pool.pl, "thread_pool_size", lambda: 2)
+    assert differences(path, 5_000) == []

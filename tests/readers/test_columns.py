@@ -74,6 +74,13 @@ def test_integers(value: object, expected: int | None) -> None:
     assert columns.integers([value, "pad"]).to_list() == [expected, None]
 
 
+@pytest.mark.parametrize("others", [[], ["text"], [7, None]])
+def test_a_number_is_the_same_thread_whatever_the_others_are(others: list[object]) -> None:
+    """Beyond 64 bits it is like a text; alone it was none."""
+    for value in (5, -1, 2**63, 2**64 - 1, 2**70, "7", "Spans", ""):
+        assert columns.identities([value, *others])[0] == columns.identity(value)
+
+
 def test_integers_alone_use_the_fast_path() -> None:
     assert columns.integers([1, None, -5]).to_list() == [1, None, -5]
 

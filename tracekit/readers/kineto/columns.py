@@ -152,8 +152,8 @@ def _integer(value: object) -> int | None:
 
 def identities(values: Sequence[Any]) -> pl.Series:
     """`identity` of each value."""
-    if set(map(type, values)) == {int}:
-        return integers(values)
+    if set(map(type, values)) == {int} and not (numbers := integers(values)).null_count():
+        return numbers
     of_text = {value: identity(value) for value in {v for v in values if not isinstance(v, int)}}
     return pl.Series([identity(v) if isinstance(v, int) else of_text[v] for v in values], dtype=pl.Int64)
 

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -46,6 +46,14 @@ _OPENINGS: Final = 8
 Events = list[AnyEvent] | native.Block
 
 
+class _UnderWay(NamedTuple):
+    """A block that is decoded elsewhere: its text up to a cut, and what was read behind that."""
+
+    text: bytes
+    fresh: int  # so many bytes at its end are new; those before them were left by the block before
+    answer: Future[bytes] | Future[native.Block | bytes]
+
+
 @dataclass(slots=True)
 class EventStream:
     """The events of a file; `header` holds the file's other top-level keys once `batches` is exhausted."""
@@ -59,36 +67,42 @@ class EventStream:
     def batches(self, pool: Pool | Threads | None) -> Iterator[Events | bytes]:
         """The events of each block; with a `pool` of processes, blocks that these decoded are bytes.
 
-        Cuts are guesses there as well. If a block does not decode, this process reads it and all blocks after it. Raises
-        UnreadableTraceError if the file is not a trace at all.
+        Cuts are guesses there as well. If a block does not decode, this process reads it and all blocks after it, which are the
+        same as without a pool. Raises UnreadableTraceError if the file is not a trace at all.
         """
         blocks = self.source.blocks()
         pending = self._open_array(blocks)
         if pool is None:
             yield from self._one_by_one(pending, blocks)
             return
-        under_way: deque[tuple[bytes, Future[bytes] | Future[native.Block | bytes]]] = deque()
-        for block in blocks:
+        under_way: deque[_UnderWay] = deque()
+        fresh = 0  # so many bytes at the end of `pending` were read since the last cut
+        for block in chain((b"",), blocks):
             pending += block
+            fresh += len(block)
             cut = self._last_cut(pending)
             if cut is None:
                 if len(pending) > _EVENT_LIMIT:
                     break  # the slow path counts it
                 continue
-            text, pending = pending[:cut], pending[_skip_comma(pending, cut) :]
-            under_way.append((text, pool.submit(text)))
-            while len(under_way) > pool.depth or (under_way and under_way[0][1].done()):
-                if not (answer := under_way[0][1].result()):
+            under_way.append(_UnderWay(pending, fresh, pool.submit(pending, cut)))
+            pending, fresh = pending[_skip_comma(pending, cut) :], 0
+            while len(under_way) > pool.depth or (under_way and under_way[0].answer.done()):
+                if not (answer := under_way[0].answer.result()):
                     break
                 under_way.popleft()
                 yield answer
-            if under_way and under_way[0][1].done() and not under_way[0][1].result():
+            if under_way and under_way[0].answer.done() and not under_way[0].answer.result():
                 break
-        while under_way and (answer := under_way[0][1].result()):
+        while under_way and (answer := under_way[0].answer.result()):
             under_way.popleft()
             yield answer
-        rest = b",".join([*[text for text, _ in under_way], pending])
-        yield from self._one_by_one(rest, blocks)
+        if under_way:
+            read = [one.text[len(one.text) - one.fresh :] for one in list(under_way)[1:]]
+            blocks = chain(read, (pending[len(pending) - fresh :],), blocks)
+            pending = under_way.popleft().text
+        under_way.clear()
+        yield from self._one_by_one(pending, blocks)
 
     def opened(self) -> tuple[bytes, Iterator[bytes]]:
         """The plain bytes of the file up to and including the bracket that opens the event array, and the blocks after it.

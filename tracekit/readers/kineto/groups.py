@@ -233,8 +233,7 @@ class Columns:
 
     def identities(self, key: str) -> pl.Series:
         """See `Group`."""
-        numbers = self._whole(key, columns.identities)
-        return numbers.fill_null(columns.identity(None)) if numbers.null_count() else numbers
+        return self._whole(key, columns.identities, missing=columns.identity(None))
 
     def args(self, record: type[msgspec.Struct], defects: Defects) -> Arguments:  # noqa: ARG002 - odd ones are not here
         """See `Group`; the record is the one that the native decoder was told."""
@@ -248,7 +247,7 @@ class Columns:
         """See `Arguments`."""
         native = self.native[self.fields[key]]
         if native is None:
-            return _nulls(self.rows, pl.Float64)
+            return pl.Series([None], dtype=pl.Float64).new_from_index(0, self.rows)
         values = _padded(np.frombuffer(native[0], dtype=np.float64), self.rows, np.nan)
         return self._with_odd(pl.Series(values).fill_nan(None), native, columns.floats)
 
@@ -280,14 +279,22 @@ class Columns:
             codes = np.minimum(codes, np.uint32(len(distinct)))
         return make(distinct).gather(pl.Series(codes))
 
-    def _whole(self, key: str, read: Callable[[list[Any]], pl.Series], *, as_text: bool = False) -> pl.Series:
+    def _whole(
+        self,
+        key: str,
+        read: Callable[[list[Any]], pl.Series],
+        *,
+        as_text: bool = False,
+        missing: int | None = None,
+    ) -> pl.Series:
+        """Whole numbers; `missing` stands in rows without one, and `read` reads those that are odd."""
         native = self.native[self.fields[key]]
         if native is None:
-            return _nulls(self.rows, pl.Int64)
+            return pl.Series([missing], dtype=pl.Int64).new_from_index(0, self.rows)
         values = _padded(np.frombuffer(native[0], dtype=np.int64), self.rows, _NO_INTEGER)
         numbers = pl.Series(values)
         if native[1] < self.rows:
-            numbers = pl.select(pl.when(numbers != _NO_INTEGER).then(numbers)).to_series()
+            numbers = pl.select(pl.when(numbers != _NO_INTEGER).then(numbers).otherwise(missing)).to_series()
         return self._with_odd(numbers, native, read, as_text=as_text)
 
     def _with_odd(
@@ -310,7 +317,3 @@ def _padded(values: npt.NDArray[Any], rows: int, none: float) -> npt.NDArray[Any
     if values.size == rows:
         return values
     return np.concatenate([values, np.full(rows - values.size, none, dtype=values.dtype)])
-
-
-def _nulls(rows: int, dtype: type[pl.DataType]) -> pl.Series:
-    return pl.Series([None], dtype=dtype).new_from_index(0, rows)

@@ -48,17 +48,17 @@ class Threads:
         self.depth = _THREADS + 1
         self._threads = ThreadPoolExecutor(_THREADS)
 
-    def submit(self, block: bytes) -> Future[native.Block | bytes]:
-        """Decode a block of events (separated by commas)."""
-        return self._threads.submit(_natively, block)
+    def submit(self, text: bytes, end: int) -> Future[native.Block | bytes]:
+        """Decode text[:end], events that are separated by commas."""
+        return self._threads.submit(_natively, text, end)
 
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _natively(block: bytes) -> native.Block | bytes:
-    columns = native.decode(block, len(block))
+def _natively(text: bytes, end: int) -> native.Block | bytes:
+    columns = native.decode(text, end)
     return b"" if columns is None or columns.ended else columns
 
 
@@ -73,9 +73,9 @@ class Pool:
         for helper in self._all:
             self._idle.put(helper)
 
-    def submit(self, block: bytes) -> Future[bytes]:
-        """Decode a block of events (separated by commas) in a helper."""
-        return self._threads.submit(self._ask, block)
+    def submit(self, text: bytes, end: int) -> Future[bytes]:
+        """Decode text[:end], events that are separated by commas, in a helper."""
+        return self._threads.submit(self._ask, text[:end])
 
     def close(self) -> None:
         """End the helpers."""
