@@ -11,7 +11,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalls
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 
-__all__ = ["UNFUSED", "in_place_calls", "one_pass", "optimizer_ranges"]
+__all__ = ["UNFUSED", "in_place_calls", "one_pass", "optimizer_ranges", "usual_passes"]
 
 _IN_PLACE: Final = r"^aten::\w*[^_]_$"
 _FUSED: Final = r"(?i)multi_tensor|_foreach_|_fused_|fused_?adam|fusedsgd|fused_?lamb|^triton_"
@@ -36,6 +36,24 @@ def one_pass(scope: Scope) -> int:
     usual = pl.col("len").quantile(0.5, interpolation="lower")
     once = by_name.select(pl.col("ns") * (usual / pl.col("len")).clip(upper_bound=1)).to_series()
     return round(float(once.max() or 0))  # type: ignore[arg-type]
+
+
+def usual_passes(scope: Scope) -> tuple[int, int]:
+    """What one pass of the costliest in-place operator of the optimizer takes usually, and what all of its in-place operators take
+    together, their calls included, in ns: of each shape the median counts for all calls.
+    """
+    shapes = scope.trace.host.select(pl.col("span_id").alias("op_id"), "shapes")
+    calls = _in_place(scope).group_by("operator", "op_id").agg(pl.col("duration").sum())
+    took = (
+        pl.when(pl.col("shapes").is_null())
+        .then(pl.col("duration").mean())
+        .otherwise(pl.col("duration").median())
+    )
+    alike = calls.join(shapes, on="op_id").with_columns(took.over("operator", "shapes").alias("usual"))
+    by_name = alike.group_by("operator").agg(pl.len(), pl.col("usual").sum())
+    most = pl.col("len").quantile(0.5, interpolation="lower")
+    once = by_name.select(pl.col("usual") * (most / pl.col("len")).clip(upper_bound=1)).to_series()
+    return round(float(once.max() or 0)), round(float(by_name["usual"].sum()))  # type: ignore[arg-type]
 
 
 def in_place_calls(scope: Scope) -> int:

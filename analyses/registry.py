@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
 
 from tracekit.errors import UsageError, nearest
 
@@ -34,7 +33,8 @@ AnalysisFunction = Callable[[Any], "Result"]
 """A pure function of a scope (the built-in ones take a trace as well, for its default scope)."""
 
 
-class Analysis(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)  # no import of msgspec for `tracekit --help`
+class Analysis:
     """A registry entry: its name, the question it answers, and where the function lives (`module:function`).
 
     An `optional` one is left out of a report whose trace holds nothing for it, unless it is asked for.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from time import process_time
 
 import numpy as np
@@ -68,6 +69,41 @@ def test_nearest_wanted_ancestor(spans: list[tuple[int, int, int]], random: obje
             while at >= 0 and not wanted[at]:
                 at = parent(rows, at)
             assert got[i] == at
+
+
+@given(SPANS, st.randoms(use_true_random=False))
+def test_what_lies_in_a_span_is_a_range_of_rows(spans: list[tuple[int, int, int]], random: Random) -> None:
+    rows, nesting = ordered(spans)
+    chains = [chain(nesting, row) for row in range(len(rows))]
+    inside = [[row for row in range(len(rows)) if outer in chains[row]] for outer in range(len(rows))]
+    assert [list(range(row, int(end))) for row, end in enumerate(nesting.after)] == inside
+    few = [row for row in range(len(rows)) if random.random() < 0.2]
+    around = sorted({outer for row in few for outer in chains[row]})
+    assert nesting.with_ancestors(np.array(few, dtype=np.int64)).tolist() == around
+    values = np.array([random.randrange(9) for _ in rows], dtype=np.int64)
+    assert nesting.sums_within(values).tolist() == [sum(int(values[row]) for row in each) for each in inside]
+    group = np.array([random.randrange(3) for _ in rows], dtype=np.int64)
+    same = [any(group[outer] == group[row] for outer in chains[row][1:]) for row in range(len(rows))]
+    assert nesting.in_same(group).tolist() == same
+    lasting = np.array([row for row, (_, start, end) in enumerate(rows) if end > start], dtype=np.int64)
+    alone = nest(nesting.thread[lasting], nesting.start[lasting], nesting.end[lasting])
+    assert nesting.of_lasting(lasting).parent.tolist() == alone.parent.tolist()
+
+
+def chain(nesting: Nesting, row: int) -> list[int]:
+    """The row and all around it, the innermost first."""
+    found = [row]
+    while nesting.parent[found[-1]] >= 0:
+        found.append(int(nesting.parent[found[-1]]))
+    return found
+
+
+def test_the_ancestors_of_deep_spans_take_few_rounds() -> None:
+    depth = 100_000
+    deep = nest(np.zeros(depth), np.arange(depth), np.full(depth, depth) - np.arange(depth) + depth)
+    begin = process_time()
+    assert deep.with_ancestors(np.array([depth - 1])).size == depth
+    assert process_time() - begin < SECONDS
 
 
 @given(SPANS)

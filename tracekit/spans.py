@@ -197,7 +197,8 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
         if rows.size * _SPARSE < self.parent.size:
             found = self._innermost_of(rows)
             return found if include_self else take(found, self.parent)
-        skip = np.where(wanted, np.arange(self.parent.size, dtype=np.int64), self.parent)
+        skip = self.parent.copy()
+        skip[rows] = rows
         settled = np.append(wanted, True)  # the last one stands for −1
         # Pointer jumping over the unwanted: what is settled is a valid shortcut for the rows below it.
         active = np.flatnonzero(~settled[skip])

@@ -202,7 +202,7 @@ def _graphs(
 def _outermost_operators(stack: HostStack) -> Int64Array:
     """For each span the outermost operator around it, itself included; −1 for none."""
     is_op = stack.of_kind("op")
-    around = take(stack.nesting.nearest_ancestor(is_op), stack.nesting.parent)
+    around = take(stack.operator, stack.nesting.parent)
     return stack.nesting.nearest_ancestor(is_op & (around < 0))
 
 

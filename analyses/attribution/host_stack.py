@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +16,7 @@ from tracekit.trace import HOST_KINDS, Trace
 __all__ = ["HostStack", "host_stack", "one_begins_in", "texts"]
 
 
-class HostStack(msgspec.Struct, frozen=True, eq=False):
+class HostStack(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Row number = `span_id`. `thread` numbers the pairs (process, thread) in the order of the frame."""
 
     frame: pl.DataFrame
@@ -38,6 +40,11 @@ class HostStack(msgspec.Struct, frozen=True, eq=False):
     def end(self) -> Int64Array:
         """Each span's end in ns."""
         return self.nesting.end
+
+    @cached_property
+    def operator(self) -> Int64Array:
+        """The innermost operator around each span, itself included; −1 for none."""
+        return self.nesting.nearest_ancestor(self.of_kind("op"))
 
     @property
     def size(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -258,7 +259,7 @@ class _Builder:
         scope = self.scope
         steps = np.zeros(0, dtype=np.int64)
         if scope.window == "steps" and self.main >= 0:
-            edges = [*scope.steps["start"].to_list(), *scope.steps["end"].to_list()[-1:]]
+            edges = [*scope.steps["start"].to_list(), *sorted(scope.steps["end"].to_list())[-1:]]
             steps = np.minimum(np.array(edges, dtype=np.int64), scope.end)
         if not scope.on_cpu:
             return steps, (steps[:0], steps[:0])
@@ -281,7 +282,11 @@ class _Builder:
         sure, awaited = self.awaited.recorded, self.awaited
         for kind, which in (("synchronisation", sure), ("inferred_synchronisation", ~sure)):
             self._link(streams[awaited.source[which]], self.returned[self.waiting[which]], kind, after=True)
-        last = streams[lines.first[1:] - 1]
+        # An activity that overlaps others may end last without being the last to start.
+        bounds = pairwise(lines.first.tolist())
+        last = streams[
+            np.array([low + int(lines.end[low:high].argmax()) for low, high in bounds], dtype=np.int64)
+        ]
         self._link(last, np.full(last.size, end), "end", after=True)
         self._link(self.ends, np.full(self.ends.size, end), "end")
 

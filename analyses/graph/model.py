@@ -118,8 +118,8 @@ def _sorted_by_links(pieces: Pieces, lane: Int64Array, links: Links) -> Int64Arr
     rank, by_rank = place.tolist(), pieces.order.tolist()
     ready = [rank[piece] for piece, count in enumerate(waiting) if not count]
     heapify(ready)
-    order: list[int] = []
     done, oldest = [False] * len(waiting), 0
+    order: list[int] = []
     while len(order) < len(waiting):
         if not ready:  # a cycle: its first piece in time does not wait any longer
             while done[by_rank[oldest]]:

@@ -11,14 +11,17 @@ import polars as pl
 from tracekit.analyses.attribution import Attribution, attribution
 from tracekit.analyses.graph.build import Dependencies
 from tracekit.analyses.graph.model import LINKS, Weights
+from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.idle.gaps import KERNEL_GAP_NS
 from tracekit.analyses.idle.host_code import timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_causes
 from tracekit.facts.idle_names import CAUSES
+from tracekit.limits import LONGEST_NAME
+from tracekit.names import category_name
 from tracekit.spans import Int64Array, distinct_rows, take
 from tracekit.trace import Schema
 
-__all__ = ["PART_SCHEMA", "RESOURCES", "Stretches", "parts_of", "stretches"]
+__all__ = ["PART_SCHEMA", "RESOURCES", "Stretches", "bars_of", "part_name", "parts_of", "stretches"]
 
 RESOURCES: Final = ("device", "processor", "host", "wait")
 """What a part of the path is: an activity of a device, an operator of a processor, other host code, or a wait for neither."""
@@ -125,6 +128,34 @@ def parts_of(made: Dependencies) -> pl.DataFrame:
         for frame in (device, host, waits)
     ]
     return pl.concat(frames).sort("start", maintain_order=True)
+
+
+def bars_of(parts: pl.DataFrame) -> pl.DataFrame:
+    """The parts of a path with those of one kind that follow each other as one: `start`, `duration_ns`, `resource`, `part` (a kind of work,
+    or a cause), and of its first one `layer`, `operator`, `name` and `span_id`.
+    """
+    part = pl.coalesce("category", "cause")
+    bar = pl.struct("resource", part, "layer", "activity_id").rle_id()
+    return (
+        parts.with_columns(bar.alias("bar"), part.alias("part"))
+        .group_by("bar", maintain_order=True)
+        .agg(
+            pl.col("start").first(),
+            pl.col("duration_ns").sum(),
+            *(pl.col(name).first() for name in ("resource", "part", "layer", "operator", "name", "span_id")),
+        )
+        .with_columns(pl.col("name").str.slice(0, LONGEST_NAME))
+        .drop("bar")
+    )
+
+
+def part_name(part: str) -> str:
+    """How a kind of work, or a cause, is called.
+
+    >>> part_name("gemm"), part_name("launch_api")
+    ('matrix multiplication', 'launch calls')
+    """
+    return cause_name(part) if part in CAUSES else category_name(part)
 
 
 def _device(made: Dependencies, path: Stretches) -> pl.DataFrame:

@@ -170,12 +170,20 @@ def _inside_steps(stack: HostStack, pieces: Pieces) -> Int64Array:
     """The span of each piece; in none but a step, what began before the step and is still open, if there is such a span."""
     of_step = stack.of_kind("step")
     rows = np.flatnonzero(take(of_step.astype(np.int64), pieces.span) == 1)
-    others = np.flatnonzero(~of_step)
-    if not rows.size or not others.size:
+    if not rows.size:
         return pieces.span
-    open_then = stack.nesting_of(others).innermost_at(stack.thread[pieces.span[rows]], pieces.start[rows])
+    steps, of_row = np.unique(pieces.span[rows], return_inverse=True)
+    if stack.nesting.may_overlap():
+        others = np.flatnonzero(~of_step)
+        open_then = stack.nesting_of(others).innermost_at(stack.thread[steps[of_row]], pieces.start[rows])
+        around = take(others, open_then)
+    else:  # all that is open lies around the step
+        around = take(stack.nesting.parent, steps)
+        while (nested := np.flatnonzero(take(of_step.astype(np.int64), around) == 1)).size:
+            around[nested] = stack.nesting.parent[around[nested]]
+        around = around[of_row]
     span = pieces.span.copy()
-    span[rows] = np.where(open_then >= 0, take(others, open_then), span[rows])
+    span[rows] = np.where(around >= 0, around, span[rows])
     return span
 
 
@@ -252,7 +260,7 @@ def _at_spans(owners: Attribution, rows: _Rows, main: Int64Array, causes: SpanCa
     stack = owners.model.stack
     distinct, back = distinct_rows(rows.span, stack.size)
     places = owners.model.places(distinct)
-    op = take(stack.nesting.nearest_ancestor(stack.of_kind("op")), rows.span)
+    op = take(stack.operator, rows.span)
     frame = _frames(owners, rows, rows.span, main, causes)
     return _Places(places.layer[back], op, places.phase[back], frame)
 

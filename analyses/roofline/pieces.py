@@ -115,7 +115,7 @@ def _of_ranges(scope: Scope) -> pl.DataFrame:
     model = attribution(scope).model
     launch = ranges["launch_id"].to_numpy()
     places = model.places(launch)
-    operator = take(model.stack.nesting.nearest_ancestor(model.stack.of_kind("op")), launch)
+    operator = take(model.stack.operator, launch)
     kinds = pl.Series(["kernel"] * ranges.height, dtype=pl.String)
     rows = ranges.with_columns(
         pl.Series("op_id", operator).replace(-1, None),

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
-from tracekit.analyses.optimizer import in_place_calls, one_pass
+from tracekit.analyses.optimizer import in_place_calls, usual_passes
 from tracekit.analyses.roofline.analysis import device_ceilings
 from tracekit.analyses.roofline.levels import under_roofs
 from tracekit.analyses.roofline.pieces import pieces
@@ -34,9 +34,8 @@ __all__ = [
     "ShardOptimizer",
 ]
 
-_WORDS_OF_FUSED: Final = (1.0, 7 / 4, 2.5)
-"""A fused optimizer moves so many times the data of one in-place operator: of Adam, 4 tensors read and 3 written, against 3 and 1.
-The best, the likeliest and the worst case."""
+_FUSED_WORDS: Final = 7 / 4
+"""Of Adam, a fused optimizer reads 4 tensors and writes 3, where its costliest operator reads 3 and writes 1."""
 _PARAMETER_NS: Final = (2 * NS_PER_US, 4 * NS_PER_US, 8 * NS_PER_US)
 """What it takes the host to collect a parameter and its states for one call."""
 _CALL_NS: Final = (20 * NS_PER_US, 50 * NS_PER_US, 100 * NS_PER_US)
@@ -161,8 +160,10 @@ class Fuse:
         scope, spread = draft.made.scope, draft.spread + 1
         found = draft.of_phase("optimizer")
         _some(found.rows, "no optimizer runs in the window", self.label, found.pieces)
-        once, calls = one_pass(scope), max(scope.steps.height, 1)
-        data = once * _WORDS_OF_FUSED[spread]
+        (once, every), calls = usual_passes(scope), max(scope.steps.height, 1)
+        # What lies in the cache when the costliest operator runs, a fused one has to fetch, as the first ones do.
+        least = min(once * _FUSED_WORDS, every)
+        data = (once, (least + every) / 2, every)[spread]
         ran = (draft.host.end - draft.host.start) * draft.left
         code = float(ran[found.pieces].sum())
         left: float = calls * _CALL_NS[spread] + in_place_calls(scope) * _PARAMETER_NS[spread]
@@ -177,7 +178,7 @@ class Fuse:
                 )
         draft.scale_pieces(found.pieces, min(1.0, left / code) if code else 1.0)
         draft.assume(
-            "A fused optimizer moves 1.75 (1 to 2.5) times the data of the costliest operator that works in place."
+            "A fused optimizer takes half of what its in-place operators take, and half of 1.75 passes of the costliest; at least one pass, at most all."
         )
 
 

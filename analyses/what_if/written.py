@@ -59,8 +59,11 @@ def _changes(name: str, value: Any) -> Iterator[Change]:
     if value is None or value is False:
         return
     if name in ("scale", "remove"):
-        for word in [value] if isinstance(value, str) else value:
-            yield _scale(str(word)) if name == "scale" else Remove(str(word))
+        words = [value] if isinstance(value, str) else value
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise UsageError(f"{name} takes texts", remedy=f'write {name} = ["layer:encoder"]')
+        for word in words:
+            yield _scale(word) if name == "scale" else Remove(word)
     elif name in _SWITCHES:
         if value is not True:
             raise UsageError(f"{name} takes no value", remedy=f"write {name} = true")

@@ -415,7 +415,7 @@ def test_the_distribution_has_one_name_and_these_extras() -> None:
     assert f'\nname = "{DISTRIBUTION}"\n' in project
     for extra, packages in EXTRAS.items():
         (declared,) = re.findall(rf"^{extra} = (\[.*\])$", project, re.MULTILINE)
-        assert set(packages) <= set(re.findall(r'"([a-z]+)', declared))
+        assert set(packages) <= set(re.findall(r'"([a-z-]+)', declared))
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_a_grid_is_sorted_by_its_price(model: Path, capsys: pytest.CaptureFixtur
     assert len(costs) == 6
     assert costs == sorted(costs)
     row = rows[0]
-    assert row["cost"] == pytest.approx(row["predicted"] / 3600 * row["gpus"] * 3)
+    assert row["cost"] == pytest.approx(row["predicted_ns"] / 3.6e12 * row["gpus"] * 3)
 
 
 def test_what_lies_beyond_the_runs_is_said_and_what_is_far_beyond_is_refused(

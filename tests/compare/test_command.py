@@ -59,11 +59,11 @@ def table(tmp_path: Path) -> Path:
 def test_what_it_says_of_a_table(capsys: pytest.CaptureFixture[str], table: Path) -> None:
     text, errors = answer(capsys, table)
     assert errors == ""
-    assert "new is 6.00 times as fast as old in the geometric mean over the 2 cases that both have (4.00 times for small to 9.00 times for large)." in text  # fmt: skip
+    assert "new is 6.00 times as fast as old in the geometric mean over the 2 cases that both have (from 4.00 times for small to 9.00 times for large)." in text  # fmt: skip
     assert "It is the fastest in all 2 cases in which it is compared." in text
     assert "On new, bf16 is 2.00 times as fast as fp32 in the one case that both have (small)." in text
     assert "Kendall's τ of FLOPs and latency is 0.33 over 3 models on old (fp32)." in text
-    assert "FLOPs mislead most about large, which is faster than they suggest: on old (fp32) number 3 of 3 by FLOPs and number 2 by latency" in text  # fmt: skip
+    assert "FLOPs mislead most about large, which is faster than they suggest: of 3 models on old (fp32) it is number 3 by FLOPs and number 2 by latency" in text  # fmt: skip
     assert "Of 3 models on old (fp32), small is in the Pareto set of latency and parameters." in text
     assert "models 3 · cases 4 · measured 6 · not measured 2" in text
     assert "wide fp32 – 20.0 ms" in text, "what was not measured is no zero"

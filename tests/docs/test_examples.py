@@ -186,6 +186,10 @@ def test_commands(
         log = Path("results", "acme", "box-8", "net", "result_0.txt")
         log.parent.mkdir(parents=True)
         log.write_text(":::MLL 1.0 run_start: {}\n:::MLL 9.0 run_stop: {'metadata': {'status': 'success'}}\n")
+    if "runs.csv" in words:
+        rows = [(gpus, batch, 5 + 2 * batch / gpus + gpus) for gpus in (1, 2, 4) for batch in (8, 16, 32)]
+        lines = [",".join(map(str, row)) for row in rows]
+        Path("runs.csv").write_text("\n".join(["num_gpus,batch_size,time_s", *lines]))
     if "--machine" in words:
         Path("machine.json").write_bytes(planted_machine.machine("a processor"))
     if (

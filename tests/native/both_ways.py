@@ -15,11 +15,13 @@ from tracekit.errors import TracekitError
 from tracekit.readers.kineto import native, source
 from tracekit.readers.kineto.events import EventStream
 from tracekit.readers.kineto.frames import RawFrames
+from tracekit.readers.kineto.records import decode_array
+from tracekit.readers.kineto.salvage import Defects
 from tracekit.trace import FRAMES, Trace
 
 RAW = ("host", "device", "syncs", "memory", "counters", "collectives", "flow_starts", "flow_ends")
 
-__all__ = ["differences", "raw_differences", "read"]
+__all__ = ["block_differences", "differences", "raw_differences", "read"]
 
 
 def read(path: Path, *, natively: bool, block_bytes: int = source.BLOCK_BYTES) -> Trace | str:
@@ -59,9 +61,15 @@ def _unequal(name: str, mine: pl.DataFrame | None, theirs: pl.DataFrame | None) 
 
 def raw_differences(path: Path, block_bytes: int) -> list[str]:
     """The same of what all else is made of: raw frames with their rows in order, names, defects and the header."""
-    (frames, others), (their_frames, their_others) = (
-        _raw(path, natively=natively, block_bytes=block_bytes) for natively in (True, False)
-    )
+    one, other = (_raw(path, natively=natively, block_bytes=block_bytes) for natively in (True, False))
+    return _different(one, other)
+
+
+_Collected = tuple[dict[str, pl.DataFrame | None], list[Any]]
+
+
+def _different(one: _Collected, other: _Collected) -> list[str]:
+    (frames, others), (their_frames, their_others) = one, other
     found = [
         f"natively {mine}, else {theirs}"
         for mine, theirs in zip(others, their_others, strict=True)
@@ -72,7 +80,7 @@ def raw_differences(path: Path, block_bytes: int) -> list[str]:
     return found
 
 
-def _raw(path: Path, *, natively: bool, block_bytes: int) -> tuple[dict[str, pl.DataFrame | None], list[Any]]:
+def _raw(path: Path, *, natively: bool, block_bytes: int) -> _Collected:
     with _set_up(natively=natively, block_bytes=block_bytes):
         try:
             with closing(source.Source(path)) as opened:
@@ -83,12 +91,21 @@ def _raw(path: Path, *, natively: bool, block_bytes: int) -> tuple[dict[str, pl.
                     raw.add(batch)
         except TracekitError as error:
             return {}, [str(error)] * 5
-    defects = stream.defects
-    others = [
-        raw.event_count,
-        raw.processes,
-        raw.threads,
-        (defects.counts, defects.examples),
-        repr(stream.header),
-    ]
+    return _collected(raw, repr(stream.header))
+
+
+def _collected(raw: RawFrames, header: str = "") -> _Collected:
+    defects = raw.defects
+    others = [raw.event_count, raw.processes, raw.threads, (defects.counts, defects.examples), header]
     return {name: raw.frame(name) for name in RAW}, others
+
+
+def block_differences(text: bytes) -> list[str] | None:
+    """The same of one block, which need not be a file's; None if the native decoder leaves it."""
+    block = native.decode(text, len(text))
+    if block is None:
+        return None
+    raw, records = RawFrames(Defects()), RawFrames(Defects())
+    raw.add(block)
+    records.add(decode_array(b"[" + text[: block.used] + (b"" if block.ended else b"]")))
+    return _different(_collected(raw), _collected(records))

@@ -81,7 +81,8 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, 1_000])
 def test_mutants(first: int, bases: Path, tmp_path: Path) -> None:
     for seed in range(first, first + (1_000 if first else 40)):
         kind, path, block_bytes = mutate(seed, bases, tmp_path / "case")
@@ -181,6 +182,7 @@ def test_texts_with_one_hash_do_not_take_forever() -> None:
     assert block.groups[0][1].names().n_unique() == 30_000
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     answer = hammer(tmp_path, seconds=1)

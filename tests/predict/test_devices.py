@@ -99,6 +99,8 @@ def test_a_table_of_one_device_per_case_is_refused() -> None:
         {"slopes": {"colour": 1.0}},
         {"levels": {"network": {"a": 1e9}}},
         {"levels": {"sky": {}}},
+        {"levels": [1]},
+        {"slopes": {"batch": 10**400}},
     ],
 )
 def test_a_state_that_is_none_is_refused(broken: dict[str, Any]) -> None:

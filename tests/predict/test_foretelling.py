@@ -26,6 +26,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return as_runs(planted(repetitions=2), tmp_path_factory.mktemp("planted"))
 
 
+@pytest.mark.slow
 def test_a_planted_law_is_foretold_beyond_its_rows(runs: Runs) -> None:
     (fold,) = folds_of(runs, "batch>p75")
     test = runs.where(fold.test)

@@ -162,7 +162,7 @@ def test_what_cannot_be_told_is_said() -> None:
     made = Step()
     made.mm(4096, 4096, 4096, 2 * MS)
     trace = made.done()
-    with pytest.raises(UsageError, match="not in the catalogue"):
+    with pytest.raises(UsageError, match="catalogue has no device"):
         predicted(trace, device="GeForce 256")
     with pytest.raises(UsageError, match="above 0"):
         predicted(trace, batch=0)

@@ -182,6 +182,8 @@ def test_a_forest_says_what_the_library_says() -> None:
         ("roots", [-1]),
         ("width", 2),
         ("start", "x"),
+        ("right", [10**30]),
+        ("left", {"a": 1}),
     ],
 )
 def test_a_forest_that_is_none_is_refused(name: str, value: Any) -> None:
@@ -198,6 +200,8 @@ def test_a_state_that_is_none_is_refused(fitted: KernelsFit) -> None:
         {"launches": {"relu": float("nan")}},
         {"hosts": {"x": True}},
         {"likes": {"sky": {}}},
+        {"likes": [1]},
+        {"launches": 3},
     ):
         with pytest.raises((ValueError, KeyError, TypeError)):
             MODEL.restore({**fitted.state(), **broken})
@@ -230,8 +234,8 @@ def kernels_of(ops: tuple[str, ...], each: int) -> Runs:
 @pytest.mark.parametrize(
     ("device", "ops", "most"),
     [
-        ("NVIDIA_A100-PCIE-40GB", ("add", "gelu", "softmax"), 13.0),
-        ("Tesla_T4", ("add", "gelu", "softmax"), 12.0),
+        ("NVIDIA_A100-PCIE-40GB", ("add", "gelu", "softmax"), 7.0),
+        ("Tesla_T4", ("add", "gelu", "softmax"), 9.0),
         ("Tesla_P4", ("bmm",), 18.0),
         ("Tesla_P100-PCIE-16GB", ("bmm",), 16.0),
     ],

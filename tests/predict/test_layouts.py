@@ -32,6 +32,7 @@ ROLES = {
 }
 LAW = {
     "flop_rate": 1.6e14,
+    "half_width": 150.0,
     "intensity": 110.0,
     "host": 1.5e-3,
     "start": 2e-5,
@@ -167,6 +168,16 @@ def test_a_state_is_json_and_one_that_is_none_is_refused() -> None:
             MODEL.restore({"law": law, "shapes": {**state["shapes"], **shapes}})
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+def test_times_that_follow_no_law_still_give_a_model_that_can_be_kept(scale: float) -> None:
+    runs = _runs(_table((2, 4)))
+    odd = scale * np.random.default_rng(1).lognormal(0, 3, runs.height)
+    fitted = MODEL.fit(replace(runs, frame=runs.frame.with_columns(target=pl.Series(odd))))
+    told = MODEL.restore(json.loads(json.dumps(fitted.state()))).predict(runs)
+    assert np.isfinite(told).all()
+    assert (told > 0).all()
+
+
 @pytest.fixture(scope="module")
 def vtrain() -> Runs:
     if not VTRAIN.exists():
@@ -191,5 +202,5 @@ def test_more_layers_follow_from_fewer(vtrain: Runs) -> None:
 
 
 def test_wider_layers_and_more_ways_follow_roughly(vtrain: Runs) -> None:
-    assert _split(vtrain, vtrain.numbers("hidden") > 1024) < 13
-    assert _split(vtrain, vtrain.numbers("tensor_parallel") > 2) < 13
+    assert _split(vtrain, vtrain.numbers("hidden") > 1024) < 10
+    assert _split(vtrain, vtrain.numbers("tensor_parallel") > 2) < 12

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 import small_traces
 from hypothesis import strategies as st
-from paths import PUBLIC, SAMPLES
+from paths import PUBLIC, ROOT, SAMPLES
 from polars.testing import assert_frame_equal
 from real_traces import report_of, trace_of, traces
 from synthetic import generate, write
@@ -439,3 +439,13 @@ def test_evidence_lies_in_the_window(path: Path) -> None:
             assert start < end
             assert start < window.end_ns
             assert end > window.start_ns, one
+
+
+def test_a_report_of_the_critical_path_draws_it() -> None:
+    trace = tracekit.read(ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz")
+    drawn = timeline(trace, build_report(trace, only=["critical-path"]))
+    assert drawn is not None
+    assert (drawn["lanes"][0]["label"], drawn["lanes"][0]["group"]) == ("critical path", "path")
+    plain = timeline(trace, build_report(trace, only=["steps"]))
+    assert plain is not None
+    assert "path" not in {lane["group"] for lane in plain["lanes"]}

@@ -238,7 +238,8 @@ def _ratios(cases: pl.DataFrame, of: str, alike: Sequence[str], values: Sequence
 
 def _summary(ratios: pl.DataFrame, key: Sequence[str], schema: Schema) -> pl.DataFrame:
     ratio = pl.col("ratio")
-    words = pl.concat_str("model", pl.col("setting").replace("", None), separator=", ", ignore_nulls=True)
+    named = pl.format("{} ({})", "model", "setting")
+    words = pl.when(pl.col("setting") == "").then("model").otherwise(named)
     found = ratios.group_by(key, maintain_order=True).agg(
         pl.len().alias("cases"),
         pl.col("model").n_unique().alias("models"),

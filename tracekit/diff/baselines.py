@@ -120,5 +120,5 @@ def _read(path: Path) -> Baseline:
 
 def _none(name: str) -> UsageError:
     there = [path.stem for path in folder().glob(f"*{SUFFIX}")]
-    remedy = nearest(name, there, f"there are {', '.join(sorted(there)[:8])}" if there else "save one with tracekit baseline save")  # fmt: skip
+    remedy = nearest(name, there, f"there {'is' if len(there) == 1 else 'are'} {', '.join(sorted(there)[:8])}" if there else "save one with tracekit baseline save")  # fmt: skip
     return UsageError(f"there is no baseline {name!r} in {folder()}", remedy=remedy)

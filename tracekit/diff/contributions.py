@@ -19,11 +19,12 @@ _COLUMNS: Final = {
     "name": ("kind", "name"),
 }
 _SIDES: Final = (("base", False), ("new", True))
+_SUMS: Final = ("base_sum", "new_sum", "base_calls", "new_calls", "base_idle_ns", "new_idle_ns")
 
 
 def by_dimension(rows: pl.DataFrame, nodes: Nodes, base: Side, new: Side) -> dict[str, pl.DataFrame]:
     """The frames of `Diff.by` from the rows of `matching.rows_of`."""
-    timed = rows.filter(pl.col("kind") != "call")
+    timed = rows.filter(pl.col("kind") != "call").with_columns(_of_sides())
     frames = {name: _summed(timed, columns, base, new) for name, columns in _COLUMNS.items()}
     collectives = timed.filter(pl.col("kind") == "communication")
     frames["communication"] = _summed(collectives, ("operator", "name"), base, new)
@@ -58,23 +59,24 @@ def _differences(sums: pl.DataFrame, base: Side, new: Side) -> list[float]:
     return [(n * base.denominator - b * new.denominator) / both for b, n in sums.rows()]
 
 
-def _sums() -> list[pl.Expr]:
+def _of_sides() -> list[pl.Expr]:
+    """What each row has of `_SUMS`: it is of one side."""
     idle = pl.col("kind") == "idle"
     return [
-        pl.col(column).filter((pl.col("new") == side) & wanted).sum().alias(f"{name}_{told}")
+        pl.when((pl.col("new") == side) & wanted).then(column).otherwise(0).alias(f"{name}_{told}")
         for column, told, wanted in (("ns", "sum", True), ("calls", "calls", True), ("ns", "idle_ns", idle))
         for name, side in _SIDES
     ]
 
 
 def _summed(rows: pl.DataFrame, columns: tuple[str, ...], base: Side, new: Side) -> pl.DataFrame:
-    grouped = rows.group_by(columns).agg(_sums()).with_columns(pl.col(columns).cast(pl.String))
+    grouped = rows.group_by(columns).agg(pl.col(_SUMS).sum()).with_columns(pl.col(columns).cast(pl.String))
     made = _amounts(grouped, base, new)
     return made.sort(pl.col("delta_ns").abs(), *columns, descending=[True, *(False for _ in columns)])
 
 
 def _by_layer(rows: pl.DataFrame, nodes: Nodes, base: Side, new: Side) -> pl.DataFrame:
-    sums = rows.group_by(pl.col("node").alias("layer_id")).agg(_sums())
+    sums = rows.group_by(pl.col("node").alias("layer_id")).agg(pl.col(_SUMS).sum())
     tree = nodes.frame.join(sums, on="layer_id", how="left", maintain_order="left")
     outside = sums.filter(pl.col("layer_id").is_null())
     if outside.height:

@@ -140,12 +140,6 @@ class Side:
         """The mean step time in ns."""
         return float(self.mean)
 
-    def run_times(self) -> tuple[int, ...]:
-        """The summed time of the kept steps of each run, in ns."""
-        kept = self.steps.filter("kept").group_by("run").agg(pl.col("time_ns").sum())
-        sums = dict(kept.rows())
-        return tuple(sums.get(run, 0) for run in range(len(self.facts)))
-
 
 @dataclass(frozen=True, slots=True)
 class Change:

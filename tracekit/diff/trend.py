@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.diff import gate
 from tracekit.diff.runs import Run
 from tracekit.digest import NO_STEP, Digest, Facts
 from tracekit.errors import InconclusiveError
@@ -211,8 +212,8 @@ def step_times(run: Run, *, plain: bool) -> list[int]:
     """The times of the steps of a run in ns, each that of its slowest rank: without the profiler, or as recorded. Empty if there are none."""
     if plain:
         return list(run.digests[0].facts.undisturbed_ns)
-    ranks = [one.steps["time_ns"].to_list() for one in run.digests if one.has_steps]
-    return [max(step) for step in zip(*ranks, strict=False)]
+    ranks = [one for one in run.digests if one.has_steps]
+    return gate.step_times(ranks).tolist() if ranks else []
 
 
 def median_interval(times: Sequence[int]) -> tuple[int, int] | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -14,9 +12,9 @@ from tracekit.diff.cells import Cells
 from tracekit.diff.explain import Found
 from tracekit.diff.inputs import inputs_told, types_told
 from tracekit.diff.layers import Nodes
-from tracekit.diff.model import Change, ChangeKind
+from tracekit.diff.model import Change
 from tracekit.facts.stack_names import DATA_LAYER, NO_LAYERS
-from tracekit.facts.units import format_ns
+from tracekit.facts.units import format_change, format_ns
 from tracekit.names import category_name, shorten_name
 from tracekit.verdict.idle_words import IDLE_PHRASES
 
@@ -44,35 +42,6 @@ _PLURAL: Final = ("layers of", "copies and casts", "fused kernels", "random numb
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Told:
-    """What a title is made of."""
-
-    kind: ChangeKind
-    delta: Fraction
-    by: tuple[str, ...]
-    place: dict[str, str]
-    layers: int
-    where: str
-    before: str | None
-    after: str | None
-    base_ns: float
-    base_calls: float
-    new_calls: float
-
-    @property
-    def plural(self) -> bool:
-        return self.where.startswith(_PLURAL)
-
-    @property
-    def signed(self) -> str:
-        return f"({'−' if self.delta < 0 else '+'}{self.amount})"
-
-    @property
-    def amount(self) -> str:
-        return format_ns(abs(float(self.delta)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Teller:
     """What the titles need beside the changes."""
 
@@ -88,40 +57,38 @@ class Teller:
     def change(self, found: Found) -> Change:
         """The change with its title."""
         rows = self.cells.frame[found.cells]
-        place, layers = self._place(found, rows), rows["node"].drop_nulls().n_unique()
         before, after = _exchanged(found, rows)
         base_ns, new_ns = (float(side[found.cells].sum()) for side in (self.cells.base, self.cells.new))
         base_calls, new_calls = (float(rows[f"{side}_calls"].sum()) for side in ("base", "new"))
-        where = _subject(found, place, layers)
-        told = _Told(
-            found.kind,
-            found.delta,
-            found.by,
-            place,
-            layers,
-            where,
-            before,
-            after,
-            base_ns,
-            base_calls,
-            new_calls,
-        )
-        own = {"idle": self._idle, "more_calls": self._called, "fewer_calls": self._called, "added": self._alone, "removed": self._alone}  # fmt: skip
-        title = own[found.kind](told) if found.kind in own else _TITLES[found.kind](told)
-        return Change(
+        made = Change(
             kind=found.kind,
             delta=found.delta,
-            title=title,
-            place=place,
+            title="",
+            place=self._place(found, rows),
             before=before,
             after=after,
-            layers=layers,
+            layers=rows["node"].drop_nulls().n_unique(),
             base_ns=base_ns,
             new_ns=new_ns,
             base_calls=base_calls,
             new_calls=new_calls,
             noise_ns=found.noise,
             sure=found.sure,
+        )
+        return replace(made, title=self._title(made, _subject(found, made), found.by))
+
+    def _title(self, one: Change, where: str, by: tuple[str, ...]) -> str:
+        if one.kind == "idle":
+            return self._idle(one)
+        signed = f"({format_change(one.delta_ns)})"
+        if "calls" in one.kind:
+            return f"{self._called(one, where, by)} {signed}"
+        if one.kind in ("added", "removed"):
+            return f"{self._alone(one, where, by)} {signed}"
+        return (
+            _slower(one, where)
+            if one.kind in ("slower", "faster")
+            else f"{_changed(one, where, by)} {signed}"
         )
 
     def _place(self, found: Found, rows: pl.DataFrame) -> dict[str, str]:
@@ -169,45 +136,42 @@ class Teller:
             shared = level[0]
         return -1 if shared >= 0 and parents[shared] < 0 and len(chains) > 1 else shared
 
-    def _called(self, told: _Told) -> str:
-        after, before = _number(told.new_calls), _number(told.base_calls)
-        what = "times" if self._single(told) else "kernels"
-        what = what.removesuffix("s") if after == "1" else what
-        return f"{told.where} {'run' if told.plural else 'runs'} {after} {what} per {self.per}, not {before} {told.signed}"
+    def _called(self, one: Change, where: str, by: tuple[str, ...]) -> str:
+        after, before = _number(one.new_calls), _number(one.base_calls)
+        what = ("time" if self._single(one, by) else "kernel") + ("" if after == "1" else "s")
+        return f"{where} {_verb(where, 'runs', 'run')} {after} {what} per {self.per}, not {before}"
 
-    def _single(self, told: _Told) -> bool:
+    def _single(self, one: Change, by: tuple[str, ...]) -> bool:
         """Whether the work is called as often as something of it runs: operators on processors, one kernel, copies."""
-        return self.on_cpu is not False or "name" in told.by or told.place.get("category") == "memcpy"
+        return self.on_cpu is not False or "name" in by or one.place.get("category") == "memcpy"
 
-    def _alone(self, told: _Told) -> str:
+    def _alone(self, one: Change, where: str, by: tuple[str, ...]) -> str:
         """Work that only one side has."""
-        new = told.kind == "added"
-        calls = _number(told.new_calls if new else told.base_calls)
-        what = "call" if self._single(told) else "kernel"
-        often = f": {calls} {what}{'' if calls == '1' else 's'} per {self.per}"
-        often = "" if told.by in (("layer",), ("rest",), ()) else often
-        return (
-            f"{told.where} {'are' if told.plural else 'is'} {'new' if new else 'gone'}{often} {told.signed}"
-        )
+        new = one.kind == "added"
+        calls = _number(one.new_calls if new else one.base_calls)
+        what = ("call" if self._single(one, by) else "kernel") + ("" if calls == "1" else "s")
+        often = "" if by in (("layer",), ("rest",), ()) else f": {calls} {what} per {self.per}"
+        return f"{where} {_verb(where, 'is', 'are')} {'new' if new else 'gone'}{often}"
 
-    def _idle(self, told: _Told) -> str:
-        cause, longer = told.place.get("cause", ""), told.delta > 0
+    def _idle(self, one: Change) -> str:
+        cause, longer = one.place.get("cause", ""), one.delta > 0
+        amount = format_ns(abs(one.delta_ns))
         phrase = IDLE_PHRASES.get(cause) or _OTHER_CAUSES.get(cause, "")
         if self.on_cpu is None:
-            text = f"the time in which nothing runs is {told.amount} {'longer' if longer else 'shorter'}"
+            text = f"the time in which nothing runs is {amount} {'longer' if longer else 'shorter'}"
         elif self.on_cpu:
-            text = f"the program spends {told.amount} {'more' if longer else 'less'} outside operators"
+            text = f"the program spends {amount} {'more' if longer else 'less'} outside operators"
         else:
-            text = f"the device is idle {told.amount} {'longer' if longer else 'less'}"
+            text = f"the device is idle {amount} {'longer' if longer else 'less'}"
         text += f" {phrase}".rstrip()
         lead = ""
-        if "name" in told.place:
-            text += f": {told.place['name']}"
-            lead = self._more_often(told.place["name"])
-        if "operator" in told.place:
-            text += f" in {told.place['operator']}"
-        if "layer" in told.place and (told.place["layer"], cause) != (DATA_LAYER, "data_loading"):
-            text += f" in {_layer(told.place)}"
+        if "name" in one.place:
+            text += f": {one.place['name']}"
+            lead = self._more_often(one.place["name"])
+        if "operator" in one.place:
+            text += f" in {one.place['operator']}"
+        if "layer" in one.place and (one.place["layer"], cause) != (DATA_LAYER, "data_loading"):
+            text += f" in {_layer(one.place)}"
         return lead + text
 
     def _more_often(self, name: str) -> str:
@@ -230,8 +194,9 @@ def _layer(place: dict[str, str]) -> str:
     return f"layer {path}" + (f" ({place['type']})" if "type" in place else "")
 
 
-def _subject(found: Found, place: dict[str, str], layers: int) -> str:
+def _subject(found: Found, one: Change) -> str:
     """`aten::mm in layer fc (Linear)`, `layer fc (Linear)`, `layers of type Linear in the backward pass`."""
+    place = one.place
     by = set(found.by) & set(place)
     if found.by == ("rest",):
         return "other work"
@@ -254,63 +219,45 @@ def _subject(found: Found, place: dict[str, str], layers: int) -> str:
         head += f" in {_layer(place)}" if _layer(place) != head else ""
     elif "type" in by:
         head += f" in layers of type {place['type']}"
-    elif layers > 1:
-        head += f" in {layers} layers"
+    elif one.layers > 1:
+        head += f" in {one.layers} layers"
     return head + during
 
 
 # -- titles -----------------------------------------------------------------------------------------
 
 
-def _slower(told: _Told) -> str:
-    part = float(told.delta) / told.base_ns
-    longer = part > 0
-    how = (
-        f"{1 + part:.1f} times as long"
-        if part >= 1
-        else f"{_percent(abs(part))} {'longer' if longer else 'less time'}"
-    )
-    takes = f"{'take' if told.plural else 'takes'} {told.amount} {'longer' if longer else 'less'}"
-    return f"{told.where} {takes}: the same calls take {how}"
+def _verb(subject: str, one: str, several: str) -> str:
+    return several if subject.startswith(_PLURAL) else one
 
 
-def _replaced(told: _Told) -> str:
-    if told.before is None or told.after is None:
-        return f"other kernels replace those of {told.where} {told.signed}"
-    operator = told.place.get("operator", told.after)
-    of = "" if operator in (told.before, told.after) else f" for {operator}"
-    inside = f" in {told.where.partition(' in ')[2]}" if " in " in told.where else ""
-    names = (shorten_name(each, _LONGEST) for each in (told.after, told.before))
-    return f"{' replaces '.join(names)}{of}{inside} {told.signed}"
+def _slower(one: Change, where: str) -> str:
+    part = one.delta_ns / one.base_ns
+    longer, amount = part > 0, format_ns(abs(one.delta_ns))
+    less = f"{_percent(abs(part))} {'longer' if longer else 'less time'}"
+    how = f"{1 + part:.1f} times as long" if part >= 1 else less
+    takes = f"{_verb(where, 'takes', 'take')} {amount} {'longer' if longer else 'less'}"
+    return f"{where} {takes}: the same calls take {how}"
 
 
-def _retyped(told: _Told) -> str:
-    known = told.before is not None and told.after is not None
-    types = f"{told.after}, not {told.before}" if known else "of other types"
-    where = told.where
-    if told.by == ("pair",) and not {"operator", "layer"} & set(told.place):
-        where = (
-            f"layers of type {told.place['type']}"
-            if "type" in told.place
-            else f"{told.layers} layers"
-            if told.layers
-            else "work in no layer"
-        )
-    return f"inputs of {where} are {types} {told.signed}"
-
-
-def _reshaped(told: _Told) -> str:
-    shapes = "" if told.before is None or told.after is None else f": {inputs_told(told.before, told.after)}"
-    return f"{told.where} {'have' if told.plural else 'has'} inputs of other shapes{shapes} {told.signed}"
-
-
-_TITLES: Final[dict[str, Callable[[_Told], str]]] = {
-    "slower": _slower,
-    "faster": _slower,
-    "kernel": _replaced,
-    "dtype": _retyped,
-    "shape": _reshaped,
-}
+def _changed(one: Change, where: str, by: tuple[str, ...]) -> str:
+    """Other kernels, types or shapes."""
+    before, after = one.before, one.after
+    known = before is not None and after is not None
+    if one.kind == "shape":
+        shapes = f": {inputs_told(before, after)}" if before is not None and after is not None else ""
+        return f"{where} {_verb(where, 'has', 'have')} inputs of other shapes{shapes}"
+    if one.kind == "dtype":
+        if by == ("pair",) and not {"operator", "layer"} & set(one.place):
+            some = f"{one.layers} layers" if one.layers else "work in no layer"
+            where = f"layers of type {one.place['type']}" if "type" in one.place else some
+        return f"inputs of {where} are {f'{after}, not {before}' if known else 'of other types'}"
+    if before is None or after is None:
+        return f"other kernels replace those of {where}"
+    operator = one.place.get("operator", after)
+    of = "" if operator in (before, after) else f" for {operator}"
+    inside = f" in {where.partition(' in ')[2]}" if " in " in where else ""
+    return f"{shorten_name(after, _LONGEST)} replaces {shorten_name(before, _LONGEST)}{of}{inside}"
 
 
 def _percent(part: float) -> str:

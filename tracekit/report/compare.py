@@ -120,9 +120,7 @@ def _ratio(row: dict[str, Any]) -> str:
     """A pair in words, with its range over the cases."""
     if row["cases"] == 1:
         return f"{row['speedup']:.2f} times as fast as {row['over']} in the one case that both have ({row['least_case']})"
-    span = (
-        f"{row['least']:.2f} times for {row['least_case']} to {row['most']:.2f} times for {row['most_case']}"
-    )
+    span = f"from {row['least']:.2f} times for {row['least_case']} to {row['most']:.2f} times for {row['most_case']}"
     return f"{row['speedup']:.2f} times as fast as {row['over']} in the geometric mean over the {row['cases']:,} cases that both have ({span})"
 
 
@@ -166,8 +164,8 @@ def _misleads(found: Comparison) -> Iterator[str]:
     if worst:
         row = worst[0]
         how = "slower" if row["disagreement"] > 0 else "faster"
-        ranks = f"number {row['flops_rank']:g} of {row['models']:,} by FLOPs and number {row['latency_rank']:g} by latency (1 is the least)"
-        yield f"FLOPs mislead most about {row['model']}, which is {how} than they suggest: on {_where(row)} {ranks}."
+        ranks = f"number {row['flops_rank']:g} by FLOPs and number {row['latency_rank']:g} by latency (1 is the least)"
+        yield f"FLOPs mislead most about {row['model']}, which is {how} than they suggest: of {row['models']:,} models on {_where(row)} it is {ranks}."
 
 
 def _pareto(found: Comparison) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from tracekit.facts.units import count_of, format_ns, format_share
+from tracekit.facts.units import NS_PER_S, count_of, format_ns, format_share
 from tracekit.names import clean
 from tracekit.report.model import Figure, Section, Unit, table_of
 
@@ -40,19 +40,28 @@ def answers_section(
 ) -> Section:
     """The predicted times of rows, the shortest first, or, with a `price` of a device's hour, the cheapest; and what they consist of.
 
-    Tables: `predictions`, with the settings that differ, `predicted`, `low` and `high` in the target's unit, and `cost`.
+    Table: `predictions`, with the settings that differ, `predicted_ns`, `low_ns` and `high_ns`, `cost`, and `note`.
     """
     roles = [name for name in asked.frame.columns if name not in ("id", "configuration", "target")]
     told = [name for name in roles if asked.frame[name].n_unique() > 1] or roles[:2]
-    rows = asked.frame.select("id", *told).with_columns(answers.select("predicted", "low", "high", "note"))
+    times = (pl.col("predicted", "low", "high") * fitted.description.seconds * NS_PER_S).name.suffix("_ns")
+    rows = asked.frame.select("id", *told).with_columns(answers.select(times, "note"))
     if price is not None:
-        hours = pl.col("predicted") * fitted.description.seconds / 3600
+        hours = pl.col("predicted_ns") / NS_PER_S / 3600
         rows = rows.with_columns((hours * pl.Series(asked.numbers("gpus", 1.0)) * price).alias("cost"))
-    order = "predicted" if price is None else "cost"
+    order = "predicted_ns" if price is None else "cost"
     ordered = rows.with_row_index("at").sort(order, maintain_order=True, nulls_last=True)
-    shown = [*(["id"] if fitted.description.id else []), *told, "predicted", "low", "high", "cost", "note"]
-    titles = {"predicted": f"predicted, {fitted.description.unit}"}
-    drawn = ordered.filter(pl.col("predicted").is_not_null())["at"].to_numpy()[:_MOST_DRAWN]
+    shown = [
+        *(["id"] if fitted.description.id else []),
+        *told,
+        "predicted_ns",
+        "low_ns",
+        "high_ns",
+        "cost",
+        "note",
+    ]
+    titles = {f"{name}_ns": name for name in ("predicted", "low", "high")}
+    drawn = ordered.filter(pl.col("predicted_ns").is_not_null())["at"].to_numpy()[:_MOST_DRAWN]
     table = table_of("predictions", "Predictions", ordered.drop("at"), shown, titles, _UNITS)
     return Section(
         "prediction",
@@ -64,12 +73,11 @@ def answers_section(
 
 
 def _answer(fitted: Predictor, rows: pl.DataFrame, told: Sequence[str], price: float | None) -> Iterator[str]:
-    known = rows.filter(pl.col("predicted").is_not_null())
-    unit = fitted.description.unit
+    known = rows.filter(pl.col("predicted_ns").is_not_null())
     if known.height:
         best = known.row(0, named=True)
-        times = " to ".join(f"{best[name]:.4g}" for name in ("low", "high"))
-        span = f"{best['predicted']:.4g} {unit} ({times} in {_percent(fitted.level)} of cases)"
+        times = " to ".join(format_ns(best[name]) for name in ("low_ns", "high_ns"))
+        span = f"{format_ns(best['predicted_ns'])} ({times} in {_percent(fitted.level)} of cases)"
         cost = "" if price is None else f" and costs {best['cost']:.4g}"
         if rows.height == 1:
             yield f"It takes {span}{cost}."
@@ -103,12 +111,14 @@ def _composition(fitted: Predictor, asked: Runs, rows: Any, told: Sequence[str])
     few = asked.where(np.isin(np.arange(asked.height), rows))
     parts = fitted.parts(few) if few.height else {}
     if parts:
+        scale = fitted.description.seconds * NS_PER_S
         bars = [
-            {"label": _settings(row, told), "parts": [{"label": name, "value": float(values[at])} for name, values in parts.items()]}
+            {"label": _settings(row, told), "parts": [{"label": name, "value": float(values[at]) * scale} for name, values in parts.items()]}
             for at, row in enumerate(few.frame.iter_rows(named=True))
         ]  # fmt: skip
-        title = f"What the predicted times consist of, {fitted.description.unit}"
-        yield Figure("composition", title, "stack", {"unit": "number", "rows": bars})
+        yield Figure(
+            "composition", "What the predicted times consist of", "stack", {"unit": "ns", "rows": bars}
+        )
 
 
 # -- a model ---------------------------------------------------------------------------------------

@@ -117,7 +117,11 @@ def _answer(ranked: pl.DataFrame, scope: Scope, unknown: list[str]) -> str:
     if ranked.height:
         first = ranked.row(0, named=True)
         gain = format_ns(first["gain_ns"] / max(steps, 1))
-        text = f"Of {count_of(ranked.height, 'change')} that findings advise, {first['change']} gains the most: {gain} of {what} ({format_share(first['gain_share'])})."
+        what_gains = f"{gain} of {what} ({format_share(first['gain_share'])})"
+        if ranked.height == 1:
+            text = f"Findings advise one change, {first['change']}: it gains {what_gains}."
+        else:
+            text = f"Of {count_of(ranked.height, 'change')} that findings advise, {first['change']} gains the most: {what_gains}."
     else:
         text = "No finding advises a change whose gain a replay can tell."
     if unknown:

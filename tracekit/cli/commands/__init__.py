@@ -40,7 +40,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "trajectory": "Show how performance moves along a setting of a sweep.",
     "compare": "Compare devices over models.",
     "scaling": "Show how a program scales over its runs on 1, 2, 4 … ranks.",
-    "dataset": "Make a table of captured runs, to predict others from.",
+    "dataset": "Make a table of captured runs.",
     "predict": "Predict the time of a run that was not measured.",
     "trend": "Show how step times moved over many runs.",
     "machine": "Measure how fast this machine computes and moves data.",

@@ -83,7 +83,11 @@ def list_(format_: flags.TablesFormat = None, output: flags.Output = None) -> No
             say(f"tracekit: left out: {one}")
         else:
             rows.append(_row(one.name, one.runs) | {"saved": date_of(one.saved_ns)})
-    answer = f"{count_of(len(rows), 'baseline')} in {folder()}." if rows else f"None lies in {folder()}."
+    answer = (
+        f"{count_of(len(rows), 'baseline')} in {folder()}."
+        if rows
+        else f"There is no baseline in {folder()}."
+    )
     shown = ["name", "saved", "program", "device", "runs", "steps", "step_ns"]
     Listing("baselines", "Which baselines are there?", answer, _frame(rows), shown).emit(chosen, output)
 

@@ -1,4 +1,4 @@
-"""`tracekit dataset`: captured runs as a table, to predict others from."""
+"""`tracekit dataset`: captures as a table of runs, as `tracekit predict fit` reads it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
-from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.options import Reading, with_flags
+from tracekit.cli.options import Reading, format_option, with_flags
+from tracekit.cli.sources import local, read_one
+from tracekit.files import keep_inputs
+from tracekit.report import formats
+from tracekit.report.formats import Can, Format
 
 __all__ = ["dataset"]
 
@@ -20,24 +23,30 @@ def dataset(
         list[Path],
         typer.Argument(metavar="RUN...", help="Folders of sweeps or captures, or traces of captures."),
     ],
-    format_: flags.TablesFormat = None,
-    output: flags.Output = None,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write the table to this file, .parquet or .csv."
+        ),
+    ],
+    format_: Annotated[
+        Format | None, format_option(Can.FRAMES, "The format. The default is that of the file's suffix.")
+    ] = None,
     *,
     reading: Reading,
 ) -> None:
-    """Make a table of captured runs, to predict others from.
+    """Make a table of captured runs.
 
-    A row for each run: model, workload, machine and step time. Its columns have names that tracekit predict fit knows.
+    A row for each run: its model, its workload, the machine, and the times that were measured. What was not captured is empty.
+    tracekit predict fit reads the table as it is.
     """
-    from tracekit.cli.listing import Listing, format_of
-    from tracekit.cli.sources import local, read_one
+    keep_inputs(runs)
+    chosen = formats.choose_format(Can.FRAMES, format_, output, command="dataset")
     from tracekit.facts.units import count_of
-    from tracekit.predict.dataset import dataset
+    from tracekit.predict.dataset import dataset as made_of
 
-    chosen = format_of(format_, output, command="dataset")
-    made = dataset([local(path) for path in runs], lambda path: read_one(path, None, reading))
+    made = made_of([local(path) for path in runs], lambda path: read_one(path, None, reading))
     for line in made.left_out:
         out.say(f"tracekit: left out: {line}")
-    answer = f"{count_of(made.table.height, 'run')}. Data formats have all {made.table.width} columns."
-    shown = ["network", "batch", "precision", "device", "gpus", "host_threads", "flops", "step_time_ns"]
-    Listing("runs", "Which runs are there to predict from?", answer, made.table, shown).emit(chosen, output)
+    out.emit_frame(made.table, chosen, output)
+    out.say(f"{output}: {count_of(made.table.height, 'run')}")

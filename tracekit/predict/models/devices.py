@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +18,7 @@ import polars as pl
 from tracekit.errors import InconclusiveError
 from tracekit.predict.boards import Boards, boards_of
 from tracekit.predict.model import Term
+from tracekit.predict.models.checked import LARGEST, number, numbers, table
 from tracekit.predict.table import Floats, Runs
 
 __all__ = ["MODEL", "Devices", "DevicesFit"]
@@ -55,14 +55,15 @@ _SLOPES: Final = {"batch": (1.0, 0.05), "sequence": (1.0, 0.3), "flops": (1.0, 0
 """What a time grows with, as an exponent, and how far that may be off."""
 _MEMORY: Final = (0.25, 0.3)
 """The time of the memory over that of the arithmetic, in 32-bit transformers on an A100, and how far its logarithm may be off: the bytes
-of the element-wise operators of GPT-2 and BERT at its bandwidth, against their matrix products at its peak."""
+of the element-wise operators of GPT-2 and BERT at its bandwidth, against their matrix products at its peak. Where a table counts FLOPs and
+bytes, these say it for each case, and this is the factor beside them, over the first of these numbers."""
 _FUSED: Final = ("fusion", "fused", "compile")
 _FUSED_MEMORY: Final = 0.4
 """What fusion leaves of the memory's share: the 12 % that it saves of a network on an A100 are of the memory's 20 %."""
 _PARALLEL: Final = re.compile(r"(dp|tp|pp)(\d+)(?:_(\d+))?")
 """Options that share the work between devices: how, between how many, and for a pipeline in how many parts."""
 _NOISE: Final = 0.04
-_LARGEST: Final = 100.0
+_STEP: Final = 1e-4
 _ROUNDS: Final = 40
 
 
@@ -84,11 +85,16 @@ class DevicesFit:
         boards = boards_of(runs)
         logs = self.mean + _shared_work(runs)
         for role, slope in self.slopes.items():
-            logs += slope * np.log(runs.numbers(role, 1.0))
+            values = runs.numbers(role)
+            if not np.isfinite(values).all():
+                raise InconclusiveError(
+                    f"a row lacks its {role}", remedy="the model was fitted to rows that have it"
+                )
+            logs += slope * np.log(values)
         for factor, names in _levels_of(runs, boards).items():
             known = self.levels.get(factor, {})
             logs += np.array([known.get(name, 0.0) for name in names])
-        work = np.exp(np.clip(logs, -_LARGEST, _LARGEST))
+        work = np.exp(np.clip(logs, -LARGEST, LARGEST))
         arithmetic, memory = _shares(runs, boards, self.memory)
         return {"arithmetic": work * arithmetic, "memory": work * memory}
 
@@ -145,11 +151,11 @@ class Devices:
         rows = _levels_of(runs, boards)
         levels = [(factor, name) for factor, names in rows.items() for name in dict.fromkeys(names) if name]
         first = 2 + len(slopes)
-        place = {level: first + number for number, level in enumerate(levels)}
+        place = {level: column for column, level in enumerate(levels, start=first)}
         design = np.zeros((runs.height, first + len(levels)))
         design[:, 0] = 1.0
-        for number, role in enumerate(slopes):
-            design[:, 2 + number] = np.log(runs.numbers(role))
+        for column, role in enumerate(slopes, start=2):
+            design[:, column] = np.log(runs.numbers(role))
         for factor, names in rows.items():
             named = [(row, place[factor, name]) for row, name in enumerate(names) if name]
             design[tuple(np.array(named, dtype=np.int64).reshape(-1, 2).T)] = 1.0
@@ -168,11 +174,11 @@ class Devices:
 
     def restore(self, state: Mapping[str, Any]) -> DevicesFit:
         """The fitted model of a state. Raises ValueError, KeyError or TypeError for one that is none."""
-        levels = {str(factor): _numbers(known) for factor, known in state["levels"].items()}
-        slopes = _numbers(state["slopes"])
+        levels = {str(factor): numbers(known) for factor, known in table(state["levels"]).items()}
+        slopes = numbers(state["slopes"])
         if not set(levels) <= set(_FACTORS) or not set(slopes) <= set(_SLOPES):
             raise ValueError("the model of devices has other factors")
-        return DevicesFit(_number(state["mean"]), _number(state["memory"]), slopes, levels)
+        return DevicesFit(number(state["mean"]), number(state["memory"]), slopes, levels)
 
 
 def _solve(
@@ -188,11 +194,11 @@ def _solve(
     found = centre.copy()
     for _ in range(_ROUNDS):
         arithmetic, memory = shares(float(found[1]))
-        ratio = memory / (arithmetic + memory)
-        ratio -= _share_of_memory(float(found[1]))
+        further, more = shares(float(found[1]) + _STEP)
+        slope = (np.log(further + more) - np.log(arithmetic + memory)) / _STEP
         design[:, 1] = 0.0
         residual = logs - design @ found - np.log(arithmetic + memory)
-        design[:, 1] = ratio
+        design[:, 1] = slope
         weight = weights / (_NOISE * np.sqrt(1 + (residual / (2 * _NOISE)) ** 2))
         matrix = np.vstack([design * weight[:, None], tight])
         wanted = np.concatenate([residual * weight, tight @ (centre - found)])
@@ -209,6 +215,8 @@ def _shares(runs: Runs, boards: Boards, memory: float) -> tuple[Floats, Floats]:
     """The time of the arithmetic and of the memory of each row, over the time of both on a device like an A100."""
     fused = np.array([any(word in option for word in _FUSED) for option in runs.names("option")])
     ratio = np.exp(memory) * np.where(fused, _FUSED_MEMORY, 1.0)
+    counted = runs.numbers("bytes") / _BANDWIDTH / (runs.numbers("flops") / _PEAK)
+    ratio = ratio * np.where(np.isfinite(counted), counted / _MEMORY[0], 1.0)
     arithmetic = _PEAK / boards.column("sustained") / (1 + ratio)
     return arithmetic, ratio * _BANDWIDTH / boards.column("streamed") / (1 + ratio)
 
@@ -245,25 +253,10 @@ def _levels_of(runs: Runs, boards: Boards) -> dict[str, list[str]]:
     return {
         **told,
         "case": [", ".join(filter(None, parts)) for parts in zip(*case, strict=True)],
-        "vendor": [names[number][1] for number in boards.index],
-        "generation": [names[number][2] for number in boards.index],
-        "device": [names[number][0] for number in boards.index],
+        "vendor": [names[at][1] for at in boards.index],
+        "generation": [names[at][2] for at in boards.index],
+        "device": [names[at][0] for at in boards.index],
     }
-
-
-def _numbers(known: Mapping[str, Any]) -> dict[str, float]:
-    return {str(name): _number(value) for name, value in known.items()}
-
-
-def _number(value: object) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not isfinite(value)
-        or abs(value) > _LARGEST
-    ):
-        raise ValueError("a parameter is no number")
-    return float(value)
 
 
 MODEL: Final = Devices()

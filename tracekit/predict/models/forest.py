@@ -17,6 +17,7 @@ __all__ = ["Forest", "forest_of", "grow"]
 
 _MOST_NODES: Final = 200_000
 _LARGEST: Final = 1e3
+_ARRAYS: Final = ("threshold", "value", "roots", "feature", "left", "right")
 _AT_ONCE: Final = 4096
 _LEAVES: Final = 24
 _LEAST_IN_LEAF: Final = 30
@@ -118,6 +119,10 @@ def _flat(width: int, start: float, trees: list[Any]) -> Forest:
 
 def forest_of(state: Mapping[str, Any], width: int) -> Forest:
     """The forest of a state, for a matrix of this width. Raises ValueError, KeyError or TypeError for one that is none."""
+    if any(not isinstance(state[name], list) or len(state[name]) > _MOST_NODES for name in _ARRAYS):
+        raise ValueError("the trees are none")
+    if any(abs(place) > _MOST_NODES for name in _ARRAYS[2:] for place in state[name]):
+        raise ValueError("the trees are none")
     numbers = {name: np.array(state[name], dtype=np.float64) for name in ("threshold", "value")}
     places = {name: np.array(state[name], dtype=np.int32) for name in ("roots", "feature", "left", "right")}
     depth, start = state["depth"], float(state["start"])

@@ -46,6 +46,8 @@ _WIDTH: Final[dict[str, int]] = {
 _RESIDENT: Final = 0.55
 """The share of the second-level cache that data may have which is found there again."""
 _SHARP: Final = 8.0
+_HOT: Final = 1.15
+"""The power of products that are repeated on their own, over that of the products of a network: nothing else lets the board cool."""
 _HELD: Final = 1.5e-3
 """Seconds: products that take longer at the peak are held down by the power limit."""
 FREE: Final[dict[str, tuple[str, ...]]] = {
@@ -160,7 +162,7 @@ def works_of(runs: Runs, boards: Boards) -> dict[str, Work]:
         sizes = {role: values[rows] for role, values in told.items()}
         board = {
             name: boards.column(name)[rows]
-            for name in ("peak", "sustained", "issue", "streamed", "multiprocessors", "l2_mb", "l2_gb_s")
+            for name in ("peak", "limit", "issue", "streamed", "multiprocessors", "l2_mb", "l2_gb_s")
         }
         flops, moved, columns, product = _MAKE[kind](sizes)
         moved = moved * width[rows]
@@ -175,7 +177,9 @@ def works_of(runs: Runs, boards: Boards) -> dict[str, Work]:
         if product is None:
             tilings = {"": Tiling(_held(flops / (1e9 * board["peak"]), board), np.zeros((rows.size, 0)))}
         else:
-            tilings = {name: _tiling(tiles, product, board) for name, tiles in TILINGS.items()}
+            hot = _HOT if kind == "product" else 1.0
+            limited = {**board, "limit": board["limit"] / hot}
+            tilings = {name: _tiling(tiles, product, limited) for name, tiles in TILINGS.items()}
         found[kind] = Work(rows, tuple(ops[rows]), _memory(moved, board), free, tilings)
     return found
 
@@ -184,7 +188,8 @@ def _held(at_peak: Floats, board: Mapping[str, Floats]) -> Floats:
     """Seconds of arithmetic that takes so many at the peak: long ones are at what the power limit allows."""
     usual = at_peak / board["issue"]
     held = 1 / (1 + _HELD / np.maximum(usual, 1e-12))
-    slower: Floats = usual * (board["peak"] * board["issue"] / board["sustained"]) ** held
+    reached = np.minimum(board["peak"] * board["issue"], board["limit"])
+    slower: Floats = usual * (board["peak"] * board["issue"] / reached) ** held
     return slower
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from statistics import median_low
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tracekit.errors import InconclusiveError
 from tracekit.predict.boards import Boards, boards_of
 from tracekit.predict.model import Term
+from tracekit.predict.models.checked import LARGEST, number, numbers, table
 from tracekit.predict.models.forest import Forest, forest_of, grow
 from tracekit.predict.models.kernel_work import KINDS, TILINGS, Work, works_of
 from tracekit.predict.table import Floats, Runs
@@ -39,8 +40,8 @@ _APART: Final = 1.0
 _NEXT_TO_NONE: Final = 0.2
 _FASTEST: Final = 0.02
 _ROUNDS: Final = 2
+_LONGEST_UNIT: Final = 3600.0
 _LEAST_IDLE: Final = 10
-_LARGEST: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +134,14 @@ class KernelsFit:
         """The tiling of each row: of the device, or of that of the nearest generation."""
         index = boards.index[work.rows].tolist()
         found: dict[tuple[str, int], str] = {}
-        for op, number in set(zip(work.ops, index, strict=True)):
+        for op, at in set(zip(work.ops, index, strict=True)):
             known = like.tilings.get(op, {})
-            board = boards.boards[number]
+            board = boards.boards[at]
             asked = _generation(board.generation) or 0.0
             near = min(
                 known, key=lambda name: (abs(self.generations.get(name, 0.0) - asked), name), default=""
             )
-            found[op, number] = known.get(board.name, known.get(near, "any"))
+            found[op, at] = known.get(board.name, known.get(near, "any"))
         return [found[key] for key in zip(work.ops, index, strict=True)]
 
     def _of_devices(self, known: Mapping[str, float], boards: Boards) -> Floats:
@@ -223,23 +224,26 @@ class Kernels:
     def restore(self, state: Mapping[str, Any]) -> KernelsFit:
         """The fitted model of a state. Raises ValueError, KeyError or TypeError for one that is none."""
         likes = {}
-        for kind, said in state["likes"].items():
+        for kind, said in table(state["likes"]).items():
             trees = said["forest"]
             forest = None if trees is None else forest_of(trees, len(KINDS[kind]))
             likes[str(kind)] = Like(
-                forest, _numbers(said["ops"]), _numbers(said["devices"]), _words(said["tilings"])
+                forest, numbers(said["ops"]), numbers(said["devices"]), _words(said["tilings"])
             )
-        launches = _numbers(state["launches"])
-        seconds = _numbers({"": state["seconds"]})[""]
+        launches = numbers(state["launches"])
+        seconds = number(state["seconds"], _LONGEST_UNIT)
         if seconds <= 0 or min(launches.values(), default=0.0) < 0:
             raise ValueError("a time is below 0")
-        return KernelsFit(launches, _numbers(state["hosts"]), likes, _numbers(state["generations"]), seconds)
+        return KernelsFit(launches, numbers(state["hosts"]), likes, numbers(state["generations"]), seconds)
 
 
 def _launches(
     works: Mapping[str, Work], times: Floats, names: npt.NDArray[np.object_]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """The launch of each operator, seconds, and the logarithm of each device's over it: from kernels that have next to no work."""
+    """The launch of each operator, seconds, and the logarithm of each device's over it: from kernels that have next to no work.
+
+    Hosts can be much slower than the others, and none is much faster: of two middle ones the faster counts.
+    """
     found: dict[tuple[str, str], float] = {}
     ops: set[str] = set()
     for work in works.values():
@@ -256,7 +260,7 @@ def _launches(
                 if idle.sum() >= _LEAST_IDLE:
                     found[op, name] = float(np.log(np.median(measured[idle])))
     launches = {
-        op: float(np.median([value for (of, _), value in found.items() if of == op]))
+        op: median_low([value for (of, _), value in found.items() if of == op])
         for op in sorted(ops)
         if any(of == op for of, _ in found)
     }
@@ -312,7 +316,7 @@ def _logs(
     middle = _of_ops(ops, tuple(kinds))
     hidden = np.log(np.maximum(_HALF * launch, 1e-9) / base)
     logs = np.where(seen, busy, np.minimum(middle, hidden)) - middle
-    return np.clip(logs, -_LARGEST, _LARGEST), ops, seen
+    return np.clip(logs, -LARGEST, LARGEST), ops, seen
 
 
 def _tilings(
@@ -354,18 +358,6 @@ def _words(known: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
     if not {tiling for each in found.values() for tiling in each.values()} <= {"", *TILINGS}:
         raise ValueError("a tiling is none")
     return found
-
-
-def _numbers(known: Mapping[str, Any]) -> dict[str, float]:
-    for value in known.values():
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not isfinite(value)
-            or abs(value) > _LARGEST
-        ):
-            raise ValueError("a parameter is no number")
-    return {str(name): float(value) for name, value in known.items()}
 
 
 MODEL: Final = Kernels()

@@ -28,6 +28,7 @@ __all__ = ["MODEL", "FittedLayouts", "Layouts"]
 
 _LAW: Final[dict[str, tuple[float, float]]] = {
     "flop_rate": (2e14, 1.0),
+    "half_width": (200.0, 0.7),
     "intensity": (150.0, 0.4),
     "host": (2e-3, 2.0),
     "start": (4e-5, 1.0),
@@ -39,7 +40,7 @@ _LAW: Final[dict[str, tuple[float, float]]] = {
     "optimizer_bytes": (24.0, 0.5),
     "fixed": (1e-3, 2.0),
 }
-"""The parameters: where each is expected (FLOP/s, FLOP/byte, s, s, B/s, B/s, tokens, B, s, B, s), and how far off, in logarithms."""
+"""The parameters: where each is expected (FLOP/s, columns, FLOP/byte, s, s, B/s, B/s, tokens, B, s, B, s), and how far off, in logarithms."""
 _NOISE: Final = 0.02
 _MISFIT: Final = 0.1
 """How far the times of a shape are from the law, in logarithms."""
@@ -103,6 +104,12 @@ class FittedLayouts:
                 "of large matrix products, if activations are recomputed",
             ),
             Term(
+                "half width",
+                law["half_width"],
+                "columns",
+                "the width of a device's part of a layer at which matrix products reach half that rate",
+            ),
+            Term(
                 "bandwidth",
                 law["flop_rate"] / law["intensity"] / 1e9,
                 "GB/s",
@@ -163,7 +170,7 @@ class Layouts:
         law = dict(zip(_LAW, np.exp(found[: len(_LAW)]).tolist(), strict=True))
         shapes, first = {}, len(_LAW)
         for part, (known, _) in rows.items():
-            factors = np.exp(found[first : first + len(known)])
+            factors = np.exp(found[first : first + len(known)]).clip(1 / _LARGEST_FACTOR, _LARGEST_FACTOR)
             shapes[part] = dict(zip(known, factors.tolist(), strict=True))
             first += len(known)
         return FittedLayouts(law, shapes)
@@ -244,7 +251,9 @@ def _layer(law: Mapping[str, float], columns: Columns) -> tuple[Floats, Floats]:
     """The time of a layer and a micro-batch, forward and backward: its own, and of its all-reduces."""
     hidden, sequence, ways = columns["hidden"], columns["sequence"], columns["tensor_parallel"]
     tokens = columns["micro_batch"] * sequence
-    flops = (96 * hidden + 16 * sequence) * tokens * hidden / ways
+    # Products of a width of `half_width` reach half the rate of wide ones.
+    slower = 1 + law["half_width"] * ways / hidden
+    flops = (96 * hidden * slower + 16 * sequence) * tokens * hidden / ways
     activations = tokens * (10 * hidden + (24 * hidden + 5 * columns["heads"] * sequence) / ways)
     weights = 12 * hidden**2 / ways
     moved = 4 * activations + 5 * _HALF * weights

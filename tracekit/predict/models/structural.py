@@ -33,8 +33,11 @@ _NOT_MODELLED: Final = (
     "heads",
     "sequence",
 )
+_ALWAYS: Final = frozenset({"sample", "step"})
+_EXPONENTS: Final = frozenset({"growth", "overlap"})
 _LARGEST: Final = 100.0
-"""Logarithms of parameters beyond this are no fit's."""
+_LARGEST_EXPONENT: Final = 6.0
+"""Logarithms of parameters beyond these are no fit's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Structural:
         """The fitted model of a state. Raises ValueError, KeyError or TypeError for one that is none."""
         names, form = tuple(state["names"]), state["form"]
         levels = {group: tuple(map(_text, state["levels"][group])) for group in GROUPS}
-        if not set(names) <= set(PARAMETERS) or len(set(names)) != len(names):
+        if not _ALWAYS <= set(names) <= set(PARAMETERS) or len(set(names)) != len(names):
             raise ValueError("the structural model has other parameters")
         law = Law(
             Form(**{name: bool(form[name]) for name in asdict(Form())}),
@@ -133,7 +136,9 @@ class Structural:
             slack=max(1.0, _positive(state["slack"])),
         )
         logs = np.array([_number(value) for value in state["logs"]], dtype=np.float64)
-        if logs.size != law.size or np.abs(logs).max(initial=0.0) > _LARGEST:
+        largest = [_LARGEST_EXPONENT if name in _EXPONENTS else _LARGEST for name in names]
+        largest += [_LARGEST] * (law.size - len(names))
+        if logs.size != law.size or (np.abs(logs) > largest).any():
             raise ValueError("the structural model's parameters are not those of a fit")
         return StructuralFit(law, logs, _positive(state["seconds"]))
 

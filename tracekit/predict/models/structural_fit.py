@@ -20,7 +20,7 @@ _FAR: Final = 5.0
 _SPREAD: Final = {
     "collate": 1.0,
     "growth": 0.4,
-    "epoch": 2.0,
+    "epoch": 2.5,
     "sample_fixed": 1.5,
     "host": 3.0,
     "sample_layer": 2.0,
@@ -34,6 +34,8 @@ _FACTORS: Final = {"computing": 0.25, "steps": 0.25, "loading": 0.4, "starting":
 _ANY: Final = 2.0
 """The same for the factors of devices whose peaks are not known."""
 _STARTS: Final = 4
+_STARTS_TRIED: Final = 2
+"""To choose a form, which only needs to be about right."""
 _EVALUATIONS: Final = 150
 _MOST_FITTED: Final = 1500
 _MOST_TRIED: Final = 400
@@ -80,7 +82,7 @@ def choose(measured: Measured) -> Form:
     return forms[int(np.argmin(np.where(better, gains, 0.0)))]
 
 
-def fit(measured: Measured, form: Form, most: int = _MOST_FITTED) -> tuple[Law, Floats]:
+def fit(measured: Measured, form: Form, starts: int = _STARTS) -> tuple[Law, Floats]:
     """The law of this form with its parameters, as logarithms."""
     try:
         from scipy.optimize import least_squares  # noqa: PLC0415 - an extra
@@ -89,7 +91,7 @@ def fit(measured: Measured, form: Form, most: int = _MOST_FITTED) -> tuple[Law, 
             "the structural model needs SciPy to be fitted",
             remedy='install it with: pip install "tracekit[predict]"',
         ) from None
-    measured = _thinned(measured, most)
+    measured = _thinned(measured, _MOST_FITTED)
     law, guess, spread = _start(measured, form)
     places = law.places(measured.jobs)
 
@@ -104,7 +106,7 @@ def fit(measured: Measured, form: Form, most: int = _MOST_FITTED) -> tuple[Law, 
 
     low, high = guess - 3 * spread, guess + 3 * spread
     random, found = np.random.default_rng(0), []
-    for start in range(_STARTS):
+    for start in range(starts):
         first = guess + (start > 0) * random.normal(0, 1, law.size) * np.minimum(spread, 1)
         found.append(
             least_squares(
@@ -147,7 +149,7 @@ def _foretold(measured: Measured, form: Form) -> list[float]:
     """
     errors = []
     for held in _held_back(measured.jobs):
-        law, logs = fit(measured.where(~held), form)
+        law, logs = fit(measured.where(~held), form, _STARTS_TRIED)
         rest = measured.where(held)
         told = np.log(law.times(logs, rest.jobs, law.places(rest.jobs)))
         errors.append(float(np.log(_LEAST_ERROR + np.mean(np.minimum(np.abs(told - rest.logs), 1.0)))))
@@ -183,7 +185,7 @@ def _start(measured: Measured, form: Form) -> tuple[Law, Floats, Floats]:
         "load": 0.5 * sample * float(np.median(jobs.threads)),
         "collate": 0.04,
         "growth": 1.0,
-        "epoch": 50.0,
+        "epoch": 300.0,
         "sample": 0.7 * sample * speed * gpus,
         "sample_layer": 0.03 * sample * speed * gpus / layers,
         "sample_fixed": 0.02 * sample * gpus,

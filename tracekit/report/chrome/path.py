@@ -7,12 +7,9 @@ import polars as pl
 
 from tracekit.analyses.graph.build import Dependencies, dependencies
 from tracekit.analyses.graph.model import LINKS
-from tracekit.analyses.graph.parts import parts_of
-from tracekit.analyses.idle.causes import cause_name
+from tracekit.analyses.graph.parts import bars_of, part_name, parts_of
 from tracekit.analyses.scope import select
 from tracekit.facts.capture_names import ENRICHED_CATEGORY
-from tracekit.limits import LONGEST_NAME
-from tracekit.names import category_name
 from tracekit.trace import Trace
 
 __all__ = ["LABEL", "arrows", "path_bars"]
@@ -28,33 +25,20 @@ def path_bars(trace: Trace) -> pl.DataFrame:
 
     Parts of one kind that follow each other are one bar.
     """
-    parts = parts_of(dependencies(select(trace)))
-    what = pl.coalesce("category", "cause")
-    same = pl.struct("resource", what, "layer", pl.col("activity_id")).rle_id().alias("bar")
-    of = parts.with_columns(same, what.alias("what")).group_by("bar", maintain_order=True)
-    bars = of.agg(
-        pl.col("start").first(),
-        pl.col("duration_ns").sum().alias("duration"),
-        *(pl.col(name).first() for name in ("resource", "what", "layer", "operator")),
-        pl.col("name").first().str.slice(0, LONGEST_NAME).alias("runs"),
-    )
-    names = {one: _named(one) for one in bars["what"].unique().drop_nulls()}
+    bars = bars_of(parts_of(dependencies(select(trace))))
+    names = {one: part_name(one) for one in bars["part"].unique()}
+    resource = pl.col("resource").cast(pl.String)
     return bars.select(
         pl.lit(trace.meta.process_id or 0, pl.Int64).alias("pid"),
         pl.lit(LABEL).alias("label"),
         pl.lit(_ABOVE_ALL, pl.Int64).alias("sort"),
         "start",
-        "duration",
-        pl.col("what").replace_strict(names, return_dtype=pl.String).alias("name"),
-        pl.struct(pl.col("resource").cast(pl.String), "runs", "operator", "layer")
+        pl.col("duration_ns").alias("duration"),
+        pl.col("part").replace_strict(names, return_dtype=pl.String).alias("name"),
+        pl.struct(resource, pl.col("name").alias("runs"), "operator", "layer")
         .struct.json_encode()
         .alias("args"),
     )
-
-
-def _named(what: str) -> str:
-    """How a table shows a kind of work, or a cause."""
-    return category_name(what) if category_name(what) != what else cause_name(what)
 
 
 def arrows(trace: Trace) -> list[str]:

@@ -103,7 +103,8 @@ def shapes_drawn(
     step = _middle(window.steps) if len(window.steps) > 1 and _events(trace, low, high) > SMALL else None
     full = None if step is None else _full(trace, step)
     detail = Detail(low, high, full, evidence_of(report), limit)
-    shapes = shapes_of(trace, (window.start_ns, window.end_ns), detail)
+    path = report.section("critical-path") is not None
+    shapes = shapes_of(trace, (window.start_ns, window.end_ns), detail, path=path)
     every = shapes.frame
     if not every.height:
         return None

@@ -9,6 +9,8 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import Attribution, attribution
+from tracekit.analyses.graph.build import dependencies
+from tracekit.analyses.graph.parts import bars_of, part_name, parts_of
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.idle.gaps import device_gaps
 from tracekit.analyses.idle.pieces import idle_pieces
@@ -21,7 +23,7 @@ from tracekit.trace import Trace, one_of
 
 __all__ = ["GROUPS", "Shapes", "shapes_of"]
 
-GROUPS: Final = ("layers", "idle", "streams", "threads", "python")
+GROUPS: Final = ("path", "layers", "idle", "streams", "threads", "python")
 """What lanes are of, from the top down; lanes of a group can be hidden together."""
 
 _G: Final = {name: number for number, name in enumerate(GROUPS)}
@@ -57,13 +59,17 @@ class Shapes:
     high: int
 
 
-def shapes_of(trace: Trace, window: tuple[int, int], detail: Detail) -> Shapes:
-    """What touches the time that `detail` spans, cut to it, and the idle time of the `window` (ns from the trace's origin)."""
+def shapes_of(trace: Trace, window: tuple[int, int], detail: Detail, *, path: bool = False) -> Shapes:
+    """What touches the time that `detail` spans, cut to it, and the idle time of the `window` (ns from the trace's origin); with `path`
+    also the critical path, if the steps have that window.
+    """
     low, high = detail.low, detail.high
     scope = _windowed(select(trace, window="trace"), window, detail)
     attributed = attribution(scope)
     frames = [_conformed(frame) for frame in _layers(scope, attributed, detail)]
     frames.append(_conformed(_idle(scope, attributed, detail)))
+    if path:
+        frames.append(_conformed(_path(trace, window, detail)))
     if trace.has_device:
         frames.append(_conformed(_device(trace, attributed, detail)))
     # Where these are too many, nothing of lower rank is drawn: it need not become shapes.
@@ -237,6 +243,32 @@ def _idle(scope: Scope, attributed: Attribution, detail: Detail) -> pl.DataFrame
         pl.coalesce("note", pl.format("waited for {}", "dependency"), pl.format("in {}", "frame")).alias(
             "note"
         ),
+    )
+
+
+def _path(trace: Trace, window: tuple[int, int], detail: Detail) -> pl.DataFrame:
+    scopes = (select(trace), select(trace, window="trace"))
+    scope = next((one for one in scopes if (one.start, one.end) == window), None)
+    if scope is None:
+        return pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64})
+    bars = bars_of(parts_of(dependencies(scope))).with_columns(
+        (pl.col("start") + pl.col("duration_ns")).alias("end"), pl.lit(0).alias("lane")
+    )
+    rows = detail.thinned(bars, "lane")
+    names = {one: part_name(one) for one in bars["part"].unique()}
+    name = pl.col("part").replace_strict(names, return_dtype=pl.String)
+    works = pl.col("resource").is_in(["device", "processor"])
+    return rows.select(
+        pl.lit(_G["path"]).alias("group"),
+        pl.lit("critical path").alias("lane"),
+        pl.lit(0).alias("key"),
+        "start",
+        "end",
+        name.alias("name"),
+        pl.when(works).then("part").otherwise(pl.format("idle: {}", name)).alias("kind"),
+        pl.lit(0).alias("rank"),
+        pl.col("span_id").alias("link_span"),
+        pl.coalesce("note", pl.format("of {}", "layer")).alias("note"),
     )
 
 

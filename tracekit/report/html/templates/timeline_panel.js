@@ -41,7 +41,7 @@ class TimelinePanel {
     const { data } = this;
     const { group } = data.laneOf(shape);
     const rows = [];
-    if (group === "idle") this.tellIdle(shape, rows);
+    if (group === "idle" || group === "path") this.tellIdle(shape, rows);
     else if (data.kindOf(shape) === "layer") rows.push(["Layer", this.layerOf(shape)]);
     else if (group === "streams") this.tellActivity(shape, rows);
     else this.tellSpan(shape, rows);

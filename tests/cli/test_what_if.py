@@ -1,0 +1,91 @@
+"""`tracekit what-if`: its flags, its file of changes, and its formats."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+from tracekit.cli.main import main
+
+SAMPLE = str(ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz")
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as leave:
+        main(["what-if", SAMPLE, *words])
+    return int(leave.value.code or 0)
+
+
+def test_flags_and_a_file_of_changes_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "changes.toml"
+    file.write_text('scale = ["layer:stages.1=0.5"]\nfaster-host = "2x"\nfuse = "optimizer"\n')
+    assert (
+        run("--scale", "layer:stages.1=0.5", "--fuse", "optimizer", "--faster-host", "2x", "-f", "json") == 0
+    )
+    by_flags = json.loads(capsys.readouterr().out)["what-if"]
+    assert run("--changes", str(file), "-f", "json") == 0
+    by_file = json.loads(capsys.readouterr().out)["what-if"]
+    assert by_file == by_flags
+    assert by_flags["scalars"]["after_ns"] < by_flags["scalars"]["before_ns"] / 2
+    labels = [row["change"] for row in by_flags["tables"]["changes"]]
+    assert labels == ["--scale layer:stages.1=0.5", "--faster-host 2x", "--fuse optimizer"]
+
+
+def test_a_page_says_what_it_takes_for_granted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--fuse", "optimizer") == 0
+    page = capsys.readouterr().out
+    assert "A step would take" in page
+    assert "assumed" in page
+    assert "Operators by the shapes" not in page
+
+
+def test_the_times_of_operators_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--scale", "category:convolution=0.5", "--table", "operators", "-f", "csv") == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    (first, *_) = [row for row in rows if row["operator"] == "aten::convolution"]
+    # What it calls beside the convolution takes as long as before.
+    assert 0.5 <= int(first["call_after_ns"]) / int(first["call_ns"]) < 0.55
+    assert int(first["bytes"]) > 0
+    assert json.loads(first["shapes"])
+
+
+def test_rank_tries_what_findings_advise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--rank") == 0
+    assert "optimizer_not_fused" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ([], "no change is given"),
+        (["--rank", "--remove-sync"], "--rank tries changes of its own"),
+        (["--scale", "category:gemm"], "has no factor"),
+        (["--scale", "category:gemm=fast"], "is no number"),
+        (["--faster-host", "0x"], "is no factor"),
+        (["--fuse", "everything"], "is not known"),
+        (["--remove", "layer:nowhere"], "no layer in the window fits"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(
+    words: list[str], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 2
+    error = capsys.readouterr().err.strip()
+    assert fault in error
+    assert "\n" not in error
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "colour = 1", "remove-sync = 2", "scale = 3", 'shard-optimizer = "many"', "\0"]
+)
+def test_a_file_that_holds_something_else_is_one_line(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "changes.toml"
+    file.write_text(text)
+    assert run("--changes", str(file)) == 2
+    assert "\n" not in capsys.readouterr().err.strip()

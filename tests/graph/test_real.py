@@ -1,0 +1,181 @@
+"""Graphs of real traces: replays, paths and predictions on everything that is at hand."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paths import PUBLIC, PUBLIC_NSYS, ROOT, SAMPLES
+from real_traces import scope_of, traces
+from synthetic import generate, write
+
+import tracekit
+from tracekit.analyses.critical_path import critical_path
+from tracekit.analyses.graph.build import dependencies
+from tracekit.analyses.graph.parts import parts_of
+from tracekit.analyses.scope import Scope, select
+from tracekit.analyses.what_if import (
+    Bandwidth,
+    Change,
+    CudaGraph,
+    FasterHost,
+    Fuse,
+    NoLoaderWait,
+    OtherDevice,
+    OverlapCommunication,
+    Remove,
+    RemoveSync,
+    Scale,
+    ShardOptimizer,
+    predicted,
+    what_if,
+)
+from tracekit.errors import UsageError
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "two devices": {"devices": 2},
+    "amd": {"vendor": "amd", "devices": 2, "communication": False},
+    "no steps": {"steps": 0, "layers": 6},
+    "one stream, whole µs": {"side_stream": False, "zero_kernels": True, "tick_ns": 1000},
+    "stacks": {"python_stacks": True},
+    "no sync rows": {"sync_rows": False},
+    "workers": {"workers": 2},
+    "inference": {"backward": False, "optimizer": False},
+}
+MOST_ERROR = 0.033
+"""The mean error that Lumos has; here no step may have more."""
+FASTER: tuple[Change, ...] = (
+    Scale("category:*", 0.5),
+    Scale("category:gemm", 0.1),
+    Remove("category:*"),
+    FasterHost(2),
+    RemoveSync(),
+    NoLoaderWait(),
+    CudaGraph(),
+    OverlapCommunication(),
+    ShardOptimizer(8),
+    Bandwidth(2),
+)
+
+
+def checked(scope: Scope, *, most_error: float = MOST_ERROR) -> None:
+    """Asserts what holds for the graph of every trace."""
+    made = dependencies(scope)
+    graph, path = made.graph, parts_of(made)
+    assert (made.replayed == graph.time).all()
+    assert path["duration_ns"].sum() == scope.duration
+    assert path.null_count().select("start", "duration_ns", "resource", "cause").row(0) == (0, 0, 0, 0)
+    ends = path["start"] + path["duration_ns"]
+    assert (path["start"][1:] == ends[:-1]).all()
+    assert (made.slack[graph.path(graph.weights, made.replayed).target] == 0).all()
+    usual = graph.replay(made.usual)
+    assert abs(int(usual[-1]) - made.end) <= most_error * max(scope.duration, 1)
+    if made.steps.size > 1:
+        recorded, replayed = np.diff(graph.time[made.steps]), np.diff(usual[made.steps])
+        assert (np.abs(replayed - recorded) <= most_error * recorded).all()
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
+def test_replays_are_exact_and_paths_as_long_as_the_window(path: Path) -> None:
+    for window in ("steps", "trace"):
+        checked(scope_of(path, window))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in PUBLIC_NSYS])
+def test_exports_of_nsight_systems_as_well(path: Path) -> None:
+    for trace in tracekit.read_all(path):
+        checked(select(trace))
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
+def test_less_work_never_takes_longer_and_no_change_changes_nothing(path: Path) -> None:
+    scope = scope_of(path)
+    assert predicted(scope, []) == scope.duration
+    for change in FASTER:
+        try:
+            result = what_if(scope, [change])
+        except UsageError:  # the trace has nothing of the kind
+            continue
+        assert 0 <= result.low_ns <= result.after_ns <= result.high_ns
+        assert result.after_ns <= scope.duration, change.label
+        assert abs(int(result.critical["after_ns"].sum()) - result.after_ns) <= result.critical.height + 1
+    both = [Scale("category:*", 0.5), FasterHost(2)]
+    if not scope.on_cpu and scope.activities.height:
+        assert predicted(scope, both) <= min(predicted(scope, [one]) for one in both)
+
+
+def test_a_fused_optimizer_keeps_what_one_pass_takes() -> None:
+    scope = scope_of(ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz")
+    result = what_if(scope, [Fuse()])
+    assert result.low_ns < result.after_ns < result.high_ns < result.before_ns
+    assert result.critical.filter(part="optimizer")["after_ns"].sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (Scale("layer:nowhere", 0.5), "no layer in the window fits"),
+        (Scale("colour:red", 0.5), "selects nothing"),
+        (Remove("cause:laziness"), "there is no cause"),
+        (CudaGraph(), "no device was captured"),
+        (OtherDevice("abacus"), "the catalogue has no device"),
+        (OverlapCommunication(), "no communication"),
+    ],
+)
+def test_a_change_that_fits_nothing_is_one_line(change: Change, fault: str) -> None:
+    scope = scope_of(ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz")
+    with pytest.raises(UsageError, match=fault) as error:
+        what_if(scope, [change])
+    assert "\n" not in str(error.value)
+
+
+def test_the_path_of_a_processor_is_what_its_thread_does() -> None:
+    scope = scope_of(ROOT / "sample_traces" / "bert_cpu" / "trace.json.gz")
+    result = critical_path(scope)
+    assert result.wait_ns == result.links == 0
+    assert (
+        result.device_ns
+        == scope.activities.filter(
+            (scope.activities["start"] >= scope.start) & (scope.activities["end"] <= scope.end)
+        )["duration"].sum()
+    )
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_planted_traces_of_every_kind(name: str, tmp_path: Path) -> None:
+    for seed in range(3):
+        trace = tracekit.read(write(generate(seed, **CONFIGS[name]), tmp_path / "t.json"))
+        for window in ("steps", "trace"):
+            scope = select(trace, window=window)
+            checked(scope, most_error=1.0)
+            assert what_if(scope, [Scale("category:*", 0.5)]).after_ns <= scope.duration
+            assert critical_path(scope).length_ns == scope.duration
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(st.integers(0, 2**32))
+def test_damaged_traces_have_a_graph_or_none(seed: int) -> None:
+    rng = random.Random(seed)
+    planted = generate(rng.randint(0, 5), **CONFIGS[rng.choice(sorted(CONFIGS))])
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(planted, Path(folder, "t.json"))
+        document = json.loads(path.read_text())
+        events = [event for event in document["traceEvents"] if event.get("ph") == "X"]
+        for event in rng.sample(events, min(len(events), 40)):
+            event["ts"] = float(event["ts"]) + rng.choice([-50, -3, 0.001, 7, 400])
+            event["dur"] = float(event["dur"]) * rng.choice([0, 0.5, 3])
+        path.write_text(json.dumps(document))
+        checked(select(tracekit.read(path)), most_error=1.0)

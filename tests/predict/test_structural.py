@@ -1,0 +1,274 @@
+"""The structural model of whole jobs: planted laws are recovered and extrapolate, and the errors on measured runs stay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from paths import ROOT
+
+from tracekit.errors import UsageError
+from tracekit.predict.describe import description_of
+from tracekit.predict.models.structural import MODEL, StructuralFit
+from tracekit.predict.table import Floats, Runs, read_runs, runs_from
+
+LATTUADA = ROOT.parent / "shared" / "data" / "lattuada"
+ROLES = {
+    "gpus": "gpus",
+    "batch": "batch",
+    "iterations": "iterations",
+    "loader_threads": "cpu_threads",
+    "peak_gflops": "gflops",
+    "machine": "disk_mb_s",
+    "layers": "depth",
+    "flops": "flops",
+}
+Law = Callable[[pl.DataFrame], pl.Series]
+
+
+def runs_of(frame: pl.DataFrame, target: str = "time_s", **said: Any) -> Runs:
+    columns = {role: column for role, column in ROLES.items() if column in frame.columns}
+    described = description_of(
+        {"target": {"column": target, "unit": "s"}, "columns": columns, **said}, Path()
+    )
+    texts = frame.with_columns(pl.all().cast(pl.String))
+    return runs_from(texts, described, Path("runs.csv"), measured=target in frame.columns)
+
+
+def sweep(**axes: tuple[float, ...]) -> pl.DataFrame:
+    return pl.DataFrame(list(product(*axes.values())), schema=list(axes), orient="row").cast(pl.Float64)
+
+
+def measured(frame: pl.DataFrame, law: Law, noise: float = 0.03, repetitions: int = 2) -> pl.DataFrame:
+    rows = pl.concat([frame] * repetitions)
+    spread = np.exp(noise * np.random.default_rng(0).standard_normal(rows.height))
+    return rows.with_columns(time_s=law(rows) * pl.Series(spread))
+
+
+def shared_threads(rows: pl.DataFrame) -> pl.Series:
+    """Loading on threads that all devices share, against computing, the host and what each further device costs."""
+    local = pl.col("batch") / pl.col("gpus")
+    computing = 1000 / pl.col("gflops") * (0.02 * local + 0.05) + 0.005 + 0.01 * (pl.col("gpus") - 1)
+    loading = 0.008 * pl.col("batch") / pl.col("cpu_threads")
+    iteration = pl.max_horizontal(computing, loading) + 0.004 * (pl.col("gpus") - 1)
+    return rows.select(25 + pl.col("iterations") * iteration).to_series()
+
+
+def own_threads(rows: pl.DataFrame) -> pl.Series:
+    """The same with threads of each device's own."""
+    return shared_threads(rows.with_columns(cpu_threads=pl.col("cpu_threads") * pl.col("gpus")))
+
+
+SWEEP = {
+    "gpus": (1.0, 2.0, 4.0),
+    "batch": (16.0, 32.0, 64.0, 128.0),
+    "cpu_threads": (2.0, 8.0),
+    "gflops": (2000.0, 4000.0, 6000.0),
+}
+
+
+def jobs(**axes: tuple[float, ...]) -> pl.DataFrame:
+    return sweep(**{**SWEEP, **axes}).with_columns(iterations=100_000 / pl.col("batch"))
+
+
+def errors(fit: StructuralFit, rows: pl.DataFrame, law: Law) -> Floats:
+    """In %, of times without noise."""
+    return np.abs(fit.predict(runs_of(rows)) / law(rows).to_numpy() - 1) * 100
+
+
+@pytest.fixture(scope="module")
+def fitted() -> StructuralFit:
+    return MODEL.fit(runs_of(measured(jobs(), shared_threads)))
+
+
+@pytest.mark.parametrize(
+    "beyond",
+    [{}, {"gpus": (8.0,)}, {"batch": (256.0, 512.0)}, {"gflops": (12_000.0,)}, {"cpu_threads": (4.0, 16.0)}],
+    ids=["inside", "more devices", "larger batches", "a faster device", "other threads"],
+)
+def test_a_planted_law_is_recovered_and_extrapolates(
+    fitted: StructuralFit, beyond: dict[str, tuple[float, ...]]
+) -> None:
+    assert errors(fitted, jobs(**beyond), shared_threads).mean() <= 4
+
+
+def test_whose_threads_load_is_told_from_the_runs(fitted: StructuralFit) -> None:
+    assert not fitted.law.form.own_threads
+    runs = runs_of(measured(jobs(), own_threads))
+    own = MODEL.fit(runs)
+    assert own.law.form.own_threads
+    assert errors(own, jobs(gpus=(8.0,)), own_threads).mean() <= 4
+
+
+def test_a_machine_that_loads_slowly_has_a_factor_and_an_unknown_one_is_between() -> None:
+    slow = jobs(cpu_threads=(2.0, 4.0), gflops=(6000.0,)).with_columns(disk_mb_s=pl.lit("slow"))
+    quick = slow.with_columns(disk_mb_s=pl.lit("quick"))
+
+    def law(rows: pl.DataFrame) -> pl.Series:
+        threads = pl.col("cpu_threads") / pl.when(pl.col("disk_mb_s") == "slow").then(2).otherwise(1)
+        return shared_threads(rows.with_columns(cpu_threads=threads))
+
+    fit = MODEL.fit(runs_of(measured(pl.concat([slow, quick]), law)))
+    factor = {term.name: term.value for term in fit.explain()}
+    ratio = factor["loading, machine slow"] / factor["loading, machine quick"]
+    assert ratio == pytest.approx(2, rel=0.15)
+    unknown = fit.predict(runs_of(slow.with_columns(disk_mb_s=pl.lit("new"))))
+    assert np.all(unknown <= fit.predict(runs_of(slow)) * 1.01)
+    assert np.all(unknown >= fit.predict(runs_of(quick)) * 0.99)
+
+
+def test_iterations_that_differ_while_the_work_is_the_same_do_not_count() -> None:
+    """Logs of the same run with warm-up iterations counted and not."""
+    rows = jobs(gpus=(1.0,), gflops=(4000.0,), batch=(16.0, 32.0, 64.0, 128.0, 256.0))
+    both = pl.concat([rows, rows.with_columns(pl.col("iterations") - 20)])
+
+    def law(rows: pl.DataFrame) -> pl.Series:
+        return shared_threads(rows.with_columns(iterations=100_000 / pl.col("batch")))
+
+    fit = MODEL.fit(runs_of(measured(both, law, noise=0.005)))
+    assert fit.law.form.same_samples
+    assert errors(fit, both, law).mean() <= 1.5
+    once, thrice = rows, rows.with_columns(pl.col("iterations") * 3)
+    ratio = fit.predict(runs_of(thrice)) / fit.predict(runs_of(once))
+    assert ratio.mean() == pytest.approx(3, rel=0.15)
+
+
+def test_no_time_falls_when_the_batch_the_depth_or_the_flops_grow() -> None:
+    rows = sweep(
+        batch=(8.0, 32.0, 64.0), depth=(2.0, 4.0, 8.0), gflops=(3000.0, 6000.0), cpu_threads=(1.0, 4.0)
+    )
+    rows = rows.with_columns(flops=1e9 * pl.col("batch") * pl.col("depth"), iterations=pl.lit(500.0))
+
+    def law(rows: pl.DataFrame) -> pl.Series:
+        computing = pl.col("flops") / pl.col("gflops") / 5e8 + 0.003 * pl.col("depth")
+        return rows.select(pl.col("iterations") * (computing + 0.002 / pl.col("cpu_threads"))).to_series()
+
+    fit = MODEL.fit(runs_of(measured(rows, law)))
+    assert errors(fit, rows, law).mean() <= 4
+    for axis in ("batch", "depth", "flops"):
+        before = fit.predict(runs_of(rows))
+        for _ in range(6):
+            rows = rows.with_columns(pl.col(axis) * 1.7)
+            after = fit.predict(runs_of(rows))
+            assert np.all(after >= before * (1 - 1e-12))
+            before = after
+
+
+def test_without_iterations_the_target_is_the_time_of_one() -> None:
+    rows = jobs(cpu_threads=(2.0,)).with_columns(iterations=pl.lit(1.0))
+
+    def law(rows: pl.DataFrame) -> pl.Series:
+        return rows.select(
+            20 / pl.col("gflops") * pl.col("batch") / pl.col("gpus") + 0.01 * pl.col("gpus")
+        ).to_series()
+
+    fit = MODEL.fit(runs_of(measured(rows, law).drop("iterations", "cpu_threads")))
+    assert "start" not in fit.law.names
+    assert errors(fit, jobs(gpus=(8.0,), cpu_threads=(2.0,)).drop("iterations"), law).mean() <= 4
+
+
+def test_parts_sum_to_the_prediction(fitted: StructuralFit) -> None:
+    runs = runs_of(jobs(gpus=(1.0, 8.0)))
+    parts = fitted.parts(runs)
+    assert list(parts) == ["device", "loading not hidden", "host", "synchronisation", "start-up"]
+    assert np.allclose(sum(parts.values()), fitted.predict(runs), rtol=1e-12)
+    assert all((part >= 0).all() for part in parts.values())
+    assert all(term.meaning and term.value > 0 for term in fitted.explain())
+
+
+def test_repetitions_of_a_configuration_count_as_one_row(fitted: StructuralFit) -> None:
+    once = measured(jobs(), shared_threads)
+    first = once.filter(pl.col("batch") == 16)
+    more = MODEL.refit(runs_of(pl.concat([once, first, first])), fitted)
+    assert np.array_equal(more.logs, fitted.logs)
+
+
+def test_minutes_and_seconds_give_the_same_model(fitted: StructuralFit) -> None:
+    frame = measured(jobs(), shared_threads).with_columns(pl.col("time_s") / 60)
+    columns = {role: column for role, column in ROLES.items() if column in frame.columns}
+    described = description_of({"target": {"column": "time_s", "unit": "min"}, "columns": columns}, Path())
+    runs = runs_from(frame.cast(pl.String), described, Path("runs.csv"))
+    assert np.allclose(MODEL.refit(runs, fitted).predict(runs) * 60, fitted.predict(runs), rtol=1e-3)
+
+
+def test_it_is_kept_as_json_and_a_state_that_is_none_is_refused(fitted: StructuralFit) -> None:
+    state = json.loads(json.dumps(fitted.state()))
+    runs = runs_of(jobs())
+    assert np.array_equal(MODEL.restore(state).predict(runs), fitted.predict(runs))
+    logs, names = state["logs"], state["names"]
+    for broken in (
+        {"logs": logs[:-1]},
+        {"logs": [float("nan"), *logs[1:]]},
+        {"logs": [1e9, *logs[1:]]},
+        {"logs": ["__import__('os')", *logs[1:]]},
+        {"logs": None},
+        {"names": ["os.system", *names[1:]]},
+        {"names": [names[1], *names[1:]]},
+        {"names": [[1], *names[1:]]},
+        {"names": names[:1], "logs": logs[:1], "levels": {group: [] for group in state["levels"]}},
+        {"logs": [9.0 if name == "growth" else value for name, value in zip(names, logs, strict=False)]},
+        {"levels": {}},
+        {"levels": {**state["levels"], "computing": [1, 2, 3]}},
+        {"form": None},
+        {"batch": 0},
+        {"gflops": "fast"},
+        {"seconds": float("inf")},
+        {"samples": True},
+    ):
+        with pytest.raises((ValueError, KeyError, TypeError)):
+            MODEL.restore({**state, **broken})
+    with pytest.raises(KeyError):
+        MODEL.restore({})
+
+
+def test_a_row_without_a_role_that_the_law_needs_is_refused_by_name(fitted: StructuralFit) -> None:
+    with pytest.raises(UsageError, match="the model needs loader_threads"):
+        fitted.predict(runs_of(jobs().drop("cpu_threads")))
+
+
+def test_it_says_what_it_lacks() -> None:
+    rows = jobs().with_columns(time_s=pl.lit(1.0))
+    assert MODEL.lacks(runs_of(rows)) is None
+    assert MODEL.lacks(runs_of(rows[:2])) == "it needs 4 configurations, and there are 2"
+    assert "the batch" in str(MODEL.lacks(runs_of(rows.select("time_s", "gflops"))))
+    parallel = rows.with_columns(tp=pl.col("gpus"))
+    described = {"columns": {"batch": "batch", "tensor_parallel": "tp"}}
+    assert MODEL.lacks(runs_of(parallel, **described)) == "it has no term for tensor_parallel"
+
+
+SPLITS = {
+    ("resnet50_pt", "gpus"): 7.5,
+    ("resnet50_pt", "batch"): 9,
+    ("resnet50_pt", "newgpu"): 20,
+    ("resnet50_pt", "newgpu1"): 9,
+    ("resnet50_pt", "grouped"): 5,
+    ("alexnet_pt", "gpus"): 17,
+    ("alexnet_pt", "newgpu"): 13,
+    ("alexnet_pt", "newgpu1"): 12,
+    ("alexnet_pt", "grouped"): 4.5,
+    ("depth_2gpu", "depth"): 1.1,
+}
+"""The mean absolute percentage error that the fit may have on the test side."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LATTUADA.exists(), reason="the public measurements are not beside the checkout")
+@pytest.mark.parametrize("asked", SPLITS, ids=" ".join)
+def test_the_errors_on_measured_runs_stay(asked: tuple[str, str]) -> None:
+    name, split = asked
+    path = LATTUADA / f"{name}.csv"
+    raw = pl.read_csv(path)
+    known = {column for column in raw.columns if raw[column].null_count() < raw.height}
+    columns = {role: column for role, column in ROLES.items() if column in known}
+    runs = read_runs(path, description_of({"target": {"column": "time_s"}, "columns": columns}, path))
+    held = raw["depth"] > 4 if split == "depth" else raw[f"test_{split}"] == 1
+    seen = raw["gflops"] < 10_000 if split.startswith("newgpu") else ~held
+    rest = runs.where(held.to_numpy())
+    told = MODEL.fit(runs.where(seen.to_numpy())).predict(rest)
+    assert np.abs(told / rest.target - 1).mean() * 100 <= SPLITS[asked]
