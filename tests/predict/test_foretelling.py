@@ -26,16 +26,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return as_runs(planted(repetitions=2), tmp_path_factory.mktemp("planted"))
 
 
-@pytest.mark.parametrize(
-    "split",
-    [
-        pytest.param("batch>p75", marks=pytest.mark.slow),
-        pytest.param("gpus>2", marks=pytest.mark.slow),
-        pytest.param("device=fast", marks=pytest.mark.slow),
-    ],
-)
-def test_a_planted_law_is_foretold_beyond_its_rows(runs: Runs, split: str) -> None:
-    (fold,) = folds_of(runs, split)
+@pytest.mark.slow
+def test_a_planted_law_is_foretold_beyond_its_rows(runs: Runs) -> None:
+    (fold,) = folds_of(runs, "batch>p75")
     test = runs.where(fold.test)
     answer = fit(runs.where(fold.train)).predict(test)
     truth = law(
