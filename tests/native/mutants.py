@@ -214,7 +214,10 @@ def main() -> None:
                 break
             if options.last is not None:
                 options.last.write_text(f"{seed}\n")
-            kind, path, block_bytes = mutate(seed, Path(place, "bases"), Path(place, "case"))
+            try:
+                kind, path, block_bytes = mutate(seed, Path(place, "bases"), Path(place, "case"))
+            except ValueError:
+                continue  # a mutator put a value into itself
             kinds[kind] += 1
             if options.blocks:
                 found = _of_blocks(random.Random(seed), path.read_bytes())
