@@ -54,7 +54,7 @@ def test_the_times_of_operators_are_a_table(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_rank_tries_what_findings_advise(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--rank") == 0
+    assert run("--rank", "-f", "json") == 0
     assert "optimizer_not_fused" in capsys.readouterr().out
 
 
