@@ -188,6 +188,7 @@ def test_a_step_is_an_update_or_without_an_optimizer_a_round_of_calls(
     assert len(document[LAYER_METADATA_KEY]["calls"]["layer"]) == sum(layers.values())
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("end", "status", "text"),
     [
@@ -213,6 +214,7 @@ def test_what_was_recorded_before_an_early_end_is_kept(
     assert len(read_manifest(tmp_path / "out" / "manifest.json").step_times_ns("MLG")) == 2
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("code", "status", "line"),
     [

@@ -158,6 +158,7 @@ def test_a_file_that_cannot_be_imported(tmp_path: Path, capsys, content: str) ->
     assert text.splitlines()[-1].startswith(f"tracekit: error: {path}:build raised ")
 
 
+@pytest.mark.slow
 def test_levels_that_were_finished_before_an_error_stay(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match="one too many") as caught:
         run(f"{OURS}:raises_while_profiled", tmp_path, options=CaptureOptions(steps=1))

@@ -77,7 +77,7 @@ def _check(found: Diff) -> None:
         assert "None" not in change.title
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(_sides, _sides)
 def test_every_dimension_sums_to_the_change(base: list[Digest], new: list[Digest]) -> None:
     found, back = diff_of(base, new), diff_of(new, base)

@@ -16,6 +16,7 @@ from tracekit.analyses.what_if import FasterHost, RemoveSync, Scale, what_if
 SEEDS = range(25)
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("streams", [1, 2])
 def test_a_prediction_is_what_the_program_does_when_it_runs_again(

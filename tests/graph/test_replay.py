@@ -9,6 +9,7 @@ from graph.random_graphs import random_graph, slow_latest, slow_replay
 from tracekit.analyses.graph.model import NEVER
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("block", range(10))
 def test_replay_slack_and_path_are_those_of_a_thousand_random_graphs(block: int) -> None:
     for seed in range(100 * block, 100 * block + 100):
