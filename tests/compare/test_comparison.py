@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import NEUSIGHT
 
@@ -217,6 +217,7 @@ def test_groups_do_not_touch_each_other(groups: list[list[tuple[int, int]]], ran
         assert found[group == at].tolist() == pareto_sets(*each).tolist()
 
 
+@settings(max_examples=40)
 @given(
     st.dictionaries(
         st.tuples(st.sampled_from("abcd"), st.sampled_from("XYZ"), st.sampled_from(["fp32", "bf16"]), st.sampled_from([1, 8])),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import polars as pl
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -95,6 +96,7 @@ def test_a_side_does_not_differ_from_itself(side: list[Digest]) -> None:
     assert found.change == found.rest == 0
 
 
+@pytest.mark.slow
 def test_a_comparison_gives_the_same_digits_each_time() -> None:
     """Sums of floats depend on their order, and the order of groups on threads."""
     bert, cnn = (

@@ -169,6 +169,7 @@ def test_the_interval_holds_what_was_planted(kind: str, runs: int) -> None:
     assert held >= 36
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_truth_when_runs_differ_more_than_steps() -> None:
     held = [[0, 0], [0, 0]]
     for seed in range(40):
