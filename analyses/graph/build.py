@@ -303,6 +303,9 @@ class _Builder:
         left = time[source] + np.where(after, duration[source], 0)
         late = np.isin(kind, [_KIND["synchronisation"], _KIND["inferred_synchronisation"]])
         possible = left <= time[target] + np.where(late, CLOCKS_NS, 0)
+        possible |= (
+            kind == _KIND["begin"]
+        )  # a damaged time may lie before it, and every lane begins somewhere
         none = np.zeros(source.size, dtype=np.int64)
         links = Links(source, target, kind, none, after).keep(possible)
         pieces, links = in_order(_in_time(time, lane, links), lane, links)

@@ -82,9 +82,8 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [0, 1_000])
-def test_mutants(first: int, bases: Path, tmp_path: Path) -> None:
-    for seed in range(first, first + (1_000 if first else 40)):
+def test_mutants(bases: Path, tmp_path: Path) -> None:
+    for seed in range(150):
         kind, path, block_bytes = mutate(seed, bases, tmp_path / "case")
         assert raw_differences(path, block_bytes) == [], f"seed {seed} ({kind})"
 

@@ -107,7 +107,7 @@ def test_the_columns_need_no_description() -> None:
 @pytest.mark.slow
 def test_a_sweep_becomes_a_model(tmp_path: Path) -> None:
     swept = tmp_path / "sweep"
-    batches = [2, 4, 8]
+    batches = [2, 4, 8, 16]
     for batch in batches:
         words = [
             "capture",

@@ -49,7 +49,6 @@ def runs_of(name: str) -> Runs:
 @pytest.mark.parametrize(
     ("name", "split", "most"),
     [
-        ("alexnet_pt", "kfold", 5.0),
         ("resnet50_pt", "kfold", 4.5),
         ("resnet50_pt", "gpus>2", 8.0),
         ("resnet50_pt", "batch>p75", 9.0),
