@@ -55,6 +55,7 @@ def test_real_traces_in_small_blocks(path: Path, block_bytes: int) -> None:
     assert raw_differences(path, block_bytes) == []
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("style", ["kineto", "compact"])
 @pytest.mark.parametrize("block_bytes", [5_000, 8 << 20])
 def test_planted_traces(style: str, block_bytes: int, tmp_path: Path) -> None:
@@ -66,6 +67,7 @@ def test_planted_traces(style: str, block_bytes: int, tmp_path: Path) -> None:
     assert differences(path, block_bytes) == []
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("kind", damage.MALFORMED)
 def test_damage_is_found_where_the_other_one_finds_it(kind: str, tmp_path: Path) -> None:
     data, ends = dump_with_ends(generate(seed=11, steps=1, layers=1), "compact")
@@ -96,6 +98,7 @@ def test_odd_but_valid_json(text: str, tmp_path_factory: pytest.TempPathFactory)
     assert raw_differences(path, 200) == []
 
 
+@pytest.mark.quick(100)
 @pytest.mark.parametrize(
     "number",
     [
@@ -133,6 +136,7 @@ def test_what_it_leaves(text: bytes) -> None:
     assert decoded(text) is None
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("end", range(0, len(EVENT), 3))
 def test_it_never_reads_behind_the_end(end: int) -> None:
     assert native.decode(EVENT, end) is None
@@ -204,6 +208,7 @@ def test_the_variable_turns_it_off(switch: str) -> None:
     assert answer.stdout.strip() == str(switch == "0")
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("odd", [b'"name":3', b'"name":"a"b"', b'"name":"\xff"', b'"args":[]', b'"ts":[]'])
 @pytest.mark.parametrize("at", [0, 350, 700])
 def test_a_block_left_by_a_thread_changes_no_other(

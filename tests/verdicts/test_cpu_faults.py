@@ -272,7 +272,6 @@ BUSY: Final = pytest.mark.skipif(
     os.environ.get("PYTEST_XDIST_WORKER") is not None,
     reason="other tests run beside it, so that no wait takes the 5 ms of a switch between threads; use -n 0",
 )
-QUICK: Final = ("slow loader in the main process-plain",)
 
 
 @contextmanager
@@ -301,7 +300,7 @@ def params() -> list[Any]:
     cases = []
     for name, fault in FAULTS.items():
         for way in fault.ways:
-            marks = [] if f"{name}-{way}" in QUICK else [pytest.mark.slow]
+            marks = [pytest.mark.slow]
             if fault.loop is Contended:
                 marks.append(BUSY)
             cases.append(pytest.param(fault, way, id=f"{name}-{way}", marks=marks))
