@@ -64,7 +64,7 @@ def test_members_terms_and_what_rows_have_in_common(predictor: Predictor, runs: 
     assert {"inside", "outside", "gpus", "batch", "device"} <= set(members["question"])
     assert predictor.explain()[0].value
     assert predictor.summary().startswith(
-        "fitted to 72 rows of 72 configurations; lattuada answers between them, about "
+        "fitted to 72 runs of 72 configurations, answered by lattuada; configurations left out were "
     )
     assert predictor.known() == {}
     one = fit(as_runs(planted(repetitions=1).filter(gpus=1), tmp_path), "lattuada")

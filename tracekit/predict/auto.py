@@ -13,6 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.errors import InconclusiveError
+from tracekit.facts.units import count_of, listed
 from tracekit.predict.conformal import Intervals, intervals_of
 from tracekit.predict.describe import Description
 from tracekit.predict.features import sampled
@@ -137,18 +138,13 @@ class Predictor:
         return self.common
 
     def summary(self) -> str:
-        """One sentence: what it was fitted to and what answers inside the range."""
-        inside = " and ".join(sorted(self.weights[INSIDE], key=lambda name: -self.weights[INSIDE][name]))
-        error = sum(
-            weight * self.errors.get(INSIDE, {}).get(name, math.nan)
-            for name, weight in self.weights[INSIDE].items()
-        )
-        known = (
-            ""
-            if math.isnan(error)
-            else f", about {100 * error:.1f} % off where it was asked for configurations left out"
-        )
-        return f"fitted to {self.rows:,} rows of {self.configurations:,} configurations; {inside} answers between them{known}"
+        """What it was fitted to, and which models answer inside the range, with their error there; no full stop."""
+        weights = self.weights[INSIDE]
+        names = sorted(weights, key=lambda name: -weights[name])
+        errors = self.errors.get(INSIDE, {})
+        error = sum(weight * errors.get(name, math.nan) for name, weight in weights.items())
+        off = "" if math.isnan(error) else f"; configurations left out were {100 * error:.1f} % off"
+        return f"fitted to {count_of(self.rows, 'run')} of {count_of(self.configurations, 'configuration')}, answered by {listed(names)}{off}"
 
     @property
     def level(self) -> float:
