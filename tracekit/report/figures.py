@@ -32,15 +32,17 @@ LEAST_LETTERS: Final = 4
 DPI: Final = 150
 LABEL_WIDTH: Final = 32
 _COLOURS: Final = {
-    **dict.fromkeys(("compute", "kernel", "busy", "gemm", "efficiency"), "#4e79a7"),
-    **dict.fromkeys(("communication", "exposed communication", "slower training"), "#d9484c"),
+    **dict.fromkeys(("compute", "kernel", "busy", "gemm", "efficiency", "device"), "#4e79a7"),
+    **dict.fromkeys(
+        ("communication", "exposed communication", "slower training", "synchronisation"), "#d9484c"
+    ),
     **dict.fromkeys(("memcpy", "exposed copies"), "#e39a2d"),
-    **dict.fromkeys(("idle", "unknown", "start"), "#cdd2da"),
-    **dict.fromkeys(("reduction", "host wait", "waits", "more epochs"), "#f28e2b"),
+    **dict.fromkeys(("idle", "unknown", "start", "start-up"), "#cdd2da"),
+    **dict.fromkeys(("reduction", "host wait", "waits", "more epochs", "host"), "#f28e2b"),
     **dict.fromkeys(("elementwise", "kernel wait"), "#dcb53c"),
     **dict.fromkeys(("attention", "other wait", "evaluation"), "#9d6bb3"),
     **dict.fromkeys(("normalisation", "runtime"), "#4fa5a0"),
-    **dict.fromkeys(("fused", "data loader"), "#c75a92"),
+    **dict.fromkeys(("fused", "data loader", "loading not hidden"), "#c75a92"),
     "convolution": "#59a14f",
     "softmax": "#e8798a",
     "embedding": "#9c755f",

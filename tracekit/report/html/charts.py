@@ -41,6 +41,11 @@ KNOWN_KINDS: Final = frozenset(
             "more-epochs",
             "evaluation",
             "start",
+            "start-up",
+            "device",
+            "host",
+            "loading-not-hidden",
+            "synchronisation",
         ),
     }
 )
