@@ -8,11 +8,12 @@ import os
 import re
 import shutil
 import stat
+import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.errors import UsageError
 
@@ -25,6 +26,7 @@ __all__ = [
     "digest_of",
     "keep_inputs",
     "make_directory",
+    "parse_toml",
     "refuse_input",
     "scratch_folder",
     "write_all",
@@ -251,3 +253,18 @@ def digest_of(path: Path) -> str | None:
     except (OSError, ValueError):
         return None
     return digest.hexdigest()
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML document, by a library where Python has none of its own.
+
+    >>> parse_toml("a = 1")
+    {'a': 1}
+
+    Raises ValueError for a text that is no TOML.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib  # noqa: PLC0415 - few commands read TOML
+    else:
+        import tomli as tomllib  # noqa: PLC0415
+    return tomllib.loads(text)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
-
-import tomllib
 
 from tracekit.analyses.what_if.changes import (
     Bandwidth,
@@ -23,6 +22,7 @@ from tracekit.analyses.what_if.changes import (
     ShardOptimizer,
 )
 from tracekit.errors import UsageError, nearest
+from tracekit.files import parse_toml
 
 __all__ = ["changes_in", "changes_of"]
 
@@ -75,7 +75,8 @@ def _changes(name: str, value: Any) -> Iterator[Change]:
     elif name == "device":
         yield OtherDevice(str(value))
     elif name == "shard-optimizer":
-        yield ShardOptimizer(int(_factor(name, value)))
+        ranks = _factor(name, value)
+        yield ShardOptimizer(int(ranks) if isfinite(ranks) else 0)
     else:
         yield _WITH_FACTOR[name](_factor(name, value))
 
@@ -106,12 +107,12 @@ def changes_in(path: Path) -> list[Change]:
             text = file.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
             raise UsageError("it is larger than 1 MiB", path=str(path), remedy="give a file of changes")
-        return changes_of(tomllib.loads(text.decode()))
+        return changes_of(parse_toml(text.decode()))
     except OSError as error:
         raise UsageError(
             f"cannot be read ({error.strerror})", path=str(path), remedy="check the path"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise UsageError(
             f"it is not TOML ({error})",
             path=str(path),

@@ -113,6 +113,7 @@ def test_columns_speak_for_themselves(
         (("fit", "{table}", "-o", "{table}"), 2, "runs.csv"),
         (("run", "{table}", "--set", "batch=2"), 3, "no JSON"),
         (("run", "{model}"), 2, "--table"),
+        (("run", "{model}", "--set", "batch=2,gpus=1", "--price", "-1"), 2, "--price"),
         (("run", "{model}", "--set", "batsch=2"), 2, "batch"),
         (("run", "{model}", "--set", "batch=2"), 2, "gpus"),
         (("run", "{model}", "--set", "batch=minus,gpus=1"), 2, "batch"),

@@ -80,7 +80,16 @@ def test_what_makes_no_sense_is_one_line(
 
 
 @pytest.mark.parametrize(
-    "text", ["x", "colour = 1", "remove-sync = 2", "scale = 3", 'shard-optimizer = "many"', "\0"]
+    "text",
+    [
+        "x",
+        "colour = 1",
+        "remove-sync = 2",
+        "scale = 3",
+        "shard-optimizer = inf",
+        'shard-optimizer = "many"',
+        "\0",
+    ],
 )
 def test_a_file_that_holds_something_else_is_one_line(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

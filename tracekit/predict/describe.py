@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import tomllib
-
 from tracekit.errors import UnreadableTraceError, UsageError, nearest
 from tracekit.facts.units import NS_PER_MS, NS_PER_S, NS_PER_US
+from tracekit.files import parse_toml
 
 __all__ = ["CATEGORIES", "MAY_BE_ZERO", "NUMBERS", "Description", "description_of", "read_description"]
 
@@ -107,10 +106,10 @@ def read_description(path: Path) -> Description:
     Raises UnreadableTraceError for what is no TOML, and UsageError for a key or a unit that there is not.
     """
     try:
-        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        said = parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UnreadableTraceError("no such file", path=path) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UnreadableTraceError(f"it is no TOML ({str(error).splitlines()[0]})", path=path) from error
     return description_of(said, path)
 

@@ -136,6 +136,8 @@ def run(
     from tracekit.report.predict import answers_section
 
     keep_inputs([model, *([table] if table else [])])
+    if price is not None and not 0 <= price < float("inf"):
+        raise UsageError(f"--price is {price:g}", remedy="give what an hour of a device costs, 0 or more")
     fitted = load(model)
     asked = _asked(fitted, table, settings or [], {} if like is None else _row_of(like))
     chosen = formats.choose_format(Can.REPORT, format_, output, command="predict run", several=True)
