@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -59,7 +59,7 @@ _categories: dict[tuple[Any, ...], str] = {}
 def _labelled(distinct: pl.DataFrame) -> pl.DataFrame:
     """The rows with their `category`."""
     if distinct.height > _MOST_REMEMBERED:
-        return distinct.with_columns(_category())
+        return distinct.with_columns(_category(distinct))
     rows = distinct.with_columns(pl.col("name", "operator").cast(pl.String)).rows()
     is_new = pl.Series([row not in _categories for row in rows], dtype=pl.Boolean)
     if is_new.any():
@@ -67,32 +67,56 @@ def _labelled(distinct: pl.DataFrame) -> pl.DataFrame:
             _categories.clear()
             is_new = pl.repeat(True, distinct.height, dtype=pl.Boolean, eager=True)
         new = [row for row, wanted in zip(rows, is_new, strict=True) if wanted]
-        _categories.update(zip(new, distinct.filter(is_new).select(_category())["category"], strict=True))
+        _categories.update(zip(new, _category(distinct.filter(is_new)), strict=True))
     return distinct.with_columns(
         pl.Series("category", [_categories[row] for row in rows], dtype=pl.Enum(CATEGORIES))
     )
 
 
-def _category() -> pl.Expr:
-    """The category of a row of kind, name, operator and optimizer."""
+def _category(distinct: pl.DataFrame) -> pl.Series:
+    """The `category` of each row of kind, name, operator and optimizer.
+
+    Rule after rule, each for the rows that are left: a rule that no row needs is never compiled, and none twice. As one
+    expression, each of Polars' threads compiled all of them.
+    """
+    left = _texts(distinct)
+    found = []
+
+    def take(rows: pl.Series, category: pl.Expr) -> None:
+        nonlocal left
+        rows = rows.fill_null(value=False)
+        if rows.any():
+            found.append(left.filter(rows).select("row", category=category.cast(pl.Enum(CATEGORIES))))
+            left = left.filter(~rows)
+
+    take(_matches(left["what"], COMMUNICATION), pl.lit("communication"))
+    take(left["kind"].is_in(["memcpy", "memset"]), pl.col("kind"))
+    take((left["kind"] == "kernel") & _matches(left["what"], DMA), pl.lit("memcpy"))
+    take(left["optimizer"], pl.lit("optimizer"))
+    for text, rules in (("op", OPERATOR_RULES), ("what", KERNEL_RULES)):
+        for category, pattern in rules:
+            if left.height:
+                take(_matches(left[text], pattern), pl.lit(category))
+    take(pl.repeat(True, left.height, dtype=pl.Boolean, eager=True), pl.lit("other"))
+    return pl.concat(found).sort("row")["category"]
+
+
+def _texts(distinct: pl.DataFrame) -> pl.DataFrame:
+    """The rows with their number `row` and what rules look at, in lower case: the operator `op`, and `what` runs."""
     text, given = (pl.col(name).cast(pl.String).str.head(_LONGEST) for name in ("name", "operator"))
-    # Without a device autograd's nodes stand there themselves, each doing the work of its forward operator.
-    op = pl.when(pl.col("kind") == "op").then(pl.coalesce(_forward_operator(given), given)).otherwise(given)
-    what = pl.when(pl.col("kind") == "op").then(text).otherwise(_without_qualifiers(text))
-    rule = (
-        pl.when(_matches(what, COMMUNICATION))
-        .then(pl.lit("communication"))
-        .when(pl.col("kind").is_in(["memcpy", "memset"]))
-        .then(pl.col("kind"))
-        .when((pl.col("kind") == "kernel") & _matches(what, DMA))
-        .then(pl.lit("memcpy"))
-        .when(pl.col("optimizer"))
-        .then(pl.lit("optimizer"))
-        .otherwise(
-            pl.coalesce(_first_match(op, OPERATOR_RULES), _first_match(what, KERNEL_RULES), pl.lit("other"))
+    op, what = given, text
+    if (distinct["kind"] == "op").any():
+        # Without a device autograd's nodes stand there themselves, each doing the work of its forward operator.
+        op = (
+            pl.when(pl.col("kind") == "op")
+            .then(pl.coalesce(_forward_operator(given), given))
+            .otherwise(given)
         )
-    )
-    return rule.cast(pl.Enum(CATEGORIES)).alias("category")
+    if (distinct["kind"] != "op").any():
+        what = pl.when(pl.col("kind") == "op").then(text).otherwise(_without_qualifiers(text))
+    return distinct.select(
+        "kind", "optimizer", op=op.str.to_lowercase(), what=what.str.to_lowercase()
+    ).with_row_index("row")
 
 
 def recategorise(trace: Trace, comm_patterns: Sequence[str]) -> Trace:
@@ -154,13 +178,7 @@ _ASCII_CLASSES: Final = {
 }
 
 
-def _matches(text: pl.Expr, pattern: str) -> pl.Expr:
+def _matches(lower_case: pl.Series, pattern: str) -> pl.Series:
     """Whether the pattern matches in any case. In lower case and ASCII a pattern compiles four times as fast."""
     lower = _CAPITAL_OR_CLASS.sub(lambda m: _ASCII_CLASSES.get(m[0], m[0].lower()), pattern)
-    return text.str.to_lowercase().str.contains(lower).fill_null(value=False)
-
-
-def _first_match(text: pl.Expr, rules: Iterable[tuple[str, str]]) -> pl.Expr:
-    return pl.coalesce(
-        *[pl.when(_matches(text, pattern)).then(pl.lit(category)) for category, pattern in rules]
-    )
+    return lower_case.str.contains(lower)
