@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.errors import UsageError, nearest
+from tracekit.extensions import entry_points_of
 
 if TYPE_CHECKING:
     from tracekit.analyses.result import Result, TableView
@@ -137,10 +138,8 @@ def analyses() -> tuple[Analysis, ...]:
 
 @cache
 def _installed(_path: tuple[str, ...]) -> tuple[Analysis, ...]:
-    """Of the packages on this path, which are looked for once: it takes 20 ms."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 - `tracekit --help` does not need it
-
-    points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda p: p.name)
+    """Of the packages on this path."""
+    points = sorted(entry_points_of(ENTRY_POINT_GROUP), key=lambda point: point.name)
     return tuple(Analysis(point.name, _question(point), point.value) for point in points)
 
 

@@ -15,6 +15,7 @@ ROOMS = (
     (
         "_native",
         "errors",
+        "extensions",
         "facts",
         "files",
         "groups",

@@ -12,11 +12,12 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache, wraps
 from importlib import import_module
-from importlib.metadata import entry_points
 from math import prod
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+
+from tracekit.extensions import entry_points_of
 
 __all__ = [
     "DTYPES",
@@ -301,7 +302,7 @@ def _models(_path: tuple[str, ...]) -> dict[str, Operator]:
     for name in _MODULES:
         family: Family = import_module(f"tracekit.analyses.flops.{name}").FAMILY
         known.update(family.operators)
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
+    for entry in entry_points_of(ENTRY_POINT_GROUP):
         known.setdefault(entry.name, Operator(entry.load(), entry.value.partition(":")[0]))
     return known
 

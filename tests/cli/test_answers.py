@@ -156,7 +156,7 @@ def test_a_damaged_answer_is_made_again(
 def test_plugins_are_asked_every_time(
     trace: Path, made: list[object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ["one"])
+    monkeypatch.setattr("tracekit.cli.answers.entry_points_of", lambda group: ["one"])
     run(capsys, "kernels", trace)
     run(capsys, "kernels", trace)
     assert len(made) == 2

@@ -23,7 +23,7 @@ from tracekit.readers import FORMATS, KINETO, NSYS, format_named, format_of, ins
 def entry_points(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
     """What stands for the entry points of installed packages."""
     points: list[object] = []
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
+    monkeypatch.setattr("tracekit.readers.entry_points_of", lambda group: points)
     installed_formats.cache_clear()
     yield points
     installed_formats.cache_clear()

@@ -20,6 +20,7 @@ from typing import Final
 import tracekit
 import tracekit.analyses
 from tracekit.analyses.registry import ENTRY_POINT_GROUP
+from tracekit.extensions import entry_points_of
 from tracekit.files import cache_root, scratch_folder
 
 __all__ = ["MOST_ANSWERS", "Question", "code_state"]
@@ -112,6 +113,4 @@ def _state(path: Path) -> tuple[str, int, int]:
 
 def _has_plugins() -> bool:
     """Whether another package registers analyses, whose code may change without notice."""
-    from importlib.metadata import entry_points
-
-    return bool(entry_points(group=ENTRY_POINT_GROUP))
+    return bool(entry_points_of(ENTRY_POINT_GROUP))

@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Final
 
+from tracekit.extensions import entry_points_of
 from tracekit.readers.format import RECORDABLE, Format
 from tracekit.readers.kineto import KINETO
 from tracekit.readers.nsys import NSYS
@@ -36,10 +37,8 @@ ENTRY_POINT_GROUP: Final = "tracekit.readers"
 @functools.cache
 def installed_formats() -> tuple[Format, ...]:
     """The formats of installed packages, then tracekit's own; of a package that cannot be imported a warning says so."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 - 20 ms that a parsed trace does not need
-
     formats = []
-    for point in entry_points(group=ENTRY_POINT_GROUP):
+    for point in entry_points_of(ENTRY_POINT_GROUP):
         try:
             formats.append(point.load())
         except Exception as error:  # noqa: BLE001, PERF203 - another package's fault must not take the others down
