@@ -8,7 +8,7 @@ from typing import Final
 
 __all__ = ["main"]
 
-_COLLECTED_AFTER: Final = 50_000
+_COLLECTED_AFTER: Final = 200_000
 """New objects between two searches for garbage. Of what is imported nothing becomes garbage, and the default of 700 searches it
 150 times."""
 
