@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.diff.compared import Compared
 from tracekit.diff.model import AMOUNTS, MATCHED, Diff
-from tracekit.diff.noise import Change, Estimate
+from tracekit.diff.noise import Estimate, StepComparison
 from tracekit.facts.units import format_change
 from tracekit.report.model import Table, Tree, Unit, table_of
 from tracekit.trace import Schema
@@ -196,7 +196,7 @@ def _estimate(one: Estimate) -> dict[str, Any]:
     return {"ratio": one.ratio, "low": one.low, "high": one.high, **tested}
 
 
-def _ratios(times: Change) -> list[dict[str, Any]]:
+def _ratios(times: StepComparison) -> list[dict[str, Any]]:
     return [
         {"name": name, **_estimate(one)} for name, one in (("median", times.median), ("mean", times.mean))
     ]
