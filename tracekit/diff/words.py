@@ -79,7 +79,7 @@ class Teller:
 
     def _title(self, one: Contribution, where: str, by: tuple[str, ...]) -> str:
         if one.kind == "idle":
-            return self._idle(one)
+            return self._idle(one, by)
         signed = f"({format_change(one.delta_ns)})"
         if "calls" in one.kind:
             return f"{self._called(one, where, by)} {signed}"
@@ -153,7 +153,7 @@ class Teller:
         often = "" if by in (("layer",), ("rest",), ()) else f": {calls} {what} per {self.per}"
         return f"{where} {_verb(where, 'is', 'are')} {'new' if new else 'gone'}{often}"
 
-    def _idle(self, one: Contribution) -> str:
+    def _idle(self, one: Contribution, by: tuple[str, ...]) -> str:
         cause, longer = one.place.get("cause", ""), one.delta > 0
         amount = format_ns(abs(one.delta_ns))
         phrase = IDLE_PHRASES.get(cause) or _OTHER_CAUSES.get(cause, "")
@@ -172,6 +172,8 @@ class Teller:
             text += f" in {one.place['operator']}"
         if "layer" in one.place and (one.place["layer"], cause) != (DATA_LAYER, "data_loading"):
             text += f" in {_layer(one.place)}"
+        elif by == ("cell",) and "layer" not in one.place and "operator" not in one.place:
+            text += f" in {_PHASES[one.place['phase']]}"  # nothing else tells it from the rest of its cause
         return lead + text
 
     def _more_often(self, name: str) -> str:
