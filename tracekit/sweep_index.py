@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, get_args
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError, UsageError
+from tracekit.facts.capture_names import INDEX_FILE
 
 __all__ = [
     "ASKED",
@@ -27,8 +28,6 @@ __all__ = [
     "read_index",
     "typed",
 ]
-
-INDEX_FILE: Final = "index.parquet"
 
 Status = Literal["done", "out of memory", "failed", "skipped"]
 STATUSES: Final[tuple[Status, ...]] = get_args(Status)

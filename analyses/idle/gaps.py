@@ -342,21 +342,18 @@ def _ranges(first: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Arr
 
 
 def _by_time(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
+    ready = pl.max_horizontal(pl.col("launched") + YOUNG_LAUNCH_NS, pl.col("free") + KERNEL_GAP_NS)
+    gaps = gaps.filter(ready <= pl.col("start"), pl.col("end") - pl.col("start") < KERNEL_GAP_NS)
     ended = scope.overlapping["device_id", "end", "stream_id", "activity_id"]
-    # Of millions of activities few end where a gap begins.
+    # Of millions of activities few end where such a gap begins.
     ended = ended[np.flatnonzero(np.isin(ended["end"].to_numpy(), gaps["start"].to_numpy()))]
     last = (
         ended.sort("device_id", "end", "activity_id")
         .unique(["device_id", "end"], keep="first", maintain_order=True)
         .rename({"end": "start", "stream_id": "on", "activity_id": "source"})
     )
-    ready = pl.max_horizontal(pl.col("launched") + YOUNG_LAUNCH_NS, pl.col("free") + KERNEL_GAP_NS)
     return (
         gaps.join(last, on=["device_id", "start"], how="inner")
-        .filter(
-            (pl.col("on") != pl.col("stream_id"))
-            & (ready <= pl.col("start"))
-            & (pl.col("end") - pl.col("start") < KERNEL_GAP_NS)
-        )
+        .filter(pl.col("on") != pl.col("stream_id"))
         .select("gap_id", "source")
     )

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from noisy_runs import KINDS, pair, run
 from scipy import stats
 
-from tracekit.diff.noise import FEWEST_STEPS, Change, _chance, _tail, compare_times
+from tracekit.diff.noise import FEWEST_STEPS, StepComparison, _chance, _tail, compare_times
 
 TIMES = st.lists(st.integers(1_000, 100_000), min_size=12, max_size=40)
 
 
-def ratio(change: Change) -> tuple[float, float, float]:
+def ratio(change: StepComparison) -> tuple[float, float, float]:
     """Ratio and interval of the medians, of which there are both."""
     found = change.median
     assert found.ratio is not None

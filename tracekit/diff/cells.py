@@ -76,14 +76,15 @@ def cells_as_arrays(rows: pl.DataFrame, base: Pool, new: Pool) -> Cells:
         .select("cell", *(pl.col(name).alias(f"{('base', 'new')[side]}_{name}") for name in columns))
         for side in (False, True)
     ]
-    sums = rows.group_by("cell").agg(
-        pl.col("how").first(),
-        pl.len().alias("leaves"),
-        *(
-            pl.col(column).filter(pl.col("new") == side).sum().alias(f"{('base', 'new')[side]}_{name}")
-            for column, name in (("ns", "sum"), ("calls", "calls"))
-            for side in (False, True)
-        ),
+    of_sides = [
+        pl.when(pl.col("new") == side).then(column).otherwise(0).alias(f"{('base', 'new')[side]}_{name}")
+        for column, name in (("ns", "sum"), ("calls", "calls"))
+        for side in (False, True)
+    ]  # columns first: a filter for each group takes twice as long
+    sums = (
+        rows.select("cell", "how", *of_sides)
+        .group_by("cell")
+        .agg(pl.col("how").first(), pl.len().alias("leaves"), pl.exclude("cell", "how").sum())
     )
     frame = sums.sort("cell")
     for first in firsts:

@@ -15,7 +15,7 @@ from tracekit.diff.contributions import by_dimension, calls_of_host, shares_matc
 from tracekit.diff.explain import explained
 from tracekit.diff.layers import Nodes, match_layers
 from tracekit.diff.matching import Comparable, cells_of, rows_of
-from tracekit.diff.model import LAYERS, Change, Diff
+from tracekit.diff.model import LAYERS, Contribution, Diff
 from tracekit.diff.noise import counted_steps
 from tracekit.diff.notes import notes_of
 from tracekit.diff.pool import Pool, pool
@@ -119,13 +119,13 @@ def _comparable(rows: pl.DataFrame, base: Pool, new: Pool, *, layers: bool) -> C
     )
 
 
-def _moved(nodes: Nodes) -> list[Change]:
+def _moved(nodes: Nodes) -> list[Contribution]:
     """The layers that moved, but not those that moved with the layer around them."""
     frame = nodes.frame
     moved = frame["status"] == "moved"
     inside = moved.gather(frame["parent_layer_id"]).fill_null(value=False)
     return [
-        Change(
+        Contribution(
             kind="moved",
             delta=Fraction(0),
             title=f"layer {before} is now {after}",

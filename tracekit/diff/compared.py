@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tracekit.diff.compare import diff_of
 from tracekit.diff.gate import Gate, Judgement, judge_runs, step_times
 from tracekit.diff.model import Diff
-from tracekit.diff.noise import Change, Runs, compare_times
+from tracekit.diff.noise import Runs, StepComparison, compare_times
 from tracekit.digest import Digest
 from tracekit.errors import UsageError
 from tracekit.facts.units import count_of
@@ -23,7 +23,7 @@ class Compared:
     diff: Diff
     runs: tuple[Runs, Runs]
     """The times of the steps of each run of base and new, in ns, or of whole windows if `diff.per` says so; each that of the slowest rank."""
-    times: Change
+    times: StepComparison
     """How they differ."""
     judgements: tuple[Judgement, ...] = ()
     """One for each gate."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.diff.noise import FEWEST_STEPS, Change, Estimate, Runs, StepFigures, compare_times
+from tracekit.diff.noise import FEWEST_STEPS, Estimate, Runs, StepComparison, StepFigures, compare_times
 from tracekit.digest import Digest
 from tracekit.errors import UsageError, nearest
 from tracekit.facts.units import count_of, format_ns, format_share
@@ -73,7 +73,7 @@ class Judgement:
     """`passed`, `failed` or `inconclusive`."""
     reason: str
     """One sentence: estimate, interval, test, numbers of steps, threshold."""
-    change: Change
+    change: StepComparison
 
 
 def parse_gate(text: str) -> Gate:
@@ -178,7 +178,7 @@ class _Figure:
         return f"{100 * self.threshold:g} %"
 
 
-def _told(gate: Gate, figure: _Figure, change: Change, per: str) -> str:
+def _told(gate: Gate, figure: _Figure, change: StepComparison, per: str) -> str:
     """What changed, with the interval, the test and the numbers of steps; without its full stop."""
     estimate, grown = figure.estimate, figure.new - figure.base
     by = "" if estimate.ratio is None else f" by {format_share(abs(estimate.ratio - 1))}"

@@ -22,8 +22,8 @@ __all__ = [
     "LAYERS",
     "MATCHED",
     "SIDE_STEPS",
-    "Change",
     "ChangeKind",
+    "Contribution",
     "Diff",
     "Side",
 ]
@@ -142,7 +142,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Contribution:
     """One part of the change of the step time, disjoint from the others."""
 
     kind: ChangeKind
@@ -194,7 +194,7 @@ class Diff:
     `base_ns`, `new_ns`, `delta_ns` per step (their own durations, which are no part of the step time's sum)."""
     matched: pl.DataFrame
     """`MATCHED`."""
-    changes: tuple[Change, ...]
+    changes: tuple[Contribution, ...]
     """Those that are sure, largest first; then those that are not."""
     rest: Fraction
     """What no change explains, ns per step: noise, or many small changes. Changes and rest sum to `change` exactly."""

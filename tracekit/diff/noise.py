@@ -28,9 +28,9 @@ from tracekit.statistics import outliers
 __all__ = [
     "FEWEST_STEPS",
     "TOLERANCE",
-    "Change",
     "Estimate",
     "Runs",
+    "StepComparison",
     "StepFigures",
     "compare_times",
     "counted_steps",
@@ -93,8 +93,8 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """How two sides differ."""
+class StepComparison:
+    """How the steps of two sides differ."""
 
     base: StepFigures
     new: StepFigures
@@ -112,7 +112,7 @@ class Change:
 
 def compare_times(
     base: Runs, new: Runs, *, paired: bool = False, step_times: tuple[Runs, Runs] | None = None
-) -> Change:
+) -> StepComparison:
     """How the steps of two sides differ; a side is a list of runs, a run a list of times in ns in the order of its steps.
 
     Runs of the same place are pairs if `paired`, and the interval is then of what differs within pairs. With `step_times` the
@@ -145,7 +145,7 @@ def compare_times(
         if min(side.runs for side in sides) == 1:
             who = "A side" if several else "Each side"
             notes.append(f"{who} is one run, which does not show how much runs differ.")
-    return Change(
+    return StepComparison(
         base=sides[0],
         new=sides[1],
         median=found[0],

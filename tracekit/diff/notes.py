@@ -29,6 +29,7 @@ _SETTINGS: Final = {
     "size": "size",
 }
 _VERSIONS: Final = {name: name for name in ("torch", "cuda", "cudnn", "hip", "transformers")}
+_HARDLY: Final = 0.001
 UNLIKE: Final = 0.6
 """If less of the work has a counterpart, in the mean over both sides, they are called different programs."""
 
@@ -44,9 +45,10 @@ def notes_of(
         without = " and the ".join(name for pool, name in sides if not pool.side.has_steps)
         yield f"The {without} {'have' if ' and ' in without else 'has'} no steps, so whole windows are compared."
     if not comparable.kinds:
+        common = "layer, operator and phase" if comparable.layers else "operator and phase"
         yield (
-            "One side ran on a device, the other on processors: their work is compared by layer, operator and phase, not by "
-            "kernel, and waiting has other causes."
+            f"One side ran on a device, the other on processors: their work is compared by {common}, not by kernel, and waiting "
+            "has other causes."
         )
     elif not comparable.names:
         operators = all(
@@ -54,7 +56,10 @@ def notes_of(
         )
         told = {"layer": comparable.layers, "operator": operators, "shapes": operators and comparable.shapes, "category": not operators}  # fmt: skip
         common = listed([name for name, there in told.items() if there])
-        yield f"Most kernels have other names on the other device, so they are compared by {common}."
+        devices = [{one.device for one in pool.side.facts} for pool, _ in sides]
+        what = "operators" if base.side.facts[0].on_cpu else "kernels"
+        other = "side" if "" in devices[0] | devices[1] else "processor" if what == "operators" else "device"
+        yield f"Most {what} have other names on the other {other}, so they are compared by {common}."
     for what, has in (("layers", _has_layers), ("shapes of inputs", _has_shapes)):
         lacking = [name for pool, name in sides if not has(pool)]
         if lacking:
@@ -79,10 +84,14 @@ def _unlike(base: Pool, new: Pool, comparable: Comparable, matched: pl.DataFrame
         looks = "These look like different models: the" if not same else "The"
         yield f"{looks} layers of the two sides have nothing in common, so layers are not compared."
     elif sum(shares) / 2 < UNLIKE and not same:
-        yield (
-            f"These look like different programs: only {format_share(shares[0])} of the work of the base, and {format_share(shares[1])} of "
-            "that of the new side, has a counterpart on the other. So a list of changes says little."
+        some = (
+            f"only {format_share(shares[0])} of the work of the base, and {format_share(shares[1])} of that of the new side, has"
+            if max(shares) >= _HARDLY
+            else "hardly any work of either has"
+            if any(shares)
+            else "no work of either has"
         )
+        yield f"These look like different programs: {some} a counterpart on the other side. So a list of changes says little."
 
 
 def _has_layers(pool: Pool) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,10 +55,7 @@ def pool(digests: Sequence[Digest], kept: Sequence[npt.NDArray[np.bool_]], *, wi
         by_leaf = digest.leaves.select(scale.cast(pl.Int64).alias("weight"), own.alias("of_side"))
         rows.append(_weighted(digest.values.join(counted, on="step"), by_leaf))
     values, made = pl.concat(rows), pl.concat(steps)
-    sums = values.group_by("leaf").agg(pl.col("ns", "calls", "duration_ns").sum())
-    leaves = texts.join(sums, on="leaf", how="left", maintain_order="left").with_columns(
-        pl.col("ns", "calls", "duration_ns").fill_null(0)
-    )
+    leaves = texts.with_columns(*_sums(values, texts.height))
     facts = tuple(digest.facts for digest in digests)
     side = Side(
         name=", ".join(dict.fromkeys(each.name for each in facts)),
@@ -73,6 +70,15 @@ def pool(digests: Sequence[Digest], kept: Sequence[npt.NDArray[np.bool_]], *, wi
         "path", keep="first", maintain_order=True
     )
     return Pool(side, layers, leaves, values.select("at", "leaf", "ns"))
+
+
+def _sums(values: pl.DataFrame, leaves: int) -> Iterator[pl.Series]:
+    """The sums of the columns of values for each leaf."""
+    leaf = values["leaf"].to_numpy()
+    for name in ("ns", "calls", "duration_ns"):
+        sums = np.zeros(leaves, dtype=np.int64)
+        np.add.at(sums, leaf, values[name].to_numpy())
+        yield pl.Series(name, sums)
 
 
 def _weighted(values: pl.DataFrame, by_leaf: pl.DataFrame) -> pl.DataFrame:

@@ -16,6 +16,7 @@ from tracekit.diff.runs import LARGEST, MARK, Kept, Run, RunSet, kept
 from tracekit.digest import Digest, digest_of
 from tracekit.digest.model import Plain, Versioned, check_version
 from tracekit.errors import UnreadableTraceError, UsageError
+from tracekit.facts.capture_names import INDEX_FILE
 from tracekit.job.engine import Answer, Options, Progress, cores, make, scopes_of
 from tracekit.names import clean
 from tracekit.readers.folder import traces_below
@@ -99,6 +100,11 @@ def _in_folder(path: str) -> list[str]:
     folder = Path(path)
     if not folder.is_dir():
         return [path]
+    if (folder / INDEX_FILE).is_file():
+        remedy = "name the folders of runs of one configuration, or see all with tracekit compare"
+        raise UnreadableTraceError(
+            "it is a sweep, whose runs differ in their settings", path=path, remedy=remedy
+        )
     try:
         return list(map(str, traces_below(folder)))
     except UnreadableTraceError:

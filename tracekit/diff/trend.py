@@ -19,7 +19,7 @@ from tracekit.diff.runs import Run
 from tracekit.digest import NO_STEP, Digest, Facts
 from tracekit.errors import InconclusiveError
 
-__all__ = ["FEWEST", "Change", "Levels", "Order", "Trend", "levels_of", "median_interval", "step_times", "trend_of"]  # fmt: skip
+__all__ = ["FEWEST", "LevelChange", "Levels", "Order", "Trend", "levels_of", "median_interval", "step_times", "trend_of"]  # fmt: skip
 
 Order = Literal["recorded", "changed", "name", "given"]
 Floats = npt.NDArray[np.float64]
@@ -131,7 +131,7 @@ def _cuts(values: Floats, penalty: float) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LevelChange:
     """That the step time has another level from a run on."""
 
     at: int
@@ -161,7 +161,7 @@ class Trend:
     categories: pl.DataFrame
     """`run`, and for each of the categories with the most time its mean in a step."""
     levels: Levels
-    changes: tuple[Change, ...]
+    changes: tuple[LevelChange, ...]
     left_out: tuple[tuple[str, str], ...] = field(default=())
     """Runs without steps and of another program, each with why."""
 
@@ -317,7 +317,7 @@ def _change(
     levels: Levels,
     parts: Sequence[dict[str, float]],
     runs: Sequence[Run],
-) -> Change:
+) -> LevelChange:
     old, new, at = members[level - 1], members[level], levels.starts[level - 1]
     ratio = means[level] / means[level - 1]
     error = exp(_SIDES * (levels.noise or 0.0) * (1 / len(old) + 1 / len(new)) ** 0.5)
@@ -331,7 +331,7 @@ def _change(
     along = [each for each in by.items() if each[1] * log(ratio) > 0 and abs(each[1]) >= least]
     along.sort(key=lambda each: -abs(each[1]))
     told = _told(runs[at - 1].digests[0].facts, runs[at].digests[0].facts)
-    return Change(at, ratio, ratio / error, ratio * error, tuple(along[:_MOST_CAUSES]), told)
+    return LevelChange(at, ratio, ratio / error, ratio * error, tuple(along[:_MOST_CAUSES]), told)
 
 
 def _told(old: Facts, new: Facts) -> tuple[tuple[str, str, str], ...]:

@@ -12,7 +12,7 @@ from tracekit.diff.cells import Cells
 from tracekit.diff.explain import Found
 from tracekit.diff.inputs import inputs_told, types_told
 from tracekit.diff.layers import Nodes
-from tracekit.diff.model import Change
+from tracekit.diff.model import Contribution
 from tracekit.facts.stack_names import DATA_LAYER, NO_LAYERS
 from tracekit.facts.units import format_change, format_ns
 from tracekit.names import category_name, shorten_name
@@ -54,13 +54,13 @@ class Teller:
     per: Literal["step", "window"]
     """What times are of."""
 
-    def change(self, found: Found) -> Change:
+    def change(self, found: Found) -> Contribution:
         """The change with its title."""
         rows = self.cells.frame[found.cells]
         before, after = _exchanged(found, rows)
         base_ns, new_ns = (float(side[found.cells].sum()) for side in (self.cells.base, self.cells.new))
         base_calls, new_calls = (float(rows[f"{side}_calls"].sum()) for side in ("base", "new"))
-        made = Change(
+        made = Contribution(
             kind=found.kind,
             delta=found.delta,
             title="",
@@ -77,9 +77,9 @@ class Teller:
         )
         return replace(made, title=self._title(made, _subject(found, made), found.by))
 
-    def _title(self, one: Change, where: str, by: tuple[str, ...]) -> str:
+    def _title(self, one: Contribution, where: str, by: tuple[str, ...]) -> str:
         if one.kind == "idle":
-            return self._idle(one)
+            return self._idle(one, by)
         signed = f"({format_change(one.delta_ns)})"
         if "calls" in one.kind:
             return f"{self._called(one, where, by)} {signed}"
@@ -136,16 +136,16 @@ class Teller:
             shared = level[0]
         return -1 if shared >= 0 and parents[shared] < 0 and len(chains) > 1 else shared
 
-    def _called(self, one: Change, where: str, by: tuple[str, ...]) -> str:
+    def _called(self, one: Contribution, where: str, by: tuple[str, ...]) -> str:
         after, before = _number(one.new_calls), _number(one.base_calls)
         what = ("time" if self._single(one, by) else "kernel") + ("" if after == "1" else "s")
         return f"{where} {_verb(where, 'runs', 'run')} {after} {what} per {self.per}, not {before}"
 
-    def _single(self, one: Change, by: tuple[str, ...]) -> bool:
+    def _single(self, one: Contribution, by: tuple[str, ...]) -> bool:
         """Whether the work is called as often as something of it runs: operators on processors, one kernel, copies."""
         return self.on_cpu is not False or "name" in by or one.place.get("category") == "memcpy"
 
-    def _alone(self, one: Change, where: str, by: tuple[str, ...]) -> str:
+    def _alone(self, one: Contribution, where: str, by: tuple[str, ...]) -> str:
         """Work that only one side has."""
         new = one.kind == "added"
         calls = _number(one.new_calls if new else one.base_calls)
@@ -153,7 +153,7 @@ class Teller:
         often = "" if by in (("layer",), ("rest",), ()) else f": {calls} {what} per {self.per}"
         return f"{where} {_verb(where, 'is', 'are')} {'new' if new else 'gone'}{often}"
 
-    def _idle(self, one: Change) -> str:
+    def _idle(self, one: Contribution, by: tuple[str, ...]) -> str:
         cause, longer = one.place.get("cause", ""), one.delta > 0
         amount = format_ns(abs(one.delta_ns))
         phrase = IDLE_PHRASES.get(cause) or _OTHER_CAUSES.get(cause, "")
@@ -172,6 +172,8 @@ class Teller:
             text += f" in {one.place['operator']}"
         if "layer" in one.place and (one.place["layer"], cause) != (DATA_LAYER, "data_loading"):
             text += f" in {_layer(one.place)}"
+        elif by == ("cell",) and "layer" not in one.place and "operator" not in one.place:
+            text += f" in {_PHASES[one.place['phase']]}"  # nothing else tells it from the rest of its cause
         return lead + text
 
     def _more_often(self, name: str) -> str:
@@ -194,7 +196,7 @@ def _layer(place: dict[str, str]) -> str:
     return f"layer {path}" + (f" ({place['type']})" if "type" in place else "")
 
 
-def _subject(found: Found, one: Change) -> str:
+def _subject(found: Found, one: Contribution) -> str:
     """`aten::mm in layer fc (Linear)`, `layer fc (Linear)`, `layers of type Linear in the backward pass`."""
     place = one.place
     by = set(found.by) & set(place)
@@ -231,7 +233,7 @@ def _verb(subject: str, one: str, several: str) -> str:
     return several if subject.startswith(_PLURAL) else one
 
 
-def _slower(one: Change, where: str) -> str:
+def _slower(one: Contribution, where: str) -> str:
     part = one.delta_ns / one.base_ns
     longer, amount = part > 0, format_ns(abs(one.delta_ns))
     less = f"{_percent(abs(part))} {'longer' if longer else 'less time'}"
@@ -240,7 +242,7 @@ def _slower(one: Change, where: str) -> str:
     return f"{where} {takes}: the same calls take {how}"
 
 
-def _changed(one: Change, where: str, by: tuple[str, ...]) -> str:
+def _changed(one: Contribution, where: str, by: tuple[str, ...]) -> str:
     """Other kernels, types or shapes."""
     before, after = one.before, one.after
     known = before is not None and after is not None

@@ -24,6 +24,7 @@ from tracekit.analyses.scope import Scope, once, step_at, step_spans
 from tracekit.digest.model import KINDS, LAYERS, LEAVES, NO_STEP, STEPS, VALUES, Digest, Facts
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
+from tracekit.groups import groups, or_none
 from tracekit.intervals import EMPTY, IntervalSet
 from tracekit.names import clean, clean_frame
 from tracekit.spans import Int64Array
@@ -54,21 +55,17 @@ def _digest_of(scope: Scope) -> Digest:
     edges, numbers = _slices(scope)
     steps = _steps(scope, edges, numbers)
     rows = pl.concat([_sliced(pl.concat([*_work(scope), _idle(scope)]), edges, numbers), _calls(scope)])
-    sums = pl.col("ns", "calls", "duration_ns").sum()
-    rows = rows.group_by("step", *_KEYS).agg(sums).join(steps, on="step", how="semi")
-    numbered, leaves = _leaves(scope, rows.select(_KEYS).unique())
-    values = (
-        rows.join(numbered, on=_KEYS, nulls_equal=True)
-        .group_by("step", "leaf")
-        .agg(sums)
-        .sort("step", "leaf")
-        .select(pl.col(name).cast(kind) for name, kind in VALUES.items())
-    )
+    rows = rows.filter(pl.col("step").is_in(steps["step"].implode()))
+    alike = groups(*(or_none(rows[name].to_physical()) for name in _KEYS))
+    numbers_of, leaves = _leaves(scope, rows.select(_KEYS)[alike.first])
+    cells = groups(rows["step"].to_numpy(), numbers_of[alike.of])
+    sums = {name: cells.sums(rows[name].to_numpy()) for name in ("ns", "calls", "duration_ns")}
+    values = pl.DataFrame({"step": cells.keys[0], "leaf": cells.keys[1], **sums}, VALUES)
     return Digest(_facts(scope), steps, leaves, _layers(scope, leaves), values)
 
 
-def _leaves(scope: Scope, keys: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The keys with the number of their `leaf`, and the leaves: keys that agree in all their texts are one."""
+def _leaves(scope: Scope, keys: pl.DataFrame) -> tuple[Int64Array, pl.DataFrame]:
+    """The number of the leaf of each row of keys, and the leaves: keys that agree in all their texts are one."""
     layers = attribution(scope).layers.select("layer_id", pl.col("path").alias("layer"), "type")
     told = keys.join(layers, on="layer_id", how="left", maintain_order="left").select(
         pl.col(name).cast(kind) for name, kind in LEAVES.items() if name != "leaf"
@@ -77,7 +74,7 @@ def _leaves(scope: Scope, keys: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFram
     texts = told.columns
     leaves = told.unique().sort(texts, nulls_last=True).with_row_index("leaf").cast({"leaf": pl.Int64})
     numbers = told.join(leaves, on=texts, how="left", nulls_equal=True, maintain_order="left")["leaf"]
-    return keys.with_columns(numbers), leaves
+    return numbers.to_numpy(), leaves
 
 
 def _layers(scope: Scope, leaves: pl.DataFrame) -> pl.DataFrame:

@@ -16,6 +16,7 @@ from typing import Final
 
 __all__ = [
     "ENRICHED_CATEGORY",
+    "INDEX_FILE",
     "LAYER_METADATA_KEY",
     "LAYER_PREFIX",
     "MANIFEST_FILE",
@@ -29,3 +30,5 @@ LAYER_METADATA_KEY = "tracekit_layers"
 MERGED_KEY: Final = "tracekit_ranks"
 ENRICHED_CATEGORY: Final = "tracekit"
 MANIFEST_FILE: Final = "manifest.json"
+INDEX_FILE: Final = "index.parquet"
+"""Of a sweep: its runs, with their settings and times."""

@@ -1,8 +1,10 @@
 """Forecasts of the time to train on systems that were not run, from cells of several sizes.
 
-A run takes epochs · K(b) / batch and what its last evaluation takes alone; K, the time of an epoch times the batch, depends on the batch of a
-chip, b, since a step's time does. Chips get less efficient as b gets smaller: K falls like a power of b, whose exponent changes slowly. So K of a size
-that was not run follows from that of the nearest b in its series, along the exponent that pairs of neighbouring sizes show: of its own
+A run takes epochs · K(b) / batch and what stands apart from training. Where a series has several sizes that is what evaluations take while nothing
+trains, and it stays as chips are added (in round 0.6 it follows a power of the chips of −0.02, the median of the pairs of sizes); a node alone may
+evaluate otherwise than many do, so of a series of one size it is the last evaluation. K, the training time of an epoch times the batch, depends on
+the batch of a chip, b, since a step's time does. Chips get less efficient as b gets smaller: K falls like a power of b, whose exponent changes slowly.
+So K of a size that was not run follows from that of the nearest b in its series, along the exponent that pairs of neighbouring sizes show: of its own
 series, of other systems with this benchmark, and, with little weight, of other benchmarks. Far pairs count less.
 """
 
@@ -98,13 +100,13 @@ def forecast(cells: Sequence[Cell], question: Question) -> Forecast | None:
     at = log(batch / question.accelerators)
     closest = min(own, key=lambda cell: (round(abs(_place(cell) - at), 9), -(cell.accelerators or 0)))
     alike = [cell for cell in own if abs(_place(cell) - _place(closest)) < 1e-9]
-    level = float(np.mean([_level(cell) for cell in alike]))
+    level = float(np.mean([_level(cell, _several(own)) for cell in alike]))
     exponent, spread = _exponent(series, chosen, (at + _place(closest)) / 2)
     far = at - _place(closest)
-    last = _last_evaluation(max(own, key=lambda cell: cell.accelerators or 0))
+    apart = _apart(near, _several(own))
     training = epochs * exp(level + exponent * far) / batch
     error = sqrt(_LEAST_SPREAD**2 + (spread * far) ** 2)
-    seconds = training + last
+    seconds = training + apart
     return Forecast(seconds, seconds * exp(-_SIDES * error), seconds * exp(_SIDES * error), batch, epochs, closest.accelerators or 0, exponent)  # fmt: skip
 
 
@@ -161,15 +163,23 @@ def _place(cell: Cell) -> float:
     return log((cell.batch or 1) / (cell.accelerators or 1))
 
 
-def _last_evaluation(cell: Cell) -> float:
-    """The seconds of an evaluation: of the last one nothing is hidden."""
+def _several(group: Sequence[Cell]) -> bool:
+    """Whether a series has several sizes."""
+    return len({cell.accelerators for cell in group}) > 1
+
+
+def _apart(cell: Cell, several: bool) -> float:
+    """The seconds in which a run only evaluates; with one size those of an evaluation: of the last one nothing is hidden."""
+    shares, score = cell.shares, cell.score_s or 0.0
+    if several and shares is not None:
+        return shares[1] * score
     lengths = [end - begin for run in cell.succeeded for begin, end in run.evaluation_s]
-    return min(float(np.mean(lengths)) if lengths else 0.0, _LAST * (cell.score_s or 0.0))
+    return min(float(np.mean(lengths)) if lengths else 0.0, _LAST * score)
 
 
-def _level(cell: Cell) -> float:
-    """The logarithm of K: the time of an epoch times the batch."""
-    seconds = (cell.score_s or 0.0) - _last_evaluation(cell)
+def _level(cell: Cell, several: bool) -> float:
+    """The logarithm of K: the training time of an epoch times the batch."""
+    seconds = (cell.score_s or 0.0) - _apart(cell, several)
     return log(seconds * (cell.batch or 1) / (cell.mean("epochs") or 1.0))
 
 
@@ -202,7 +212,7 @@ def _pairs(group: Sequence[Cell]) -> list[_Pair]:
     """The neighbours along the batch of a chip."""
     places = sorted({round(_place(cell), 9) for cell in group})
     levels = [
-        float(np.mean([_level(cell) for cell in group if round(_place(cell), 9) == place]))
+        float(np.mean([_level(cell, _several(group)) for cell in group if round(_place(cell), 9) == place]))
         for place in places
     ]
     return [

@@ -26,7 +26,7 @@ from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.facts.units import count_of, format_bytes, format_share
 from tracekit.intervals import IntervalSet
 from tracekit.names import clean
-from tracekit.predict.trace_work import Change, gradient_bytes, placed_pieces, with_change
+from tracekit.predict.trace_work import Conditions, gradient_bytes, placed_pieces, under_conditions
 
 __all__ = ["PARTS", "FromTrace", "predict_from_trace"]
 
@@ -106,12 +106,12 @@ def predict_from_trace(
             path=scope.trace.meta.path,
             remedy="give --batch, or the trace of a run on a device",
         )
-    change = Change(batch, _new_ceilings(scope, device))
-    work = with_change(placed_pieces(scope).filter(pl.col("piece_ns") > 0), change, scope)
-    parts, notes = _Parts(), [*_notes(scope, change, device)]
+    conditions = Conditions(batch, _new_ceilings(scope, device))
+    work = under_conditions(placed_pieces(scope).filter(pl.col("piece_ns") > 0), conditions, scope)
+    parts, notes = _Parts(), [*_notes(scope, conditions, device)]
     steps = max(scope.steps.height, 1)
     if isinstance(whole, DeviceParts):
-        basis = _on_device(parts, notes, scope, whole, work, change, steps)
+        basis = _on_device(parts, notes, scope, whole, work, conditions, steps)
         if gpus is not None:
             _on_more(parts, notes, scope, work, gpus, device, steps)
     else:
@@ -152,13 +152,13 @@ def _new_ceilings(scope: Scope, device: str | None) -> dict[int, Ceilings]:
     return dict.fromkeys(scope.device_ids, found)
 
 
-def _notes(scope: Scope, change: Change, device: str | None) -> list[str]:
+def _notes(scope: Scope, conditions: Conditions, device: str | None) -> list[str]:
     notes = []
     if scope.window != "steps":
         notes.append("the trace has no steps: the times are those of the whole trace")
     if device is not None:
         notes.append("the host is taken to be the one of the trace")
-    if change.batch != 1 and not attribution(scope).activities["phase"].is_in(["optimizer"]).any():
+    if conditions.batch != 1 and not attribution(scope).activities["phase"].is_in(["optimizer"]).any():
         notes.append("no phase of an optimizer is marked: all work is taken to grow with the batch")
     return notes
 
@@ -204,14 +204,14 @@ def _on_device(
     scope: Scope,
     whole: DeviceParts,
     work: pl.DataFrame,
-    change: Change,
+    conditions: Conditions,
     steps: int,
 ) -> float:
     own = work.filter((pl.col("device_id") == whole.device_id) & (pl.col("category") != "communication"))
     copies = pl.col("kind").cast(pl.String).is_in(["memcpy", "memset"])
     computed = _work_rows(parts, own.filter(~copies), whole.compute, steps)
     copied, loading = whole.memory / steps, whole.data_loading / steps
-    copying = _between(copied, change.batch)
+    copying = _between(copied, conditions.batch)
     parts.add("exposed copies", copied, copying, "grow with the batch")
     communicated = whole.communication / steps
     parts.add(
@@ -220,12 +220,12 @@ def _on_device(
         dict.fromkeys(_CASES, communicated),
         "gradients have the same size",
     )
-    loaded = _between(loading, change.batch)
+    loaded = _between(loading, conditions.batch)
     parts.add("waiting for data", loading, loaded, "grows with the batch")
     waited, other = whole.host_wait / steps, (whole.queued_wait + whole.unknown_wait) / steps
     parts.add("between kernels", other, dict.fromkeys(_CASES, other), "takes what it took")
     busy = {case: computed[case] + copying[case] + communicated + other + loaded[case] for case in _CASES}
-    host = _host_ns(scope, whole) / steps + loader_ns(scope) / steps * (change.batch - 1)
+    host = _host_ns(scope, whole) / steps + loader_ns(scope) / steps * (conditions.batch - 1)
     now = whole.compute / steps
     waits = {case: max(waited - max(computed[case] - now, 0.0), host - busy[case], 0.0) for case in _CASES}
     # A recording slows the host; and a host that waits in each step hides nothing behind more work.

@@ -21,7 +21,7 @@ from tracekit.facts.ceilings import Ceilings
 from tracekit.facts.collectives import ELEMENT_BYTES
 from tracekit.facts.stack_names import ACCUMULATE_NODE
 
-__all__ = ["Change", "gradient_bytes", "placed_pieces", "with_change"]
+__all__ = ["Conditions", "gradient_bytes", "placed_pieces", "under_conditions"]
 
 _WEIGHTS: Final = {
     r"conv\w*_backward": (2,),
@@ -48,8 +48,8 @@ _DEVICE_SPREAD: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """`batch`: the factor of the samples; `ceilings`: those of the devices, by number, on which the work then runs."""
+class Conditions:
+    """What the work is predicted for. `batch`: the factor of the samples; `ceilings`: those of the devices, by number, on which the work then runs."""
 
     batch: float
     ceilings: Mapping[int, Ceilings]
@@ -66,18 +66,18 @@ def placed_pieces(scope: Scope) -> pl.DataFrame:
     return rows.join(places, left_on="call", right_on="activity_id", how="left", maintain_order="left")
 
 
-def with_change(work: pl.DataFrame, change: Change, scope: Scope) -> pl.DataFrame:
+def under_conditions(work: pl.DataFrame, conditions: Conditions, scope: Scope) -> pl.DataFrame:
     """The pieces (`analyses.roofline.pieces`, with their `phase` and `blocks`) and what each would take: `predicted`, `low` and `high`
     in ns, the roof that it is then `bound` by, and whether its work is `modelled`.
     """
     grows = ~pl.col("phase").is_in(_FIXED) & (pl.col("category").cast(pl.String) != "optimizer")
     work = work.with_columns(
-        pl.when(grows.fill_null(value=True)).then(change.batch).otherwise(1.0).alias("factor"),
+        pl.when(grows.fill_null(value=True)).then(conditions.batch).otherwise(1.0).alias("factor"),
         pl.Series("weights", _weight_bytes(work, scope), dtype=pl.Float64),
     ).with_columns(pl.min_horizontal("weights", "bytes"))
     here = device_ceilings(scope)
-    now, then = under_roofs(work, here), under_roofs(work.with_columns(_GROWN), change.ceilings)
-    same = change.ceilings == here
+    now, then = under_roofs(work, here), under_roofs(work.with_columns(_GROWN), conditions.ceilings)
+    same = conditions.ceilings == here
     # Without ceilings the FLOPs of matrix products tell, and the bytes of all else.
     by_count = pl.when(pl.col("unit") == "matrix").then("factor").otherwise(_GROWN_BYTES / pl.col("bytes"))
     rows = work.with_columns(
@@ -90,7 +90,7 @@ def with_change(work: pl.DataFrame, change: Change, scope: Scope) -> pl.DataFram
         .alias("ratio")
     )
     rows = rows.with_columns(
-        pl.col("ratio").is_not_null().alias("modelled"), _by_device(here, change.ceilings)
+        pl.col("ratio").is_not_null().alias("modelled"), _by_device(here, conditions.ceilings)
     )
     return _with_times(rows, scope, same=same)
 

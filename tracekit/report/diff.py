@@ -7,7 +7,7 @@ from typing import Final
 
 from tracekit.diff.compared import Compared
 from tracekit.diff.model import Side
-from tracekit.diff.noise import FEWEST_STEPS, Change, Estimate, StepFigures
+from tracekit.diff.noise import FEWEST_STEPS, Estimate, StepComparison, StepFigures
 from tracekit.facts.units import count_of, format_change, format_ns, format_share
 from tracekit.names import clean, shorten_name
 from tracekit.report.diff_figures import diff_figures
@@ -114,7 +114,7 @@ def _points(found: Compared) -> Iterator[tuple[str, str]]:
         yield "gate", f"{one.gate} {one.outcome}. {one.reason}"
 
 
-def _test(times: Change, per: str) -> str:
+def _test(times: StepComparison, per: str) -> str:
     """The ratio of the medians and how sure it is."""
     middle, base, new = times.median, times.base, times.new
     steps = f"{_steps(new, per)} of the new side against {_steps(base, per)} of the base"
@@ -124,6 +124,8 @@ def _test(times: Change, per: str) -> str:
     ratio = f"Ratio of the {figures} {format_number(middle.ratio)}"
     if middle.low is None or middle.high is None:
         return f"{ratio}, without an interval; {steps}."
+    if not middle.test:
+        return f"All {per}s take as long on both sides; {steps}."
     way, chance = ("slower", middle.p) if middle.ratio >= 1 else ("faster", 1 - middle.p)
     p = f"p < {_LEAST_P}" if chance < _LEAST_P else f"p = {chance:.3f}"
     interval = f"95 % interval {format_number(middle.low)} to {format_number(middle.high)} ({times.method})"

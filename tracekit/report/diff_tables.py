@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.diff.compared import Compared
 from tracekit.diff.model import AMOUNTS, MATCHED, Diff
-from tracekit.diff.noise import Change, Estimate
+from tracekit.diff.noise import Estimate, StepComparison
 from tracekit.facts.units import format_change
 from tracekit.report.model import Table, Tree, Unit, table_of
 from tracekit.trace import Schema
@@ -113,6 +113,8 @@ _TOLD: Final[dict[str, tuple[str, Unit]]] = {
 }
 """Titles and units that the names of columns do not tell."""
 _COLUMNS: Final = ({name: title for name, (title, _) in _TOLD.items()}, {name: unit for name, (_, unit) in _TOLD.items()})  # fmt: skip
+_OF_CALLS: Final = {"base_calls": "base", "new_calls": "new", "base_ns": "time in base", "new_ns": "time in new", "delta_ns": "change in time"}  # fmt: skip
+"""The titles in the table of calls, which are short, so that both numbers of calls stand on a narrow page."""
 _SHORT: Final = ("base_ns", "new_ns", "delta_ns", "share")
 
 
@@ -139,10 +141,10 @@ def diff_tables(found: Compared) -> Iterator[Table]:
         # The types of layers repeat their paths, and on processors operators are what runs.
         told = not nothing and dimension != "type" and not (on_cpu and dimension == "name")
         yield _by(diff, dimension, title, shares=shares, detail=not told)
-    title = "Calls of the host that wait, allocate or load code"
+    title = f"Calls of the host per {diff.per} that wait, allocate or load code"
     alike = () if diff.calls.select("category", "name").is_unique().all() else ("operator",)
     short = ("category", "name", *alike, "base_calls", "new_calls", "delta_ns", "base_ns", "new_ns")
-    yield _table("calls", title, diff.calls, short, summed=True, detail=nothing)
+    yield _table("calls", title, diff.calls, short, _OF_CALLS, summed=True, detail=nothing)
     yield _table("changes", "Changes", _changes(diff), ("delta_ns", "kind", "title", "sure"), detail=True)
     matched = ("how", "base_ns", "new_ns", "base_share", "new_share")
     yield _table("matched", "How work was matched", diff.matched, matched, detail=True)
@@ -196,7 +198,7 @@ def _estimate(one: Estimate) -> dict[str, Any]:
     return {"ratio": one.ratio, "low": one.low, "high": one.high, **tested}
 
 
-def _ratios(times: Change) -> list[dict[str, Any]]:
+def _ratios(times: StepComparison) -> list[dict[str, Any]]:
     return [
         {"name": name, **_estimate(one)} for name, one in (("median", times.median), ("mean", times.mean))
     ]

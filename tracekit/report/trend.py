@@ -9,7 +9,7 @@ import polars as pl
 
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.diff.runs import date_of
-from tracekit.diff.trend import FEWEST, Change, Trend
+from tracekit.diff.trend import FEWEST, LevelChange, Trend
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.names import category_name, clean
 from tracekit.report.model import Figure, Section, Table, Unit, table_of
@@ -79,7 +79,7 @@ def _answer(trend: Trend) -> Iterator[str]:
     yield f"Times are medians {how}. The runs are in order {_ORDERS[trend.order]}."
 
 
-def _told(trend: Trend, change: Change) -> Iterator[str]:
+def _told(trend: Trend, change: LevelChange) -> Iterator[str]:
     run = trend.table.row(change.at, named=True)
     ends = sorted(abs(end - 1) for end in (change.low, change.high))
     since = "" if run["when_ns"] is None else f" ({date_of(run['when_ns'])})"
@@ -93,7 +93,7 @@ def _by(ratio: float) -> str:
     return f"{format_share(abs(ratio - 1))} {'slower' if ratio > 1 else 'faster'}"
 
 
-def _parts(change: Change) -> str:
+def _parts(change: LevelChange) -> str:
     return ", ".join(f"{_part(name)} by {'+' if ns > 0 else '−'}{format_ns(abs(ns))}" for name, ns in change.parts)  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def _part(name: str) -> str:
     return f"idle time ({cause_name(name[5:])})" if name.startswith("idle ") else category_name(name)
 
 
-def _differs(change: Change) -> str:
+def _differs(change: LevelChange) -> str:
     told = [f"{name} ({before} → {after})" for name, before, after in change.told]
     more = [f"{len(told) - _MOST_TOLD} more"] if len(told) > _MOST_TOLD else []
     return ", ".join([*told[:_MOST_TOLD], *more])

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tracekit.facts.capture_names import INDEX_FILE
 from tracekit.limits import Limits
 from tracekit.readers.format import Format, Progress
 from tracekit.readers.nsys.vocabulary import (
@@ -25,13 +26,13 @@ __all__ = ["NSYS"]
 
 
 def _recognises(path: Path) -> bool:
-    """True if a path is an SQLite database, a folder of Parquet files, or has the name of an export or a report.
+    """True if a path is an SQLite database, a folder of Parquet files (but of a sweep), or has the name of an export or a report.
 
     If it only has such a name, the reader says what is wrong with it.
     """
     try:
         if path.is_dir():
-            return next(path.glob("*.parquet"), None) is not None
+            return any(each.name != INDEX_FILE for each in path.glob("*.parquet"))
         if path.name.lower().endswith((EXPORT_SUFFIX, *REPORT_SUFFIXES)):
             return path.exists()
         if not path.is_file():

@@ -9,7 +9,7 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.findings import Finding
 from tracekit.report.format import (
     costliest,
@@ -91,7 +91,7 @@ def tables(tables: Sequence[Table], width: int, rows: Sequence[int], *, titled: 
 def _table(table: Table, width: int, rows: int, *, titled: bool) -> Lines:
     if not table.frame.height:
         return
-    shown, left_out = min(rows, table.frame.height), ""
+    shown, left_out = min(rows, table.frame.height), list[str]()
     if table.tree is not None:
         lines = tree_lines(table, width=width - 2, rows=shown)
         shown = len(lines) - 1
@@ -102,11 +102,16 @@ def _table(table: Table, width: int, rows: int, *, titled: bool) -> Lines:
         some = first_rows(table, shown)
         lines, fitted = grid(replace(table, frame=some), columns, width=width - 2, rows=some.height)
         shown = table.frame.height if some.height == table.frame.height else shown
-        left_out = ", ".join(column.title for column in columns if column not in fitted)
+        left_out = [column.title for column in columns if column not in fitted]
     if titled:
         more = f"  {shown} of {format_count(table.total_rows)}" if table.total_rows > shown else ""
         if left_out:
-            more = cut(f"{more}  no room for: {left_out}", width - 2 - len(table.title))
+            named, counted = (
+                f"{more}  no room for: {', '.join(left_out)}",
+                f"{more}  no room for {count_of(len(left_out), 'column')}",
+            )
+            room = width - 2 - len(table.title)
+            more = named if len(named) <= room else cut(counted, room)
         yield Text.assemble(("  " + table.title, "italic"), (more, "dim"))
     yield Text("  " + lines[0], style="bold cyan")
     for line in lines[1:]:
