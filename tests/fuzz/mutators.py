@@ -103,6 +103,13 @@ _NUMBER: Final = re.compile(rb"(?<=[:\[, ])-?\d[\d.eE+-]*(?=[,}\] \n])")
 _STRING: Final = re.compile(rb'"[^"\\]{0,200}"')
 
 
+_RAW: Final = (
+    *(str(number).encode() for number in NUMBERS),
+    *(b"NaN", b"-Infinity", b"1e999", b"-0", b"01", b"1.", b".5", b"0x10", b"", b"N/A", b'"12"', b"1" * 400),
+    *(json.dumps(text).encode() for text in TEXTS),
+)
+
+
 @mutator
 def json_text(rng: random.Random, bases: Path, folder: Path) -> Case:
     """Numbers and texts of the file replaced where they stand, also by what JSON does not allow."""
@@ -110,25 +117,9 @@ def json_text(rng: random.Random, bases: Path, folder: Path) -> Case:
     pattern = rng.choice([_NUMBER, _NUMBER, _STRING])
     found = list(pattern.finditer(data))
     many = rng.choice([1, 3, 30, len(found) // 4])
-    raw = [str(n).encode() for n in NUMBERS]
-    raw += [
-        b"NaN",
-        b"-Infinity",
-        b"1e999",
-        b"-0",
-        b"01",
-        b"1.",
-        b".5",
-        b"0x10",
-        b"",
-        b"N/A",
-        b'"12"',
-        b"1" * 400,
-    ]
-    raw += [json.dumps(text).encode() for text in TEXTS]
     pieces, at = [], 0
     for match in sorted(rng.sample(found, min(many, len(found))), key=lambda m: m.start()):
-        pieces += [data[at : match.start()], rng.choice(raw)]
+        pieces += [data[at : match.start()], rng.choice(_RAW)]
         at = match.end()
     return _written(folder / "t.json", b"".join([*pieces, data[at:]]))
 

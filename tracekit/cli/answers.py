@@ -14,6 +14,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -92,15 +93,23 @@ class Question:
 def code_state() -> Iterator[object]:
     """The identity of this state of the program: its version, its files, and the other installed packages."""
     yield tracekit.__version__
-    for module in (tracekit, tracekit.analyses):
-        for folder, _, names in sorted(os.walk(Path(module.__file__ or "").parent)):
-            for name in sorted(names):
-                if not name.endswith(".pyc"):
-                    yield _state(Path(folder) / name)
+    yield from _files()
     # An installed package may bring analyses of its own: to install one changes the folder.
     for entry in sys.path:
         if entry.endswith("-packages"):
             yield _state(Path(entry))
+
+
+@cache
+def _files() -> list[tuple[str, int, int]]:
+    """Those of tracekit as they are at the first question: what runs has been read from them."""
+    return [
+        _state(Path(folder) / name)
+        for module in (tracekit, tracekit.analyses)
+        for folder, _, names in sorted(os.walk(Path(module.__file__ or "").parent))
+        for name in sorted(names)
+        if not name.endswith(".pyc")
+    ]
 
 
 def _state(path: Path) -> tuple[str, int, int]:

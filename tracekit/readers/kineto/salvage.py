@@ -20,11 +20,8 @@ _SEPARATORS: Final = re.compile(rb"[\s,]*")
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _STRING_OR_OPEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(")[^"\\]*(?:\\.[^"\\]*)*\\?\Z', re.DOTALL)
 _STRING_ENDS: Final = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_STRING_OR_BARE: Final = re.compile(
-    rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
-    rb"|(?<![\w.+-])-?(?:Infinity|inf|INF|NaN|nan|NAN|N/A|n/a|undefined|None)(?![\w])",
-    re.DOTALL,
-)
+_BARE: Final = re.compile(rb"(?<![\w.+-])-?(?:Infinity|inf|INF|NaN|nan|NAN|N/A|n/a|undefined|None)(?![\w])")
+_STRING_OR_BARE: Final = re.compile(_STRING.pattern + rb"|" + _BARE.pattern, re.DOTALL)
 _SCALAR: Final = re.compile(rb'(?:[-+.\w]+|"[^"\\]*(?:\\.[^"\\]*)*")(?=[\s,\]])', re.DOTALL)
 _CONTROL: Final = re.compile(rb"[\x00-\x1f]")
 _NAME_BEGINS: Final = re.compile(rb'"name"\s*:\s*"')
@@ -297,10 +294,15 @@ def _mend_encoding(text: bytes) -> bytes:
 
 def _mend_bare_values(text: bytes) -> bytes:
     """NaN, Infinity and N/A outside of strings become null."""
+    if not _BARE.search(text):  # most texts, and every string of them would be a call
+        return text
     return _STRING_OR_BARE.sub(lambda m: m.group() if m.group()[:1] == b'"' else b"null", text)
 
 
 def _mend_control(text: bytes) -> bytes:
+    if not _CONTROL.search(text):
+        return text
+
     def escape(match: re.Match[bytes]) -> bytes:
         return _CONTROL.sub(lambda c: b"\\u%04x" % c.group()[0], match.group())
 
@@ -340,8 +342,16 @@ def _mend_names(text: bytes) -> bytes:
 
 def _is_open(piece: bytes) -> bool:
     """True if a brace or a string is still open at the end of the piece."""
-    bare = _STRING_OR_OPEN.sub(rb"\1", piece)
-    return bare.count(b"{") > bare.count(b"}") or b'"' in bare
+    bare, is_open = _without_strings(piece)
+    return is_open or bare.count(b"{") > bare.count(b"}")
+
+
+def _without_strings(text: bytes) -> tuple[bytes, bool]:
+    """What stands outside of strings, and True if one is still open at the end."""
+    parts = _STRING_OR_OPEN.split(
+        text
+    )  # between two texts the quote that opens a string without an end, or None
+    return b"".join(parts[::2]), b'"' in parts[1::2]
 
 
 def depth_of(text: bytes) -> int:
@@ -361,7 +371,6 @@ def depth_of(text: bytes) -> int:
             if rest is None:
                 continue
             piece = piece[rest.end() :]
-        bare = _STRING_OR_OPEN.sub(rb"\1", piece)
+        bare, is_open = _without_strings(piece)
         depth += bare.count(b"{") + bare.count(b"[") - bare.count(b"}") - bare.count(b"]")
-        is_open = bare.endswith(b'"')
     return depth
