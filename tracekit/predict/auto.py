@@ -17,6 +17,7 @@ from tracekit.facts.units import count_of, listed
 from tracekit.predict.conformal import Intervals, intervals_of
 from tracekit.predict.describe import Description
 from tracekit.predict.features import sampled
+from tracekit.predict.gaps import gaps
 from tracekit.predict.members import candidates, fit_members, interpolates
 from tracekit.predict.model import MODELS, Fitted, Term, model_of
 from tracekit.predict.questions import questions
@@ -58,32 +59,35 @@ class Predictor:
 
     def predict(self, runs: Runs) -> pl.DataFrame:
         """A row for each row: `id`, `predicted`, `low`, `high` (in the target's unit; the interval's level is `intervals.level`) and
-        `note`, which says along which axes the row is outside what was measured. A row that is too far outside has no prediction.
+        `note`, which says along which axes the row is outside what was measured. A row that lacks a value, or is too far outside, has no
+        prediction, and `note` says why.
 
-        Raises InconclusiveError if all rows are too far outside, UsageError for a column that a model needs and the table lacks.
+        Raises InconclusiveError if no row has one.
         """
         places = self.support.places(runs)
-        if runs.height and places.refused.all():
-            raise InconclusiveError(
-                f"no row can be predicted: {places.note[0]}",
-                remedy=f"measure closer to it; nothing is said beyond {FARTHEST:g} times what was measured",
-            )
-        logarithm = self._logarithms(runs, places)
+        why = gaps(runs, self.support, lambda rows: self._logarithms(rows, self.support.places(rows)))
+        kept = (why == "") & ~places.refused
+        if runs.height and not kept.any():
+            remedy = f"nothing is said beyond {FARTHEST:g} times what was measured; measure closer to it"
+            if why[0]:
+                raise InconclusiveError(f"no row can be predicted: {why[0]}", remedy="fill it in")
+            raise InconclusiveError(f"no row can be predicted: {places.note[0]}", remedy=remedy)
+        logarithm = np.full(runs.height, np.nan)
+        logarithm[kept] = self._logarithms(runs.where(kept), places.where(kept))
         half = self.intervals.half_widths(places)
+        note = np.where(
+            why != "", why, np.where(places.refused, "too far outside: " + places.note, places.note)
+        )
         frame = pl.DataFrame(
             {
                 "id": runs.frame["id"],
                 "predicted": np.exp(logarithm),
                 "low": np.exp(logarithm - half),
                 "high": np.exp(logarithm + half),
-                "note": pl.Series(places.note.tolist(), dtype=pl.String),
+                "note": pl.Series(note.tolist(), dtype=pl.String),
             }
         )
-        kept = pl.lit(pl.Series(~places.refused & np.isfinite(logarithm)))
-        return frame.with_columns(
-            *(pl.when(kept).then(pl.col(name)) for name in ("predicted", "low", "high")),
-            pl.when(kept).then(pl.col("note")).otherwise(pl.lit("too far outside: ") + pl.col("note")),
-        )
+        return frame.with_columns(pl.col("predicted", "low", "high").fill_nan(None))
 
     def parts(self, runs: Runs) -> dict[str, Floats]:
         """What the predicted times consist of, in the target's unit, by the name of each part: the shares that those members tell which

@@ -49,6 +49,10 @@ class Places:
     note: npt.NDArray[np.object_]
     refused: npt.NDArray[np.bool_]
 
+    def where(self, rows: npt.NDArray[np.bool_]) -> Places:
+        """Those of some of the rows."""
+        return Places(self.kind[rows], self.distance[rows], self.note[rows], self.refused[rows])
+
 
 @dataclass(frozen=True, slots=True)
 class Support:
