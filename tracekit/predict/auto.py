@@ -272,7 +272,7 @@ class _Asked:
         return _Asked(
             np.concatenate(numbers),
             np.concatenate(weights),
-            Places(*(np.concatenate([getattr(each, part) for each in places]) for part in Places.__slots__)),
+            Places.joined(places),
             {name: np.concatenate(each) for name, each in residuals.items()},
         )
 
@@ -313,10 +313,14 @@ def _chosen(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, fl
 
     Inside the range, the smaller the error the larger the weight, by its fourth power. Outside, a mean of what goes right and what goes
     astray goes astray: one member answers, the first (what has a meaning stands before what has none) unless another is clearly better.
+    Along an axis about which nothing was asked, it has to be clearly better along all others.
     """
     found = {kind: _joined(each) if kind == INSIDE else _clearly_best(each) for kind, each in errors.items()}
+    first = _clearly_best(errors.get(OUTSIDE, errors[INSIDE]), share=0.0)
     if OUTSIDE not in found:  # nothing tells
         found[OUTSIDE] = _clearly_best(errors[INSIDE])
+    elif any(found[kind] == first for kind in errors if kind not in (INSIDE, OUTSIDE)):
+        found[OUTSIDE] = first
     return {INSIDE: found[OUTSIDE], **found}
 
 
@@ -328,8 +332,8 @@ def _joined(errors: Mapping[str, float]) -> dict[str, float]:
     return {name: float(each) for name, each in zip(names, share / share.sum(), strict=True) if each > 0}
 
 
-def _clearly_best(errors: Mapping[str, float]) -> dict[str, float]:
+def _clearly_best(errors: Mapping[str, float], share: float = _CLEARLY) -> dict[str, float]:
     extrapolating = {name: error for name, error in errors.items() if not interpolates(name)} or errors
     first = next(iter(extrapolating))
     best = min(extrapolating, key=lambda name: extrapolating[name])
-    return {best if extrapolating[best] < _CLEARLY * extrapolating[first] else first: 1.0}
+    return {best if extrapolating[best] < share * extrapolating[first] else first: 1.0}

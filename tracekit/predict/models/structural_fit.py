@@ -78,7 +78,11 @@ def choose(measured: Measured) -> Form:
     sample = _thinned(measured, _MOST_TRIED)
     forms = _forms(measured.jobs)
     form = _best(sample, forms) if len(forms) > 1 else forms[0]
-    return form if not _vary(measured.jobs.threads) or _loading_shows(sample, form) else replace(form, loads=False)
+    return (
+        form
+        if not _vary(measured.jobs.threads) or _loading_shows(sample, form)
+        else replace(form, loads=False)
+    )
 
 
 def _loading_shows(measured: Measured, form: Form) -> bool:
