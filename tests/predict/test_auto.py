@@ -14,7 +14,8 @@ from planted_tables import as_runs, planted
 from tracekit.errors import InconclusiveError
 from tracekit.predict import store
 from tracekit.predict.auto import Predictor, fit
-from tracekit.predict.table import Runs
+from tracekit.predict.describe import description_of
+from tracekit.predict.table import Runs, read_runs, runs_from
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +89,41 @@ def test_a_fitted_model_answers_without_scikit_learn(
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert float(said) == pytest.approx(predictor.predict(runs)["predicted"].sum())
+
+
+def test_rows_that_lack_a_value_have_no_answer_and_the_rest_has(
+    predictor: Predictor, runs: Runs, tmp_path: Path
+) -> None:
+    asked = planted(repetitions=1)[:5].drop("time_s").cast(pl.String)
+    asked = asked.with_columns(
+        batch=pl.Series([None, "16", "32", "none", "64"]), gpus=pl.Series(["1", "", "2", "-1", "1e9"])
+    )
+    asked.write_csv(tmp_path / "asked.csv")
+    rows = read_runs(tmp_path / "asked.csv", runs.description, measured=False)
+    answer = predictor.predict(rows)
+    assert answer["predicted"].is_null().to_list() == [True, True, False, True, True]
+    assert answer["low"].is_null().to_list() == [True, True, False, True, True]
+    assert answer["note"].to_list()[:4] == [
+        "batch is missing, or is not a number above 0",
+        "gpus is missing, or is not a number above 0",
+        "",
+        "gpus is missing, or is not a number above 0",
+    ]
+    assert answer["predicted"][2] == predictor.predict(rows.where(np.arange(5) == 2))["predicted"][0]
+    with pytest.raises(InconclusiveError, match="no row can be predicted: batch is missing"):
+        predictor.predict(rows.where(np.arange(5) == 0))
+
+
+def test_rows_that_only_the_model_refuses_have_no_answer_and_the_rest_has(tmp_path: Path) -> None:
+    rows = {"model": ["a", "b"] * 8, "device": ["Tesla T4"] * 8 + ["Tesla P4"] * 8}
+    times = [(1 + row % 2) * (1 + 0.4 * (row > 7)) * (1 + row // 2 % 4) for row in range(16)]
+    frame = pl.DataFrame({**rows, "batch": [1 + row // 2 % 4 for row in range(16)], "ms": times})
+    said = {"target": {"column": "ms", "unit": "ms"}}
+    described = description_of(
+        {**said, "columns": {"network": "model", "device": "device", "batch": "batch"}}, tmp_path
+    )
+    fitted = fit(runs_from(frame.cast(pl.String), described, tmp_path), "devices")
+    asked = frame[:3].with_columns(device=pl.Series(["Tesla P4", "Abacus 9", "Tesla T4"]))
+    answer = fitted.predict(runs_from(asked.cast(pl.String), described, tmp_path, measured=False))
+    assert answer["predicted"].is_null().to_list() == [False, True, False]
+    assert "of device Abacus 9 is not known" in answer["note"][1]

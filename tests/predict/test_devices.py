@@ -118,9 +118,9 @@ needs_data = pytest.mark.skipif(not NEUSIGHT.exists(), reason="needs the shared 
     [
         ("NVIDIA_A100-PCIE-40GB", 7.5),
         ("NVIDIA_A100-SXM4-40GB", 10.0),
-        ("Tesla_V100-PCIE-32GB", 12.5),
-        ("Tesla_P100-PCIE-16GB", 18.0),
-        ("Tesla_T4", 23.0),
+        ("Tesla_V100-PCIE-32GB", 8.5),
+        ("Tesla_P100-PCIE-16GB", 5.0),
+        ("Tesla_T4", 18.0),
         ("AMD_Instinct_MI250", 6.0),
     ],
 )

@@ -76,7 +76,7 @@ def test_intervals_cover_what_they_say() -> None:
         known, asked = random.normal(0, 0.1, 80), random.normal(0, 0.1, 200)
         places = Places(
             np.full(80, INSIDE, dtype=object),
-            np.zeros(80),
+            {},
             np.full(80, "", dtype=object),
             np.zeros(80, dtype=bool),
         )
@@ -86,20 +86,21 @@ def test_intervals_cover_what_they_say() -> None:
 
 
 def test_intervals_widen_with_the_distance() -> None:
-    kinds = np.array([INSIDE] * 20 + ["batch"] * 20, dtype=object)
-    distance = np.array([0.0] * 20 + [1.0] * 20)
-    nothing = np.full(40, "", dtype=object)
-    places = Places(kinds, distance, nothing, np.zeros(40, dtype=bool))
-    intervals = intervals_of(np.linspace(0.01, 0.2, 40), np.ones(40), places)
-    asked = Places(
-        np.array([INSIDE, "batch", "batch", "gpus"], dtype=object),
-        np.array([0, 1.0, 3.0, 1.0]),
-        nothing[:4],
-        np.zeros(4, dtype=bool),
-    )
-    inside, near, far, other = intervals.half_widths(asked)
+    def places(*rows: dict[str, float]) -> Places:
+        nothing = np.full(len(rows), "", dtype=object)
+        axes = {axis: np.array([row.get(axis, 0.0) for row in rows]) for axis in ("batch", "device", "gpus")}
+        kinds = np.array([next(iter(row), INSIDE) for row in rows], dtype=object)
+        return Places(kinds, axes, nothing, np.zeros(len(rows), dtype=bool))
+
+    known = places(*[{}] * 20, *[{"batch": 1.0}] * 20, *[{"device": 1.0}] * 20)
+    residuals = np.concatenate([np.linspace(low, 2 * low, 20) for low in (0.01, 0.04, 0.2)])
+    intervals = intervals_of(residuals, np.ones(60), known)
+    asked = places({}, {"batch": 1.0}, {"batch": 3.0}, {"device": 1.0, "batch": 1.0}, {"gpus": 1.0})
+    inside, near, far, both, other = intervals.half_widths(asked)
     assert inside < near < far == pytest.approx(3 * near)
-    assert other == near
+    device = intervals.half_widths(places({"device": 1.0}))[0]
+    assert both == pytest.approx(np.hypot(near, device))
+    assert near < other <= device
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from tracekit.facts.units import count_of, listed
 from tracekit.predict.conformal import Intervals, intervals_of
 from tracekit.predict.describe import Description
 from tracekit.predict.features import sampled
+from tracekit.predict.gaps import gaps
 from tracekit.predict.members import candidates, fit_members, interpolates
 from tracekit.predict.model import MODELS, Fitted, Term, model_of
 from tracekit.predict.questions import questions
@@ -58,32 +59,35 @@ class Predictor:
 
     def predict(self, runs: Runs) -> pl.DataFrame:
         """A row for each row: `id`, `predicted`, `low`, `high` (in the target's unit; the interval's level is `intervals.level`) and
-        `note`, which says along which axes the row is outside what was measured. A row that is too far outside has no prediction.
+        `note`, which says along which axes the row is outside what was measured. A row that lacks a value, or is too far outside, has no
+        prediction, and `note` says why.
 
-        Raises InconclusiveError if all rows are too far outside, UsageError for a column that a model needs and the table lacks.
+        Raises InconclusiveError if no row has one.
         """
         places = self.support.places(runs)
-        if runs.height and places.refused.all():
-            raise InconclusiveError(
-                f"no row can be predicted: {places.note[0]}",
-                remedy=f"measure closer to it; nothing is said beyond {FARTHEST:g} times what was measured",
-            )
-        logarithm = self._logarithms(runs, places)
+        why = gaps(runs, self.support, lambda rows: self._logarithms(rows, self.support.places(rows)))
+        kept = (why == "") & ~places.refused
+        if runs.height and not kept.any():
+            remedy = f"nothing is said beyond {FARTHEST:g} times what was measured; measure closer to it"
+            if why[0]:
+                raise InconclusiveError(f"no row can be predicted: {why[0]}", remedy="fill it in")
+            raise InconclusiveError(f"no row can be predicted: {places.note[0]}", remedy=remedy)
+        logarithm = np.full(runs.height, np.nan)
+        logarithm[kept] = self._logarithms(runs.where(kept), places.where(kept))
         half = self.intervals.half_widths(places)
+        note = np.where(
+            why != "", why, np.where(places.refused, "too far outside: " + places.note, places.note)
+        )
         frame = pl.DataFrame(
             {
                 "id": runs.frame["id"],
                 "predicted": np.exp(logarithm),
                 "low": np.exp(logarithm - half),
                 "high": np.exp(logarithm + half),
-                "note": pl.Series(places.note.tolist(), dtype=pl.String),
+                "note": pl.Series(note.tolist(), dtype=pl.String),
             }
         )
-        kept = pl.lit(pl.Series(~places.refused & np.isfinite(logarithm)))
-        return frame.with_columns(
-            *(pl.when(kept).then(pl.col(name)) for name in ("predicted", "low", "high")),
-            pl.when(kept).then(pl.col("note")).otherwise(pl.lit("too far outside: ") + pl.col("note")),
-        )
+        return frame.with_columns(pl.col("predicted", "low", "high").fill_nan(None))
 
     def parts(self, runs: Runs) -> dict[str, Floats]:
         """What the predicted times consist of, in the target's unit, by the name of each part: the shares that those members tell which
@@ -268,7 +272,7 @@ class _Asked:
         return _Asked(
             np.concatenate(numbers),
             np.concatenate(weights),
-            Places(*(np.concatenate([getattr(each, part) for each in places]) for part in Places.__slots__)),
+            Places.joined(places),
             {name: np.concatenate(each) for name, each in residuals.items()},
         )
 
@@ -309,10 +313,14 @@ def _chosen(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, fl
 
     Inside the range, the smaller the error the larger the weight, by its fourth power. Outside, a mean of what goes right and what goes
     astray goes astray: one member answers, the first (what has a meaning stands before what has none) unless another is clearly better.
+    Along an axis about which nothing was asked, it has to be clearly better along all others.
     """
     found = {kind: _joined(each) if kind == INSIDE else _clearly_best(each) for kind, each in errors.items()}
+    first = _clearly_best(errors.get(OUTSIDE, errors[INSIDE]), share=0.0)
     if OUTSIDE not in found:  # nothing tells
         found[OUTSIDE] = _clearly_best(errors[INSIDE])
+    elif any(found[kind] == first for kind in errors if kind not in (INSIDE, OUTSIDE)):
+        found[OUTSIDE] = first
     return {INSIDE: found[OUTSIDE], **found}
 
 
@@ -324,8 +332,8 @@ def _joined(errors: Mapping[str, float]) -> dict[str, float]:
     return {name: float(each) for name, each in zip(names, share / share.sum(), strict=True) if each > 0}
 
 
-def _clearly_best(errors: Mapping[str, float]) -> dict[str, float]:
+def _clearly_best(errors: Mapping[str, float], share: float = _CLEARLY) -> dict[str, float]:
     extrapolating = {name: error for name, error in errors.items() if not interpolates(name)} or errors
     first = next(iter(extrapolating))
     best = min(extrapolating, key=lambda name: extrapolating[name])
-    return {best if extrapolating[best] < _CLEARLY * extrapolating[first] else first: 1.0}
+    return {best if extrapolating[best] < share * extrapolating[first] else first: 1.0}

@@ -35,9 +35,16 @@ _SINGLE_ISSUE: Final = 0.85
 """A multiprocessor that issues one instruction for all its 128 lanes per clock has no slot left for loads beside its arithmetic; those
 with 64 lanes use every second slot."""
 _SINGLE_ISSUED: Final = frozenset({(8, 6), (8, 9), (9, 0)})
+_SHARED_LANES: Final = 0.85
+"""On a Pascal, as on all before it, addresses and counters are computed on the lanes of the floating-point arithmetic. Long products reach
+0.6 of the peak on a P100, and 0.75 to 0.85 on a V100 and an A100."""
+_SHARES_LANES_BEFORE: Final = (7, 0)
+_FIRST_HBM: Final = 0.83
+"""What the first memory of that kind reaches of its bandwidth, over what later ones do: 0.72 on a P100, 0.87 on V100 and A100."""
+_FIRST_HBM_ON: Final = (6, 0)
 _ECC_INLINE: Final = 0.87
-"""What GDDR memories reach of their bandwidth, over what HBM does: their error correction takes part of it (0.75 on a P4 and a T4, 0.85 on
-P100, V100 and A100 together)."""
+"""What GDDR memories reach of their bandwidth, over what HBM does: their error correction takes part of it (0.75 on a P4 and a T4, 0.87 on
+V100 and A100)."""
 _L2_PER_CLOCK: Final = 16.0
 """Bytes that a multiprocessor gets from the second-level cache per clock."""
 _L2_OVER_MEMORY: Final = 3.0
@@ -144,7 +151,9 @@ def board_of(
     limit = 1e3 * watts / (nm * _PJ_PER_FLOP_AND_NM) if nm > 0 and watts > 0 else inf
     amd = "instinct" in title.replace("_", " ").lower() or title.lower().startswith("amd")
     single = listed is not None and not amd and listed.compute_capability in _SINGLE_ISSUED
+    shared = listed is not None and not amd and listed.compute_capability < _SHARES_LANES_BEFORE
     inline = listed is not None and (listed.memory or "").startswith("GDDR")
+    first = listed is not None and not amd and listed.compute_capability == _FIRST_HBM_ON
     generation = "" if listed is None else ".".join(map(str, listed.compute_capability))
     return Board(
         name,
@@ -154,10 +163,10 @@ def board_of(
         figures.get("multiprocessors", 0.0) or max(1.0, round(peak / _PER_MULTIPROCESSOR)),
         figures.get("l2_mb", 0.0) or bandwidth * _L2_PER_BANDWIDTH,
         limit,
-        _SINGLE_ISSUE if single else 1.0,
+        _SINGLE_ISSUE if single else _SHARED_LANES if shared else 1.0,
         figures.get("multiprocessors", 0.0) * figures.get("clock_mhz", 0.0) * 1e-3 * _L2_PER_CLOCK
         or bandwidth * _L2_OVER_MEMORY,
-        _ECC_INLINE if inline else 1.0,
+        _ECC_INLINE if inline else _FIRST_HBM if first else 1.0,
         f"AMD {generation}" if amd else generation,
     )
 

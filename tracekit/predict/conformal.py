@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.predict.support import INSIDE, Places
 from tracekit.predict.table import Floats
@@ -29,15 +30,17 @@ class Intervals:
     widths: Mapping[str, tuple[float, float]]
 
     def half_widths(self, places: Places) -> Floats:
-        """The half-width of each row's interval, in logarithms: wider beyond the distance at which the kind's errors were seen."""
+        """The half-width of each row's interval, in logarithms: along each axis wider beyond the distance at which errors were seen, and
+        along several axes as errors of independent causes add up, in squares.
+        """
         outside = [width for kind, (width, _) in self.widths.items() if kind != INSIDE]
         otherwise = self.widths.get(_ANY, (max(outside, default=_WIDEST), 1.0))
-        width = np.array([self.widths.get(kind, otherwise)[0] for kind in places.kind])
-        learnt = np.array([self.widths.get(kind, otherwise)[1] for kind in places.kind])
-        grown = np.where(
-            places.kind == INSIDE, 1.0, np.maximum(1.0, places.distance / np.maximum(learnt, 0.1))
-        )
-        found: Floats = np.clip(width * grown, _NARROWEST, _WIDEST)
+        squares = np.zeros(places.kind.size)
+        for axis, distance in places.axes.items():
+            width, learnt = self.widths.get(axis, otherwise)
+            squares += (distance > 0) * (width * np.maximum(1.0, distance / max(learnt, 0.1))) ** 2
+        inside = self.widths.get(INSIDE, otherwise)[0]
+        found: Floats = np.clip(np.where(squares > 0, np.sqrt(squares), inside), _NARROWEST, _WIDEST)
         return found
 
     def state(self) -> dict[str, Any]:
@@ -59,18 +62,28 @@ class Intervals:
 def intervals_of(residuals: Floats, weights: Floats, places: Places, level: float = LEVEL) -> Intervals:
     """Intervals from the residuals (logarithms of measured over predicted) of rows that were foretold without being fitted.
 
-    `weights`: of each row, one over the number of its configuration's repetitions. Kinds of question with fewer than 10
-    configurations share the residuals of all kinds outside.
+    `weights`: of each row, one over the number of its configuration's repetitions. The errors along an axis are those of rows that are
+    outside along no other, where there are 10 configurations of them. Axes of fewer configurations share the residuals of all rows
+    outside.
     """
-    outside = places.kind != INSIDE
+    beyond = np.array([distance > 0 for distance in places.axes.values()]).reshape(-1, residuals.size)
+    count = beyond.sum(axis=0)
     widths = {}
-    for kind in (*dict.fromkeys(places.kind), _ANY):
-        rows = outside if kind == _ANY else places.kind == kind
-        if weights[rows].sum() >= _LEAST or (kind == _ANY and rows.any()):
-            learnt = float(np.median(places.distance[rows]))
-            widths[kind] = (_quantile(np.abs(residuals[rows]), weights[rows], level), learnt)
-    if INSIDE not in widths and residuals.size:
-        widths[INSIDE] = (_quantile(np.abs(residuals), weights, level), 0.0)
+
+    def learn(kind: str, rows: npt.NDArray[np.bool_], distance: Floats) -> None:
+        learnt = float(np.median(distance[rows]))
+        widths[kind] = (_quantile(np.abs(residuals[rows]), weights[rows], level), learnt)
+
+    for (axis, distance), rows in zip(places.axes.items(), beyond, strict=True):
+        alone = rows & (count == 1)
+        enough = [each for each in (alone, rows) if weights[each].sum() >= _LEAST]
+        if enough:
+            learn(axis, enough[0], distance)
+    if count.any():
+        learn(_ANY, count > 0, places.distance)
+    if residuals.size:
+        inside = count == 0
+        learn(INSIDE, inside if weights[inside].sum() >= _LEAST else inside >= 0, np.zeros(residuals.size))
     return Intervals(level, widths)
 
 

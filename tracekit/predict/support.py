@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ FARTHEST: Final = 64.0
 """A row more times than this beyond the measured ones is refused."""
 _FOLLOWS: Final = ("iterations",)
 """Axes along which time is a straight line, so that they make a row no question of their own and never refuse it."""
+_OF_DEVICE: Final = ("peak_gflops", "bandwidth_gb_s")
+"""Axes that a row is beyond only on a device that was never seen, which is a question of its own."""
 _MOST_NAMES: Final = 10_000
 _MOST_DEVICES: Final = 12
 _SAME: Final = 1.0 + 1e-9
@@ -39,15 +41,39 @@ class Places:
     """Where rows lie.
 
     * `kind`: `inside`, or the axis along which the row is a question of extrapolation (the first, if there are several)
-    * `distance`: 0 inside; 1 for each doubling beyond the measured range, and for each name that was never seen
+    * `axes`: by axis, how far beyond it is along this one: 0 inside, 1 for each doubling beyond the measured range, and for a name that
+      was never seen
     * `note`: in words, along which axes it is outside; empty inside
     * `refused`: too far for an answer
     """
 
     kind: npt.NDArray[np.object_]
-    distance: Floats
+    axes: Mapping[str, Floats]
     note: npt.NDArray[np.object_]
     refused: npt.NDArray[np.bool_]
+
+    @property
+    def distance(self) -> Floats:
+        """How far beyond each row is along all axes together."""
+        return sum(self.axes.values(), np.zeros(self.kind.size))
+
+    def where(self, rows: npt.NDArray[np.bool_]) -> Places:
+        """Those of some of the rows."""
+        axes = {axis: values[rows] for axis, values in self.axes.items()}
+        return Places(self.kind[rows], axes, self.note[rows], self.refused[rows])
+
+    @staticmethod
+    def joined(several: Sequence[Places]) -> Places:
+        """Those of several tables, one after another."""
+        names = dict.fromkeys(axis for each in several for axis in each.axes)
+        axes = {
+            axis: np.concatenate([each.axes.get(axis, np.zeros(each.kind.size)) for each in several])
+            for axis in names
+        }
+        kind, note, refused = (
+            np.concatenate([getattr(each, part) for each in several]) for part in ("kind", "note", "refused")
+        )
+        return Places(kind, axes, note, refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +88,23 @@ class Support:
         height = runs.height
         kind = np.full(height, INSIDE, dtype=object)
         rank = np.full(height, len(_ORDER) + 1)
-        distance, refused = np.zeros(height), np.zeros(height, dtype=bool)
+        axes: dict[str, Floats] = {}
+        refused = np.zeros(height, dtype=bool)
         notes: list[list[str]] = [[] for _ in range(height)]
         for axis, factor, say in self._axes(runs):
             outside = factor > _SAME
             place = _ORDER.index(axis) if axis in _ORDER else len(_ORDER)
             if axis not in _FOLLOWS:
+                refused |= factor > FARTHEST
+            if axis not in _FOLLOWS and not (axis in _OF_DEVICE and DEVICE in self.names):
                 first = outside & (place < rank)
                 kind[first], rank[first] = axis, place
-                distance += np.log2(factor)
-                refused |= factor > FARTHEST
+                axes[axis] = np.where(outside, np.log2(factor), 0.0)
             for row in np.flatnonzero(outside):
                 notes[row].append(say(int(row)))
-        return Places(kind, distance, np.array(["; ".join(each) for each in notes], dtype=object), refused)
+        if "machine" in axes and DEVICE in axes:  # a new device stands in a new machine: that is one question
+            axes["machine"][axes[DEVICE] > 0] = 0.0
+        return Places(kind, axes, np.array(["; ".join(each) for each in notes], dtype=object), refused)
 
     def _axes(self, runs: Runs) -> list[tuple[str, Floats, Any]]:
         """By axis how many times beyond the measured ones each row is (1 inside, 2 for a new name), and what to say of a row."""

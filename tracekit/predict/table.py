@@ -108,8 +108,9 @@ def columns_of(path: Path) -> list[str]:
 def runs_from(raw: pl.DataFrame, description: Description, path: Path, *, measured: bool = True) -> Runs:
     """The rows of a table whose columns are texts; `path` is its file, for errors, `measured`: the target has to be there.
 
-    Rows whose time is missing, or not above 0, are left out and counted; so are rows with a number of a role that is not above 0. Raises
-    UsageError for a column that it does not have, InconclusiveError if no row is left.
+    Of measured rows, those whose time is missing, or not above 0, are left out and counted; so are those with a number of a role that is
+    not above 0. Of others every row is kept, and such a number is null. Raises UsageError for a column that it does not have,
+    InconclusiveError if no row is left.
     """
     wanted = [*description.columns.values(), *description.features, *description.group]
     wanted += [name for name in (description.id, description.target if measured else "") if name]
@@ -124,15 +125,18 @@ def runs_from(raw: pl.DataFrame, description: Description, path: Path, *, measur
         columns.append(_number(description.target).alias("target"))
     frame = raw.select(columns)
     numbers = [name for name in description.columns if name in NUMBERS and name not in MAY_BE_ZERO]
+    if not measured:
+        if not frame.height:
+            raise InconclusiveError("no row can be used", path=path, remedy="it has no rows")
+        return Runs(frame.with_columns(pl.when(pl.col(name) > 0).then(name) for name in numbers), description)
     faults = {f"without a positive {name}": (pl.col(name) <= 0).fill_null(value=False) for name in numbers}
-    if measured:
-        faults["without a time above 0"] = ~(pl.col("target") > 0).fill_null(value=False)
+    faults["without a time above 0"] = ~(pl.col("target") > 0).fill_null(value=False)
     left_out = [
         f"{clean(path.name)}: {count} {'row' if count == 1 else 'rows'} {why}"
         for why, count in _counted(frame, faults)
         if count
     ]
-    kept = frame.filter(~pl.any_horizontal(*faults.values())) if faults else frame
+    kept = frame.filter(~pl.any_horizontal(*faults.values()))
     if not kept.height:
         raise InconclusiveError(
             "no row can be used", path=path, remedy="; ".join(left_out) or "it has no rows"

@@ -93,7 +93,7 @@ def _answer(fitted: Predictor, rows: pl.DataFrame, told: Sequence[str], price: f
     elif outside := len(notes):
         yield f"{count_of(outside, 'configuration lies', 'configurations lie')} outside what was measured; the notes say how far."
     if unknown := rows.height - known.height:
-        yield f"{count_of(unknown, 'configuration is', 'configurations are')} too far from what was measured for an answer."
+        yield f"{count_of(unknown, 'configuration has', 'configurations have')} no answer; the notes say why."
 
 
 def _percent(part: float) -> str:

@@ -94,7 +94,8 @@ def _measured(data: Path, describe: Path | None) -> Runs:
     else:
         description = read_description(describe)
     runs = read_runs(data, description)
-    _say_left_out(runs)
+    for line in runs.left_out:
+        out.say(f"tracekit: left out: {line}")
     return runs
 
 
@@ -171,9 +172,7 @@ def _asked(fitted: Predictor, table: Path | None, settings: Sequence[str], like:
         raise UsageError("predict run needs rows", remedy="give --table FILE or --set NAME=VALUE")
     if table is None:
         return grid_of(settings_of(settings), fitted.description, {**fitted.known(), **like}, fitted.support)
-    asked = read_runs(table, fitted.description, measured=False)
-    _say_left_out(asked)
-    return asked
+    return read_runs(table, fitted.description, measured=False)
 
 
 @with_flags
@@ -272,11 +271,6 @@ def _factor(text: str | None) -> float:
         raise UsageError(
             f"--batch is {text!r}", remedy="write how many times the batch, such as 2x"
         ) from None
-
-
-def _say_left_out(runs: Runs) -> None:
-    for line in runs.left_out:
-        out.say(f"tracekit: left out: {line}")
 
 
 for command in (fit, run, evaluate, explain, trace):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -31,6 +32,8 @@ _SPREAD: Final = {
 """How far, in natural logarithms, a parameter may lie from its first guess before the data has to say so; the others `_FAR`."""
 _FACTORS: Final = {"computing": 0.25, "steps": 0.25, "loading": 0.4, "starting": 1.0, "networks": 2.0}
 """The same for factors."""
+_LOADING: Final = frozenset({"load", "collate", "growth", "overlap"})
+"""The parameters of loading."""
 _ANY: Final = 2.0
 """The same for the factors of devices whose peaks are not known."""
 _STARTS: Final = 4
@@ -72,11 +75,31 @@ def measured_of(runs: Runs) -> Measured:
 
 def choose(measured: Measured) -> Form:
     """The form of the law that foretells best what lies beyond the rest of these configurations."""
-    forms = _forms(measured.jobs)
-    if len(forms) == 1:
-        return forms[0]
     sample = _thinned(measured, _MOST_TRIED)
-    errors = np.array([_foretold(sample, form) for form in forms])
+    forms = _forms(measured.jobs)
+    form = _best(sample, forms) if len(forms) > 1 else forms[0]
+    return (
+        form
+        if not _vary(measured.jobs.threads) or _loading_shows(sample, form)
+        else replace(form, loads=False)
+    )
+
+
+def _loading_shows(measured: Measured, form: Form) -> bool:
+    """Whether the parameters of loading explain more than so many parameters explain of noise (Akaike's criterion)."""
+    misses, sizes = [], []
+    for each in (replace(form, loads=False), form):
+        law, logs = fit(measured, each, _STARTS_TRIED)
+        left = (np.log(law.times(logs, measured.jobs, law.places(measured.jobs))) - measured.logs) / _NOISE
+        misses.append(float(np.sum(np.sqrt(1 + left**2) - 1)))
+        sizes.append(law.size)
+    count = measured.logs.size
+    return bool(count * np.log(misses[0] / max(misses[1], 1e-9)) > 2 * (sizes[1] - sizes[0]))
+
+
+def _best(measured: Measured, forms: Sequence[Form]) -> Form:
+    """The form that foretells best; the first, unless another is clearly better."""
+    errors = np.array([_foretold(measured, form) for form in forms])
     gains = np.mean(errors, axis=1) - np.mean(errors[0])
     better = (gains < np.log(_CLEARLY)) & (errors[:, 0] < errors[0, 0])
     return forms[int(np.argmin(np.where(better, gains, 0.0)))]
@@ -198,7 +221,7 @@ def _start(measured: Measured, form: Form) -> tuple[Law, Floats, Floats]:
         "scatter": 0.02 * sample,
         "overlap": 8.0,
     }
-    dropped = _untold(jobs)
+    dropped = _untold(jobs) | (set() if form.loads else _LOADING)
     names = tuple(name for name in guesses if name not in dropped)
     levels = _levels(jobs, dropped)
     law = Law(
@@ -239,7 +262,7 @@ def _untold(jobs: Jobs) -> set[str]:
     if not _vary(jobs.layers):
         found |= {"sample_layer", "step_layer"}
     if not _vary(jobs.threads):
-        found |= {"load", "collate", "growth", "epoch", "overlap"}
+        found |= _LOADING | {"epoch"}
     if bool(np.isnan(jobs.gflops).any()):
         found |= {"sample_fixed", "host"}
     return found

@@ -64,6 +64,8 @@ class Form:
     """Whether each device has the loader threads for itself, or all share them."""
     same_samples: bool = False
     """Whether all runs took the same number of samples, so that what their iterations say beyond that is warm-up and the like."""
+    loads: bool = True
+    """Whether loading is ever waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +199,12 @@ class Law:
         device = factor("networks") * (device + of("sample_fixed") * work)
         host = of("host") + of("host_device") * further
         exposed = np.zeros_like(device)
+        loaded = local if self.form.own_threads else jobs.batch
         if "load" in at:
-            loaded = local if self.form.own_threads else jobs.batch
             alone = of("collate") * (loaded / self.batch) ** (of("growth") - 1)
             loading = factor("loading") * of("load") * loaded * (1 / jobs.threads + alone)
             exposed = _longer(device + host, loading, of("overlap")) - device - host
-            # The first iteration of an epoch has nothing to compute while its batch is loaded.
+        if "epoch" in at:  # Its first iteration has nothing to compute while its batch is loaded.
             exposed = exposed + loaded / self.batch / of("epoch") * (device + host)
         sync = (further > 0) * (of("sync") + of("scatter") * jobs.batch) + of("sync_device") * further
         start = factor("starting") * (of("start") + of("start_device") * jobs.gpus)
