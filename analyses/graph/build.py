@@ -94,7 +94,7 @@ class Dependencies:
     @property
     def inferred(self) -> int:
         """The number of links that rest on times."""
-        kinds = [_KIND["inferred_wait"], _KIND["inferred_synchronisation"]]
+        kinds = [number for name, number in _KIND.items() if name.startswith("inferred")]
         return int(np.isin(self.graph.links.kind, kinds).sum())
 
     @cached_property
@@ -115,6 +115,9 @@ class Dependencies:
         count = int((kinds == _KIND["inferred_synchronisation"]).sum())
         if count:
             rows.append(f"what {count_of(count, 'synchronising call')} waited for was found by time")
+        count = int((kinds == _KIND["inferred_thread"]).sum())
+        if count:
+            rows.append(f"{count_of(count, 'wait')} of the thread of the steps for collectives found by time")
         if self.lost:
             rows.append(
                 f"{count_of(self.lost, 'link')} left out, since the clocks of host and device contradict them"
@@ -140,7 +143,7 @@ def _dependencies(scope: Scope) -> Dependencies:
     main = _main(stack, model.phases.main, lines)
     begin = _begin(scope, lines)
     awaited = waits(scope, stack, lines, begin, scope.end)
-    handed = handovers(stack, main, model.backward.engine_threads, begin, scope.end)
+    handed = handovers(scope, stack, main, model.backward.engine_threads, begin, scope.end)
     return _Builder(scope, stack, lines, main, begin, awaited, handed).build()
 
 
@@ -239,19 +242,22 @@ class _Builder:
         main = np.full(handed.start.size, self.main)
         made.add(main, handed.start, _LEAVES)
         made.add(main, handed.end, _ARRIVES)
+        made.add(np.full(handed.called.size, self.main), handed.called, _STANDS)
         made.add(handed.thread, handed.begin, _ARRIVES)
         made.add(handed.thread, handed.done, _LEAVES)
         steps, marks = self._marks()
         made.add(np.full(steps.size, self.main), steps, _STANDS)
         made.add(marks[0], marks[1], _STANDS)
         thread, time, vertices = made.settle()
-        self.calls, _, self.returned, left, resumed, began, done, self.steps, ends = vertices
+        self.calls, _, self.returned, _, resumed, called, self.began, done, self.steps, ends = vertices
         self.waiting = place[awaited.wait]
-        self._link(left[handed.stretch], began, "thread")
-        self._link(done, resumed[handed.stretch], "thread")
+        self._link(called, self.began, "thread")
+        for kind, which in (("thread", handed.sure), ("inferred_thread", ~handed.sure)):
+            met = which & (handed.stretch >= 0)
+            self._link(done[met], resumed[handed.stretch[met]], kind)
         self.ends = self.steps[-1:] if steps.size else ends
-        self.waits_end = np.unique(np.concatenate([self.returned, resumed, began]))
-        self.served = np.concatenate([resumed, began])
+        self.waits_end = np.unique(np.concatenate([self.returned, resumed, self.began]))
+        self.served = np.concatenate([resumed, self.began])
         return thread, time
 
     def _marks(self) -> tuple[Int64Array, tuple[Int64Array, Int64Array]]:
@@ -395,7 +401,7 @@ class _Builder:
         usual = np.full(kind.size, self.gap_ns, dtype=np.int64)
         usual[launch] = _typical(idle, *_LAUNCH_NS)
         usual[(kind == _KIND["synchronisation"]) | (kind == _KIND["inferred_synchronisation"])] = CALL_NS
-        usual[(kind == _KIND["thread"]) | (kind == _KIND["begin"])] = 0
+        usual[np.isin(kind, [_KIND["thread"], _KIND["inferred_thread"], _KIND["begin"]])] = 0
         return usual
 
 
