@@ -54,7 +54,8 @@ class Dependencies:
     `activity` is the row of `lines.rows` that starts at a vertex, `thread` the thread (a code of the host stack), −1 for none; `waited`
     marks vertices at which a wait ended. `steps` are the vertices at the starts of the steps and at the end of the last one. The window
     runs from `begin` to the graph's end; `lost` counts the links that the clocks contradict. `usual` has edges whose lags are the usual
-    ones of their kind instead of the recorded ones. `events`: the waits between streams are recorded, or there is one stream.
+    ones of their kind instead of the recorded ones. `events`: the waits between streams are recorded, or there is one stream. `began` are
+    the vertices at which a thread begins what the main thread gave it.
     """
 
     scope: Scope
@@ -69,6 +70,7 @@ class Dependencies:
     lost: int
     usual: Weights
     events: bool
+    began: Int64Array
 
     @cached_property
     def replayed(self) -> Int64Array:
@@ -85,6 +87,17 @@ class Dependencies:
         """By how much each vertex may be later, in ns, without a later end; −1 where the end does not depend on it."""
         latest = self.graph.latest(self.graph.weights, self.replayed)
         return np.where(latest < -NEVER // 2, latest - self.replayed, -1)
+
+    @cached_property
+    def operator(self) -> Int64Array:
+        """The innermost operator around each span of the host stack; without a device also the range of a backend around its work; −1 for
+        none.
+        """
+        stack, scope = self.stack, self.scope
+        operators = stack.of_kind("op")
+        if scope.on_cpu:
+            operators[scope.activities["launch_id"].to_numpy()] = True
+        return stack.nesting.nearest_ancestor(operators)
 
     @property
     def between(self) -> int:
@@ -338,6 +351,7 @@ class _Builder:
             lost,
             usual,
             self.events,
+            self.began,
         )
 
     def _lengths(self, links: Links) -> tuple[Int64Array, Int64Array, Int64Array, Weights]:

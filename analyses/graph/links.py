@@ -343,19 +343,23 @@ def _engine(stack: HostStack, main: int, engine: Int64Array, bounds: Int64Array)
     return Handovers(thread, start[number], begin, done, number, sure, start, stretches["done"].to_numpy())
 
 
-def _backend(
-    scope: Scope, stack: HostStack, main: int, bounds: Int64Array, begins: BoolArray
-) -> Handovers:
+def _backend(scope: Scope, stack: HostStack, main: int, bounds: Int64Array, begins: BoolArray) -> Handovers:
     """An operator of the main thread queues each collective. That the thread waited for it is found by time: between two operators, of
     which the second begins right after the collective has ended.
     """
     calls = calls_of(scope)
-    queued = pl.DataFrame({"start": calls.table["start"], "end": calls.table["end"], "span": calls.launch_span})
+    queued = pl.DataFrame(
+        {"start": calls.table["start"], "end": calls.table["end"], "span": calls.launch_span}
+    )
     spans = stack.named(ON_PROCESSORS, "annotation", "op") & (stack.thread != main)
     rows = np.flatnonzero(spans & (stack.start >= bounds[0]) & (stack.end <= bounds[-1]))
-    rows = rows[(stack.nesting.nearest_ancestor(spans, include_self=False)[rows] < 0) & ~_overlaps(stack, rows)]
+    rows = rows[
+        (stack.nesting.nearest_ancestor(spans, include_self=False)[rows] < 0) & ~_overlaps(stack, rows)
+    ]
     found = pl.DataFrame({"start": stack.start[rows], "end": stack.end[rows], "row": rows}).join(
-        queued.filter(pl.col("span") >= 0).unique(["start", "end"]), on=["start", "end"], maintain_order="left"
+        queued.filter(pl.col("span") >= 0).unique(["start", "end"]),
+        on=["start", "end"],
+        maintain_order="left",
     )
     rows, op = found["row"].to_numpy(), found["span"].to_numpy()
     mine = stack.thread[op] == main

@@ -32,7 +32,7 @@ def path_of(path: str, step: int) -> dict[str, Any]:
         if not done:
             return {"steps": len(steps), "fault": "no path"}
         parts = graph.get_critical_path_breakdown()
-    except Exception as error:  # what HTA raises is the result
+    except Exception as error:  # noqa: BLE001 - what HTA raises is the result
         return {"fault": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
     if not parts["stream"].notna().any():
         return {"steps": len(steps), "fault": "an empty path"}
@@ -42,7 +42,8 @@ def path_of(path: str, step: int) -> dict[str, Any]:
         "name": names[steps.iloc[step]["name"]],
         "total": round(1000 * float(parts["duration"].sum())),
         "by": {
-            str(key): round(1000 * float(ns)) for key, ns in parts.groupby("bound_by")["duration"].sum().items()
+            str(key): round(1000 * float(ns))
+            for key, ns in parts.groupby("bound_by")["duration"].sum().items()
         },
         "kernels": round(1000 * float(kernels["duration"].sum())),
     }
