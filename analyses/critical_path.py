@@ -157,7 +157,7 @@ def _critical_path(joint: Joint) -> CriticalPath:
     ranks = _ranks(joint, parts)
     return CriticalPath(
         answer=_answer(joint, sums, causes, ranks),
-        not_captured="; ".join(joint.missing) or None,
+        not_captured=joint.missing,
         by_cause=causes,
         by_rank=ranks,
         by_category=_grouped(parts.filter(pl.col("category").is_not_null()), window, "category"),
@@ -176,7 +176,7 @@ def _critical_path(joint: Joint) -> CriticalPath:
         communication_ns=sums["communication_ns"],
         host_ns=sums["host_ns"],
         wait_ns=sums["wait_ns"],
-        inferred_links=sum(one.inferred for one in joint.members),
+        inferred_links=joint.inferred,
         links=joint.between,
         replay_error=abs(int(usual[-1]) - joint.end) / window if window else 0.0,
     )
@@ -316,8 +316,6 @@ def _answer(joint: Joint, sums: dict[str, int], causes: pl.DataFrame, ranks: pl.
         text += f" The largest part of the host's code is {cause_name(cause)} ({format_ns(ns)})."
     if ranks is not None:
         rank, _, share, *_ = ranks.sort("total_ns", "rank", descending=[True, False]).row(0)
-        text += (
-            f" {format_share(share)} of it {'is' if share < 1 else 'are'} on rank {rank} of {ranks.height} ranks, "
-            f"which {count_of(joint.alike, 'collective')} link."
-        )
+        much = "All" if share == 1 else format_share(share)
+        text += f" {much} of it lies on rank {rank} of {ranks.height} ranks, which {count_of(joint.alike, 'collective')} link."
     return text

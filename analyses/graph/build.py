@@ -7,6 +7,7 @@ window.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -33,7 +34,7 @@ from tracekit.facts.units import NS_PER_US, count_of
 from tracekit.readers import how_to_record
 from tracekit.spans import BoolArray, Int64Array, distinct_rows
 
-__all__ = ["CALL_NS", "Dependencies", "dependencies"]
+__all__ = ["CALL_NS", "Dependencies", "dependencies", "missing_of"]
 
 CALL_NS: Final = 5 * NS_PER_US
 """A call that waits takes about this long if there is nothing to wait for."""
@@ -99,43 +100,36 @@ class Dependencies:
             operators[scope.activities["launch_id"].to_numpy()] = True
         return stack.nesting.nearest_ancestor(operators)
 
-    @property
-    def between(self) -> int:
-        """The number of links between threads and streams."""
-        return int((self.graph.links.kind < _KIND["begin"]).sum())
+    def count(self, *kinds: str) -> int:
+        """The number of links of these kinds."""
+        return int(np.isin(self.graph.links.kind, [_KIND[kind] for kind in kinds]).sum())
 
-    @property
-    def inferred(self) -> int:
-        """The number of links that rest on times."""
-        kinds = [number for name, number in _KIND.items() if name.startswith("inferred")]
-        return int(np.isin(self.graph.links.kind, kinds).sum())
 
-    @cached_property
-    def missing(self) -> tuple[str, ...]:
-        """The signals that the trace lacks, each a clause, with how to record them."""
-        kinds, format_ = self.graph.links.kind, self.scope.trace.meta.format
-        lost, rows = no_launches(self.scope), []
-        if lost is not None:
-            rows.append(lost)
-        if not self.events:
-            count = int((kinds == _KIND["inferred_wait"]).sum())
-            found = (
-                f"; {count_of(count, 'wait')} between them {'was' if count == 1 else 'were'} found by time"
-                if count
-                else ""
-            )
-            rows.append(f"no waits of streams for events{found} ({how_to_record('sync', format_)})")
-        count = int((kinds == _KIND["inferred_synchronisation"]).sum())
-        if count:
-            rows.append(f"what {count_of(count, 'synchronising call')} waited for was found by time")
-        count = int((kinds == _KIND["inferred_thread"]).sum())
-        if count:
-            rows.append(f"{count_of(count, 'wait')} of the thread of the steps for collectives found by time")
-        if self.lost:
-            rows.append(
-                f"{count_of(self.lost, 'link')} left out, since the clocks of host and device contradict them"
-            )
-        return tuple(rows)
+def missing_of(members: Sequence[Dependencies]) -> list[str]:
+    """The signals that the traces of these graphs lack, each a clause, with how to record them."""
+    lost = (no_launches(one.scope) for one in members)
+    rows = list(dict.fromkeys(clause for clause in lost if clause is not None))
+    unsure = [one for one in members if not one.events]
+    if unsure:
+        count = sum(one.count("inferred_wait") for one in unsure)
+        found = (
+            f"; {count_of(count, 'wait')} between them {'was' if count == 1 else 'were'} found by time"
+            if count
+            else ""
+        )
+        remedy = how_to_record("sync", unsure[0].scope.trace.meta.format)
+        rows.append(f"no waits of streams for events{found} ({remedy})")
+    if count := sum(one.count("inferred_synchronisation") for one in members):
+        rows.append(f"what {count_of(count, 'synchronising call')} waited for was found by time")
+    if count := sum(one.count("inferred_thread") for one in members):
+        rows.append(
+            f"no waits of threads for collectives; {count_of(count, 'wait')} {'was' if count == 1 else 'were'} found by time"
+        )
+    if count := sum(one.lost for one in members):
+        rows.append(
+            f"{count_of(count, 'link')} left out, since the clocks of host and device contradict them"
+        )
+    return rows
 
 
 def dependencies(scope: Scope) -> Dependencies:

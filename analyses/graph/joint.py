@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.graph.build import Dependencies, dependencies
+from tracekit.analyses.graph.build import Dependencies, dependencies, missing_of
 from tracekit.analyses.graph.model import LINKS, NEVER, Graph, Links, Weights, in_order
 from tracekit.analyses.ranks import Alignment, align, summary_of
 from tracekit.analyses.scope import Scope
@@ -101,7 +101,14 @@ class Joint:
     @property
     def between(self) -> int:
         """The number of links between threads, streams and ranks."""
-        return sum(one.between for one in self.members) + sum(one.vertex.size for one in self.waits)
+        kinds = LINKS[: LINKS.index("begin")]
+        return sum(one.count(*kinds) for one in self.members) + sum(one.vertex.size for one in self.waits)
+
+    @property
+    def inferred(self) -> int:
+        """The number of links that rest on times."""
+        kinds = [kind for kind in LINKS if kind.startswith("inferred")]
+        return sum(one.count(*kinds) for one in self.members)
 
     @cached_property
     def lengths(self) -> Lengths:
@@ -136,14 +143,15 @@ class Joint:
         return np.where(latest < -NEVER // 2, latest - self.replayed, -1)
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """The signals that the traces lack, each a clause."""
-        rows = list(dict.fromkeys(clause for one in self.members for clause in one.missing))
+    def missing(self) -> str | None:
+        """The signals that the traces lack."""
+        rows = missing_of(self.members)
         if self.other:
             rows.append(
-                f"{count_of(self.other, 'collective')} left out, in which ranks need not wait for each other, or whose times contradict it"
+                f"no link of ranks at {count_of(self.other, 'collective')}, in which they need not wait for each other, or whose times "
+                "contradict it"
             )
-        return tuple(rows)
+        return "; ".join(rows) or None
 
     def of(self, each: Sequence[Lengths]) -> Lengths:
         """The lengths of this graph from those of its members. A collective that takes no time any more waits for no rank."""
@@ -229,6 +237,10 @@ def joint_graph(scopes: Sequence[Scope]) -> Joint:
     """
     if len(scopes) == 1:
         return scopes[0].once(joint_graph, lambda: alone(dependencies(scopes[0])))
+    return scopes[0].once(tuple(map(id, scopes)), lambda: _of_job(scopes))
+
+
+def _of_job(scopes: Sequence[Scope]) -> Joint:
     made = [dependencies(scope) for scope in scopes]
     aligned = align([summary_of(scope) for scope in scopes])
     shift = aligned.clocks["shift_ns"].to_list()
@@ -236,7 +248,7 @@ def joint_graph(scopes: Sequence[Scope]) -> Joint:
     if not alike:
         raise UsageError(
             "no collective of several ranks was found in these traces",
-            remedy="give the traces of one job, recorded at one time, or one trace",
+            remedy="give the traces of one job that were recorded at one time",
         )
     return _joined(made, shift, waits, alike, other)
 

@@ -197,7 +197,7 @@ def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
     assumptions = dict.fromkeys(sentence for draft in after.drafts for sentence in draft.assumptions)
     return WhatIf(
         answer=_answer(joint, before.window, after.window, (low, high), critical),
-        not_captured="; ".join(joint.missing) or None,
+        not_captured=joint.missing,
         changes=pl.DataFrame(
             {"change": [one.label for one in changes], "gain_ns": alone},
             schema={"change": pl.String, "gain_ns": pl.Int64},

@@ -118,7 +118,9 @@ def of_two_ranks(program: list[Command], seed: int) -> list[list[Command]]:
         if one.what == "step" and number:
             ns, waits = 2 * rng.randint(5, 30) * 1000, rng.random() < 0.5
             for rank in ranks:
-                rank.extend([Command("wait", stream=COLLECTIVES, other=7), Command("reduce", ns, COLLECTIVES)])
+                rank.extend(
+                    [Command("wait", stream=COLLECTIVES, other=7), Command("reduce", ns, COLLECTIVES)]
+                )
                 rank.append(Command("wait", stream=7, other=COLLECTIVES))
                 rank.append(Command("launch", 2 * rng.randint(2, 30) * 1000, 7, name=KERNELS[1]))
                 rank.extend([Command("sync", stream=7)] * waits)

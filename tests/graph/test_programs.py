@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from graph.programs import (
+    COLLECTIVES,
     KERNELS,
+    Command,
     Run,
     Speeds,
     of_two_ranks,
@@ -86,6 +88,43 @@ def test_two_ranks_are_one_graph_and_a_faster_one_is_foretold(seed: int, tmp_pat
     assert what_if(scopes, [Scale("category:communication", 0.5)]).after_ns == whole(
         simulate_job(halved, normal)
     )
+
+
+@pytest.mark.quick(1)
+def test_a_path_goes_to_the_slow_rank_and_back(tmp_path: Path) -> None:
+    def rank(first: int, second: int) -> list[Command]:
+        kernels = [Command("launch", ns * 1000, 7, name=KERNELS[0]) for ns in (first, second, 20)]
+        reduce = [
+            Command("wait", stream=COLLECTIVES, other=7),
+            Command("reduce", 10_000, COLLECTIVES),
+            Command("wait", stream=7, other=COLLECTIVES),
+        ]
+        return [Command("step"), kernels[0], *reduce, kernels[1], *reduce, kernels[2], Command("step")]
+
+    runs = simulate_job([rank(100, 900), rank(400, 300)], [Speeds(), Speeds()])
+    traces = [tracekit.read(write(run, tmp_path / f"rank{rank}.json", rank)) for rank, run in enumerate(runs)]
+    result = critical_path(traces)
+    parts = parts_of(joint_graph([select(trace) for trace in traces]))
+    ran = parts.filter(resource="device").select("rank", "category", "duration_ns").rows()
+    assert ran == [
+        (1, "gemm", 400_000),
+        (0, "communication", 10_000),
+        (0, "gemm", 900_000),
+        (0, "communication", 10_000),
+        (0, "gemm", 20_000),
+    ]
+    assert result.by_rank is not None
+    assert result.by_rank["handovers"].to_list() == [1, 0]
+    assert result.by_rank["waited_ns"].to_list() == [300_000, 600_000]
+    assert result.length_ns == whole(runs)
+    # Rank 0 may take so much longer up to the first collective, rank 1 up to the second.
+    joint = joint_graph([select(trace) for trace in traces])
+    slack = [joint.slack[joint.where[rank]] for rank in (0, 1)]
+    activity = [joint.members[rank].activity >= 0 for rank in (0, 1)]
+    assert [one[there][:2].tolist() for one, there in zip(slack, activity, strict=True)] == [
+        [300_000, 0],
+        [0, 600_000],
+    ]
 
 
 def whole(runs: list[Run]) -> int:
