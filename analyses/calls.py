@@ -25,7 +25,7 @@ from tracekit.facts.stack_names import COLLECTIVE_RANGE
 from tracekit.spans import Int64Array, take
 from tracekit.trace import COLLECTIVE_SCHEMA, Schema, empty
 
-__all__ = ["CALLS", "Calls", "calls_of"]
+__all__ = ["CALLS", "ON_PROCESSORS", "Calls", "calls_of"]
 
 CALLS: Final[Schema] = {
     "name": pl.String,
@@ -165,7 +165,7 @@ def _on_host(scope: Scope, schema: pl.Schema) -> pl.DataFrame:
     stack = attribution(scope).model.stack
     wanted = stack.named(MPI_CALL, "op", "annotation")
     if not scope.on_cpu:
-        wanted |= stack.named(_ON_PROCESSORS, "op", "annotation")
+        wanted |= stack.named(ON_PROCESSORS, "op", "annotation")
     around = take(stack.nesting.nearest_ancestor(wanted), stack.nesting.parent)
     low, high = scope.host_window()
     inside = (stack.start >= low) & (stack.start < high)
@@ -190,7 +190,8 @@ def _on_host(scope: Scope, schema: pl.Schema) -> pl.DataFrame:
     )
 
 
-_ON_PROCESSORS: Final = r"^(gloo|mpi|ucc):"
+ON_PROCESSORS: Final = r"^(gloo|mpi|ucc):"
+"""Ranges of PyTorch's backends for processors around each of their calls."""
 
 
 def _backend_ranges(scope: Scope, rows: pl.DataFrame) -> Int64Array:
@@ -258,7 +259,7 @@ def _queueing(scope: Scope) -> Int64Array:
     """
     stack = attribution(scope).model.stack
     itself = np.append(np.arange(stack.size, dtype=np.int64), -1)
-    ranges = np.flatnonzero(stack.named(_ON_PROCESSORS, "annotation", "op"))
+    ranges = np.flatnonzero(stack.named(ON_PROCESSORS, "annotation", "op"))
     itself[ranges] = -1
     if not scope.on_cpu:
         return itself

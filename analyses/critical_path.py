@@ -8,6 +8,7 @@ it may take so much longer without a longer window.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,12 +16,12 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
-from tracekit.analyses.graph.build import Dependencies, dependencies
+from tracekit.analyses.graph.joint import Joint, joint_graph
 from tracekit.analyses.graph.parts import parts_of
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.result import Result, TableView
-from tracekit.analyses.scope import Scope, once
-from tracekit.facts.units import format_ns, format_share, listed
+from tracekit.analyses.scope import Scope, once, select
+from tracekit.facts.units import count_of, format_ns, format_share, listed
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace, one_of
 
@@ -41,6 +42,8 @@ def _by(column: str, what: str, more: str = "") -> TableView:
             "total_ns": "on the path",
             "work_ns": "all its work",
             "slack_ns": "slack",
+            "handovers": "times it came to it",
+            "waited_ns": "waited in collectives",
         },
     )
 
@@ -52,6 +55,7 @@ TABLES: Final = {
         titles={"share": "of the window", "total_ns": "on the path"},
         main=True,
     ),
+    "by_rank": _by("rank", "rank", " handovers waited_ns"),
     "by_category": _by("category", "kind of work"),
     "by_layer": _by("layer", "layer", " work_ns slack_ns"),
     "by_operator": _by("operator", "operator"),
@@ -69,12 +73,12 @@ TABLES: Final = {
     "by_frame": _by("frame", "line of your code"),
     "longest": TableView(
         "Longest parts of the critical path",
-        "start duration_ns resource cause name operator layer frame",
+        "start duration_ns rank resource cause name operator layer frame",
         short="start duration_ns resource cause name layer",
     ),
     "steps": TableView(
         "Steps, and their replay with usual lags",
-        "step name time_ns replayed_ns error",
+        "rank step name time_ns replayed_ns error",
         titles={"time_ns": "recorded", "replayed_ns": "replayed", "error": "off by"},
     ),
 }
@@ -88,6 +92,9 @@ class CriticalPath(Result):
     by_cause: pl.DataFrame
     """`resource` (device, processor, host, wait) and `cause` (a class of activities, or a cause of idle time) with `total_ns` on the
     path, `share` of the window and `parts`, the number of stretches. The parts sum to the window."""
+    by_rank: pl.DataFrame | None
+    """Of several ranks `rank`, `total_ns` on the path, `share`, `handovers`, how many times the path came to the rank from another one, and
+    `waited_ns`, its time in matched collectives until the last rank had come. None of one trace."""
     by_category: pl.DataFrame
     """Work of the device on the path (without a device: operators) by `category`: `total_ns`, `share`."""
     by_layer: pl.DataFrame
@@ -100,7 +107,7 @@ class CriticalPath(Result):
     by_frame: pl.DataFrame | None
     """The host's code on the path by `frame` of the user's Python code: `total_ns`, `share`. None if no frame is known."""
     longest: pl.DataFrame
-    """The longest parts: `start`, `duration_ns`, `resource`, `cause`, `name`, `operator`, `layer`, `frame`."""
+    """The longest parts: `start`, `duration_ns`, `resource`, `cause`, `name`, `operator`, `layer`, `frame`; of several ranks also `rank`."""
     steps: pl.DataFrame | None
     """Of each step the recorded time `time_ns`, that of a replay in which launches, gaps and returns take their usual times
     (`replayed_ns`), and `error`, by which part of it they differ. None without steps."""
@@ -122,28 +129,37 @@ class CriticalPath(Result):
     """By which part of the window a replay with usual lags differs from what was recorded."""
 
 
-def critical_path(scope: Scope | Trace) -> CriticalPath:
-    """The critical path of a scope.
+def critical_path(of: Scope | Trace | Sequence[Scope | Trace]) -> CriticalPath:
+    """The critical path of a scope; of several, which are the ranks of a job, the one through all of them.
+
+    Raises UsageError if no collective links the ranks.
 
     >>> import tracekit
     >>> result = critical_path(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
     >>> result.length_ns == int(result.by_cause["total_ns"].sum())
     True
     """
-    return once(scope, _critical_path)
+    if isinstance(of, Scope | Trace):
+        return once(of, _of_one)
+    return _critical_path(joint_graph([select(one) if isinstance(one, Trace) else one for one in of]))
 
 
-def _critical_path(scope: Scope) -> CriticalPath:
-    made = dependencies(scope)
-    parts, window = parts_of(made), scope.duration
-    usual = made.graph.replay(made.usual)
+def _of_one(scope: Scope) -> CriticalPath:
+    return _critical_path(joint_graph([scope]))
+
+
+def _critical_path(joint: Joint) -> CriticalPath:
+    parts, window = parts_of(joint), joint.window
+    usual = joint.graph.replay(joint.usual)
     sums = {name: _sum(parts, *which) for name, which in _PARTS.items()}
     causes = _grouped(parts, window, "resource", "cause", counted=True)
-    activities = _activities(made)
+    activities = _activities(joint)
+    ranks = _ranks(joint, parts)
     return CriticalPath(
-        answer=_answer(scope, sums, causes),
-        not_captured=_not_captured(made),
+        answer=_answer(joint, sums, causes, ranks),
+        not_captured=joint.missing,
         by_cause=causes,
+        by_rank=ranks,
         by_category=_grouped(parts.filter(pl.col("category").is_not_null()), window, "category"),
         by_layer=_with_slack(_grouped(parts, window, "layer"), activities, "layer"),
         by_operator=_grouped(parts, window, "operator"),
@@ -151,16 +167,18 @@ def _critical_path(scope: Scope) -> CriticalPath:
             _grouped(parts.filter(pl.col("category").is_not_null()), window, "name"), activities, "name"
         ),
         by_frame=_frames(parts, window),
-        longest=parts.sort("duration_ns", "start", descending=[True, False]).head(_LISTED).select(*_SHOWN),
-        steps=_steps(made, usual),
+        longest=parts.sort("duration_ns", "start", descending=[True, False])
+        .head(_LISTED)
+        .select(*([] if ranks is None else ["rank"]), *_SHOWN),
+        steps=_steps(joint, usual),
         length_ns=int(parts["duration_ns"].sum()),
         device_ns=sums["device_ns"],
         communication_ns=sums["communication_ns"],
         host_ns=sums["host_ns"],
         wait_ns=sums["wait_ns"],
-        inferred_links=made.inferred,
-        links=made.between,
-        replay_error=abs(int(usual[-1]) - made.end) / window if window else 0.0,
+        inferred_links=joint.inferred,
+        links=joint.between,
+        replay_error=abs(int(usual[-1]) - joint.end) / window if window else 0.0,
     )
 
 
@@ -200,21 +218,45 @@ def _frames(parts: pl.DataFrame, window: int) -> pl.DataFrame | None:
 # -- slack and replay ------------------------------------------------------------------------------
 
 
-def _activities(made: Dependencies) -> pl.DataFrame:
-    """`name`, `layer`, `duration` and `slack` (null without a device) of every activity, in ns."""
-    scope = made.scope
-    owners = attribution(scope)
-    layer = owners.layers["path"].gather(owners.activities["layer_id"])
-    rows = scope.activities.select("activity_id", pl.col("name").cast(pl.String), "duration")
-    rows = rows.with_columns(layer.alias("layer"))
-    if scope.on_cpu:
-        return rows.with_columns(pl.lit(None, pl.Int64).alias("slack"))
-    at = np.flatnonzero(made.activity >= 0)
-    slack = made.slack[at]
-    known = pl.DataFrame(
-        {"activity_id": made.lines.rows["activity_id"].gather(made.activity[at]), "slack": slack}
+def _ranks(joint: Joint, parts: pl.DataFrame) -> pl.DataFrame | None:
+    """The path by rank; None of one trace."""
+    if len(joint.members) == 1:
+        return None
+    came = (pl.col("rank") != pl.col("rank").shift(1)).fill_null(value=False)
+    counts = (
+        parts.select("rank", came.alias("came")).group_by("rank").agg(pl.col("came").sum().cast(pl.Int64))
     )
-    return rows.join(known, on="activity_id", how="left", maintain_order="left")
+    waited = pl.DataFrame({"rank": joint.ranks, "waited_ns": [int(one.waited.sum()) for one in joint.waits]})
+    return (
+        waited.join(_grouped(parts, joint.window, "rank"), on="rank", how="left")
+        .join(counts.rename({"came": "handovers"}), on="rank", how="left")
+        .with_columns(pl.col("total_ns", "share", "handovers").fill_null(0))
+        .select("rank", "total_ns", "share", "handovers", "waited_ns")
+        .sort("rank")
+    )
+
+
+def _activities(joint: Joint) -> pl.DataFrame:
+    """`name`, `layer`, `duration` and `slack` (null without a device) of every activity, in ns."""
+    frames = []
+    for number, made in enumerate(joint.members):
+        scope = made.scope
+        owners = attribution(scope)
+        layer = owners.layers["path"].gather(owners.activities["layer_id"])
+        rows = scope.activities.select("activity_id", pl.col("name").cast(pl.String), "duration")
+        rows = rows.with_columns(layer.alias("layer"))
+        if scope.on_cpu:
+            frames.append(rows.with_columns(pl.lit(None, pl.Int64).alias("slack")))
+            continue
+        at = np.flatnonzero((joint.activity >= 0) & (joint.member == number))
+        known = pl.DataFrame(
+            {
+                "activity_id": made.lines.rows["activity_id"].gather(joint.activity[at]),
+                "slack": joint.slack[at],
+            }
+        )
+        frames.append(rows.join(known, on="activity_id", how="left", maintain_order="left"))
+    return pl.concat(frames)
 
 
 def _with_slack(sums: pl.DataFrame, activities: pl.DataFrame, column: str) -> pl.DataFrame:
@@ -229,34 +271,38 @@ def _with_slack(sums: pl.DataFrame, activities: pl.DataFrame, column: str) -> pl
     return filled.sort("total_ns", "work_ns", column, descending=[True, True, False], nulls_last=True)
 
 
-def _steps(made: Dependencies, usual: Int64Array) -> pl.DataFrame | None:
-    if made.steps.size < 2:
+def _steps(joint: Joint, usual: Int64Array) -> pl.DataFrame | None:
+    frames = []
+    for made, where, rank in zip(joint.members, joint.where, joint.ranks, strict=True):
+        if made.steps.size < 2:
+            continue
+        recorded, replayed = np.diff(made.graph.time[made.steps]), np.diff(usual[where[made.steps]])
+        frames.append(
+            made.scope.steps.select(pl.lit(rank, pl.Int64).alias("rank"), "step", "name").with_columns(
+                pl.Series("time_ns", recorded),
+                pl.Series("replayed_ns", replayed),
+                pl.Series("error", np.abs(replayed - recorded) / np.maximum(recorded, 1)),
+            )
+        )
+    if not frames:
         return None
-    recorded, replayed = np.diff(made.graph.time[made.steps]), np.diff(usual[made.steps])
-    return made.scope.steps.select("step", "name").with_columns(
-        pl.Series("time_ns", recorded),
-        pl.Series("replayed_ns", replayed),
-        pl.Series("error", np.abs(replayed - recorded) / np.maximum(recorded, 1)),
-    )
+    return pl.concat(frames) if len(joint.members) > 1 else frames[0].drop("rank")
 
 
 # -- in words --------------------------------------------------------------------------------------
 
 
-def _not_captured(made: Dependencies) -> str | None:
-    return "; ".join(made.missing) or None
-
-
-def _answer(scope: Scope, sums: dict[str, int], causes: pl.DataFrame) -> str:
-    window = scope.duration
+def _answer(joint: Joint, sums: dict[str, int], causes: pl.DataFrame, ranks: pl.DataFrame | None) -> str:
+    window = joint.window
     if not window:
         return "The window holds no work, so there is no path."
-    work = "work in operators" if scope.on_cpu else "work of the device"
+    on_cpu = all(one.scope.on_cpu for one in joint.members)
+    work = "work in operators" if on_cpu else "work of the device"
     named = (
         (sums["device_ns"], work),
         (sums["communication_ns"], "communication"),
-        (sums["host_ns"], "other code of the host" if scope.on_cpu else "code of the host"),
-        (sums["wait_ns"], "waiting between host and device"),
+        (sums["host_ns"], "other code of the host" if on_cpu else "code of the host"),
+        (sums["wait_ns"], "waiting between host and device" if ranks is None else "waiting"),
     )
     shares = [
         f"{what} takes {format_share(ns / window)}"
@@ -268,4 +314,8 @@ def _answer(scope: Scope, sums: dict[str, int], causes: pl.DataFrame) -> str:
     if host.height and sums["host_ns"] >= _SAID * window:
         cause, ns = host["cause"][0], host["total_ns"][0]
         text += f" The largest part of the host's code is {cause_name(cause)} ({format_ns(ns)})."
+    if ranks is not None:
+        rank, _, share, *_ = ranks.sort("total_ns", "rank", descending=[True, False]).row(0)
+        much = "All" if share == 1 else format_share(share)
+        text += f" {much} of it lies on rank {rank} of {ranks.height} ranks, which {count_of(joint.alike, 'collective')} link."
     return text

@@ -47,6 +47,8 @@ class Analysis:
     optional: bool = False
     on_processors: str = ""
     """The question where no device was captured; empty: the same."""
+    of_jobs: bool = False
+    """Whether the function also takes several scopes, those of the ranks of a job."""
 
     def load(self) -> AnalysisFunction:
         """Import the function."""
@@ -121,6 +123,7 @@ ON_REQUEST: Final = (
         "critical-path",
         "What determines how long a step takes, and what has slack?",
         "tracekit.analyses.critical_path:critical_path",
+        of_jobs=True,
     ),
 )
 """Those that take too long for every report, or answer what only some ask: they run if they are asked for by name."""

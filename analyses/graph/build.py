@@ -7,6 +7,7 @@ window.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -33,7 +34,7 @@ from tracekit.facts.units import NS_PER_US, count_of
 from tracekit.readers import how_to_record
 from tracekit.spans import BoolArray, Int64Array, distinct_rows
 
-__all__ = ["CALL_NS", "Dependencies", "dependencies"]
+__all__ = ["CALL_NS", "Dependencies", "dependencies", "missing_of"]
 
 CALL_NS: Final = 5 * NS_PER_US
 """A call that waits takes about this long if there is nothing to wait for."""
@@ -54,7 +55,8 @@ class Dependencies:
     `activity` is the row of `lines.rows` that starts at a vertex, `thread` the thread (a code of the host stack), −1 for none; `waited`
     marks vertices at which a wait ended. `steps` are the vertices at the starts of the steps and at the end of the last one. The window
     runs from `begin` to the graph's end; `lost` counts the links that the clocks contradict. `usual` has edges whose lags are the usual
-    ones of their kind instead of the recorded ones. `events`: the waits between streams are recorded, or there is one stream.
+    ones of their kind instead of the recorded ones. `events`: the waits between streams are recorded, or there is one stream. `began` are
+    the vertices at which a thread begins what the main thread gave it.
     """
 
     scope: Scope
@@ -69,6 +71,7 @@ class Dependencies:
     lost: int
     usual: Weights
     events: bool
+    began: Int64Array
 
     @cached_property
     def replayed(self) -> Int64Array:
@@ -86,40 +89,47 @@ class Dependencies:
         latest = self.graph.latest(self.graph.weights, self.replayed)
         return np.where(latest < -NEVER // 2, latest - self.replayed, -1)
 
-    @property
-    def between(self) -> int:
-        """The number of links between threads and streams."""
-        return int((self.graph.links.kind < _KIND["begin"]).sum())
-
-    @property
-    def inferred(self) -> int:
-        """The number of links that rest on times."""
-        kinds = [_KIND["inferred_wait"], _KIND["inferred_synchronisation"]]
-        return int(np.isin(self.graph.links.kind, kinds).sum())
-
     @cached_property
-    def missing(self) -> tuple[str, ...]:
-        """The signals that the trace lacks, each a clause, with how to record them."""
-        kinds, format_ = self.graph.links.kind, self.scope.trace.meta.format
-        lost, rows = no_launches(self.scope), []
-        if lost is not None:
-            rows.append(lost)
-        if not self.events:
-            count = int((kinds == _KIND["inferred_wait"]).sum())
-            found = (
-                f"; {count_of(count, 'wait')} between them {'was' if count == 1 else 'were'} found by time"
-                if count
-                else ""
-            )
-            rows.append(f"no waits of streams for events{found} ({how_to_record('sync', format_)})")
-        count = int((kinds == _KIND["inferred_synchronisation"]).sum())
-        if count:
-            rows.append(f"what {count_of(count, 'synchronising call')} waited for was found by time")
-        if self.lost:
-            rows.append(
-                f"{count_of(self.lost, 'link')} left out, since the clocks of host and device contradict them"
-            )
-        return tuple(rows)
+    def operator(self) -> Int64Array:
+        """The innermost operator around each span of the host stack; without a device also the range of a backend around its work; −1 for
+        none.
+        """
+        stack, scope = self.stack, self.scope
+        operators = stack.of_kind("op")
+        if scope.on_cpu:
+            operators[scope.activities["launch_id"].to_numpy()] = True
+        return stack.nesting.nearest_ancestor(operators)
+
+    def count(self, *kinds: str) -> int:
+        """The number of links of these kinds."""
+        return int(np.isin(self.graph.links.kind, [_KIND[kind] for kind in kinds]).sum())
+
+
+def missing_of(members: Sequence[Dependencies]) -> list[str]:
+    """The signals that the traces of these graphs lack, each a clause, with how to record them."""
+    lost = (no_launches(one.scope) for one in members)
+    rows = list(dict.fromkeys(clause for clause in lost if clause is not None))
+    unsure = [one for one in members if not one.events]
+    if unsure:
+        count = sum(one.count("inferred_wait") for one in unsure)
+        found = (
+            f"; {count_of(count, 'wait')} between them {'was' if count == 1 else 'were'} found by time"
+            if count
+            else ""
+        )
+        remedy = how_to_record("sync", unsure[0].scope.trace.meta.format)
+        rows.append(f"no waits of streams for events{found} ({remedy})")
+    if count := sum(one.count("inferred_synchronisation") for one in members):
+        rows.append(f"what {count_of(count, 'synchronising call')} waited for was found by time")
+    if count := sum(one.count("inferred_thread") for one in members):
+        rows.append(
+            f"no waits of threads for collectives; {count_of(count, 'wait')} {'was' if count == 1 else 'were'} found by time"
+        )
+    if count := sum(one.lost for one in members):
+        rows.append(
+            f"{count_of(count, 'link')} left out, since the clocks of host and device contradict them"
+        )
+    return rows
 
 
 def dependencies(scope: Scope) -> Dependencies:
@@ -140,7 +150,7 @@ def _dependencies(scope: Scope) -> Dependencies:
     main = _main(stack, model.phases.main, lines)
     begin = _begin(scope, lines)
     awaited = waits(scope, stack, lines, begin, scope.end)
-    handed = handovers(stack, main, model.backward.engine_threads, begin, scope.end)
+    handed = handovers(scope, stack, main, model.backward.engine_threads, begin, scope.end)
     return _Builder(scope, stack, lines, main, begin, awaited, handed).build()
 
 
@@ -239,19 +249,22 @@ class _Builder:
         main = np.full(handed.start.size, self.main)
         made.add(main, handed.start, _LEAVES)
         made.add(main, handed.end, _ARRIVES)
+        made.add(np.full(handed.called.size, self.main), handed.called, _STANDS)
         made.add(handed.thread, handed.begin, _ARRIVES)
         made.add(handed.thread, handed.done, _LEAVES)
         steps, marks = self._marks()
         made.add(np.full(steps.size, self.main), steps, _STANDS)
         made.add(marks[0], marks[1], _STANDS)
         thread, time, vertices = made.settle()
-        self.calls, _, self.returned, left, resumed, began, done, self.steps, ends = vertices
+        self.calls, _, self.returned, _, resumed, called, self.began, done, self.steps, ends = vertices
         self.waiting = place[awaited.wait]
-        self._link(left[handed.stretch], began, "thread")
-        self._link(done, resumed[handed.stretch], "thread")
+        self._link(called, self.began, "thread")
+        for kind, which in (("thread", handed.sure), ("inferred_thread", ~handed.sure)):
+            met = which & (handed.stretch >= 0)
+            self._link(done[met], resumed[handed.stretch[met]], kind)
         self.ends = self.steps[-1:] if steps.size else ends
-        self.waits_end = np.unique(np.concatenate([self.returned, resumed, began]))
-        self.served = np.concatenate([resumed, began])
+        self.waits_end = np.unique(np.concatenate([self.returned, resumed, self.began]))
+        self.served = np.concatenate([resumed, self.began])
         return thread, time
 
     def _marks(self) -> tuple[Int64Array, tuple[Int64Array, Int64Array]]:
@@ -332,6 +345,7 @@ class _Builder:
             lost,
             usual,
             self.events,
+            self.began,
         )
 
     def _lengths(self, links: Links) -> tuple[Int64Array, Int64Array, Int64Array, Weights]:
@@ -395,7 +409,7 @@ class _Builder:
         usual = np.full(kind.size, self.gap_ns, dtype=np.int64)
         usual[launch] = _typical(idle, *_LAUNCH_NS)
         usual[(kind == _KIND["synchronisation"]) | (kind == _KIND["inferred_synchronisation"])] = CALL_NS
-        usual[(kind == _KIND["thread"]) | (kind == _KIND["begin"])] = 0
+        usual[np.isin(kind, [_KIND["thread"], _KIND["inferred_thread"], _KIND["begin"]])] = 0
         return usual
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution.host_stack import HostStack
+from tracekit.analyses.calls import ON_PROCESSORS, calls_of
 from tracekit.analyses.graph.model import NEVER
 from tracekit.analyses.idle.gaps import AT_ONCE_NS, KERNEL_GAP_NS, YOUNG_LAUNCH_NS, wait_events
 from tracekit.analyses.idle.span_causes import awaited_copies
@@ -27,6 +28,10 @@ CLOCKS_NS: Final = 20 * NS_PER_US
 """The clocks of host and device differ by less: a call may seem to return so long before the end of what it waited for."""
 _LONGER: Final = 10
 """Of an activity that begins some µs after one of another stream, and waited this many times as long, it is no chance."""
+_RESUMES: Final = 4
+"""The same of a thread that goes on after a collective."""
+_WAKES_NS: Final = 100 * NS_PER_US
+"""It takes a thread less to go on."""
 _ALL_STREAMS: Final = r"(Device|Ctx|Thread)Synchronize|urQueueFinish|zeCommandQueueSynchronize"
 """Calls that wait for everything on a device."""
 _EVENT, _STREAM, _CONTEXT = "Event Sync", "Stream Sync", "Context Sync"
@@ -270,28 +275,53 @@ def _inferred(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handovers:
-    """Stretches in which a thread waited for the threads of the autograd engine: the thread's start and end of each, and of the engine's
-    threads the number of the stretch, the code, and when it began and ended to work.
+    """Work that the main thread gave to other threads: of each piece the thread (a code), when it was given (`called`), when it began
+    and was done, the number of the stretch in which the main thread waited for it (−1: in none), and whether the trace says that it
+    did. `start` and `end` are those of the stretches.
     """
 
-    start: Int64Array
-    end: Int64Array
-    stretch: Int64Array
     thread: Int64Array
+    called: Int64Array
     begin: Int64Array
     done: Int64Array
+    stretch: Int64Array
+    sure: BoolArray
+    start: Int64Array
+    end: Int64Array
+
+    def and_(self, other: Handovers) -> Handovers:
+        """Both, those of the other last."""
+        later = np.where(other.stretch >= 0, other.stretch + self.start.size, -1)
+        names = ("thread", "called", "begin", "done", "stretch", "sure", "start", "end")
+        return Handovers(
+            *(
+                np.concatenate([getattr(self, name), later if name == "stretch" else getattr(other, name)])
+                for name in names
+            )
+        )
 
 
-def handovers(stack: HostStack, main: int, engine: Int64Array, low: int, high: int) -> Handovers:
-    """When the main thread let the autograd engine work: between two calls or operators of its own, while the engine worked."""
-    touching = (stack.end > low) & (stack.start < high)
-    of_main = touching & (stack.thread == main) & stack.of_kind("op", "runtime", "sync")
-    bounds = np.sort(np.concatenate([stack.start[of_main], stack.end[of_main], [low, high]]))
+def handovers(
+    scope: Scope, stack: HostStack, main: int, engine: Int64Array, low: int, high: int
+) -> Handovers:
+    """What the threads of the autograd engine and of a backend for processors did for the main thread between two times."""
+    touching = (stack.end > low) & (stack.start < high) & (stack.thread == main)
+    of_main = np.flatnonzero(touching & stack.of_kind("op", "runtime", "sync"))
+    bounds = np.concatenate([[low, high], stack.start[of_main], stack.end[of_main]])
+    begins = np.arange(bounds.size) - 2 < of_main.size
+    order = np.argsort(bounds, kind="stable")
+    bounds, begins = bounds[order], begins[order]
+    made = _engine(stack, main, engine, bounds)
+    return made.and_(_backend(scope, stack, main, bounds, begins)) if scope.on_cpu else made
+
+
+def _engine(stack: HostStack, main: int, engine: Int64Array, bounds: Int64Array) -> Handovers:
+    """The main thread lets the engine work between two calls or operators of its own."""
     roots = np.flatnonzero(
         (stack.nesting.parent < 0)
         & np.isin(stack.thread, engine[engine != main])
-        & (stack.start >= low)
-        & (stack.end <= high)
+        & (stack.start >= bounds[0])
+        & (stack.end <= bounds[-1])
         & (stack.end > stack.start)
     )
     quiet = np.searchsorted(bounds, stack.start[roots], side="right")
@@ -307,11 +337,46 @@ def handovers(stack: HostStack, main: int, engine: Int64Array, low: int, high: i
     )
     stretches = parts.group_by("quiet", maintain_order=True).agg(pl.col("begin").min(), pl.col("done").max())
     number = np.searchsorted(stretches["quiet"].to_numpy(), parts["quiet"].to_numpy())
+    start = stretches["begin"].to_numpy()
+    thread, begin, done = (parts[name].to_numpy() for name in ("thread", "begin", "done"))
+    sure = np.ones(number.size, dtype=bool)
+    return Handovers(thread, start[number], begin, done, number, sure, start, stretches["done"].to_numpy())
+
+
+def _backend(scope: Scope, stack: HostStack, main: int, bounds: Int64Array, begins: BoolArray) -> Handovers:
+    """An operator of the main thread queues each collective. That the thread waited for it is found by time: between two operators, of
+    which the second begins right after the collective has ended.
+    """
+    calls = calls_of(scope)
+    queued = pl.DataFrame(
+        {"start": calls.table["start"], "end": calls.table["end"], "span": calls.launch_span}
+    )
+    spans = stack.named(ON_PROCESSORS, "annotation", "op") & (stack.thread != main)
+    rows = np.flatnonzero(spans & (stack.start >= bounds[0]) & (stack.end <= bounds[-1]))
+    rows = rows[
+        (stack.nesting.nearest_ancestor(spans, include_self=False)[rows] < 0) & ~_overlaps(stack, rows)
+    ]
+    found = pl.DataFrame({"start": stack.start[rows], "end": stack.end[rows], "row": rows}).join(
+        queued.filter(pl.col("span") >= 0).unique(["start", "end"]),
+        on=["start", "end"],
+        maintain_order="left",
+    )
+    rows, op = found["row"].to_numpy(), found["span"].to_numpy()
+    mine = stack.thread[op] == main
+    rows, op = rows[mine & (stack.start[op] >= bounds[0])], op[mine & (stack.start[op] >= bounds[0])]
+    done = stack.end[rows]
+    after = np.minimum(np.searchsorted(bounds, done, side="left"), bounds.size - 1)
+    before = np.maximum(after - 1, 0)
+    soon = (bounds[after] - done <= _WAKES_NS) & begins[after] & ~begins[before]
+    waited = soon & (done - bounds[before] > _RESUMES * (bounds[after] - done))
+    quiet, number = np.unique(after[waited], return_inverse=True)
+    stretch = np.full(rows.size, -1, dtype=np.int64)
+    stretch[waited] = number
+    end = np.full(quiet.size, NEVER, dtype=np.int64)
+    np.maximum.at(end, number, done[waited])
+    sure = np.zeros(rows.size, dtype=bool)
     return Handovers(
-        stretches["begin"].to_numpy(),
-        stretches["done"].to_numpy(),
-        number,
-        *(parts[name].to_numpy() for name in ("thread", "begin", "done")),
+        stack.thread[rows], stack.start[op], stack.start[rows], done, stretch, sure, bounds[quiet - 1], end
     )
 
 

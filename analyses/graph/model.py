@@ -34,6 +34,7 @@ LINKS: Final = (
     "synchronisation",
     "inferred_synchronisation",
     "thread",
+    "inferred_thread",
     "collective",
     "begin",
     "end",

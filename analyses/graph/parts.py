@@ -10,7 +10,8 @@ import polars as pl
 
 from tracekit.analyses.attribution import Attribution, attribution
 from tracekit.analyses.graph.build import Dependencies
-from tracekit.analyses.graph.model import LINKS, Weights
+from tracekit.analyses.graph.joint import Joint, Lengths
+from tracekit.analyses.graph.model import LINKS
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.idle.gaps import KERNEL_GAP_NS
 from tracekit.analyses.idle.host_code import timeline
@@ -18,7 +19,7 @@ from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_ca
 from tracekit.facts.idle_names import CAUSES
 from tracekit.limits import LONGEST_NAME
 from tracekit.names import category_name
-from tracekit.spans import Int64Array, distinct_rows, take
+from tracekit.spans import BoolArray, Int64Array, distinct_rows, take
 from tracekit.trace import Schema
 
 __all__ = ["PART_SCHEMA", "RESOURCES", "Stretches", "bars_of", "part_name", "parts_of", "stretches"]
@@ -27,6 +28,7 @@ RESOURCES: Final = ("device", "processor", "host", "wait")
 """What a part of the path is: an activity of a device, an operator of a processor, other host code, or a wait for neither."""
 
 PART_SCHEMA: Final[Schema] = {
+    "rank": pl.Int64,
     "start": pl.Int64,
     "duration_ns": pl.Int64,
     "resource": pl.Enum(RESOURCES),
@@ -54,7 +56,8 @@ _WAITS: Final = {
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretches:
     """Stretches of a path, in order: start and end in ns; the row of the activity that ran (`lines.rows`), or the thread whose code
-    did (a code of the host stack), or else the cause of a wait (a number into CAUSES); −1 for none. `call` is the launch call of a wait.
+    did (a code of the host stack), or else the cause of a wait (a number into CAUSES); −1 for none. `launched` is the row of what a wait
+    for a launch led to.
     """
 
     start: Int64Array
@@ -62,26 +65,24 @@ class Stretches:
     activity: Int64Array
     thread: Int64Array
     cause: Int64Array
-    call: Int64Array
+    launched: Int64Array
     vertex: Int64Array
     """The vertex at which each stretch, or what follows it, ends."""
 
+    def of(self, rows: Int64Array | BoolArray, shift: int = 0) -> Stretches:
+        """Some of them, with times that are so much earlier."""
+        start, end, *rest = (getattr(self, name)[rows] for name in self.__slots__)
+        return Stretches(start - shift, end - shift, *rest)
 
-def stretches(
-    made: Dependencies,
-    weights: Weights,
-    times: Int64Array,
-    work: Int64Array,
-    duration: Int64Array,
-    begin: int,
-) -> Stretches:
+
+def stretches(joint: Joint, lengths: Lengths, times: Int64Array, begin: int) -> Stretches:
     """The longest path of a replay with these lengths, from `begin` on."""
-    graph = made.graph
-    path, links = graph.path(weights, times), graph.links
+    graph = joint.graph
+    path, links = graph.path(lengths.weights, times), graph.links
     along = path.link < 0
-    carried = np.where(along, made.activity[path.source] >= 0, links.after[path.link])
-    activity = np.where(carried, made.activity[path.source], -1)
-    ran = np.where(along, work[path.target], duration[path.source])
+    carried = np.where(along, joint.activity[path.source] >= 0, links.after[path.link])
+    activity = np.where(carried, joint.activity[path.source], -1)
+    ran = np.where(along, lengths.work[path.target], lengths.duration[path.source])
     # Where clocks differ, a call may return before what it waited for seems to end: the path never goes back.
     at = np.minimum.accumulate(times[np.append(path.source, path.target[-1])][::-1])[::-1]
     source, target = at[:-1], at[1:]
@@ -92,10 +93,10 @@ def stretches(
     for name, why in _WAITS.items():
         cause[kind == LINKS.index(name)] = CAUSE_NUMBER[why]
     # What passes on a thread, or before its first instant, is what its code does.
-    on_thread = (made.thread[path.target] >= 0) & ~carried
-    thread = np.where(on_thread, made.thread[path.target], -1)
+    on_thread = (joint.thread[path.target] >= 0) & ~carried
+    thread = np.where(on_thread, joint.thread[path.target], -1)
     cause = np.where(on_thread, -1, cause)
-    call = np.where(kind == LINKS.index("launch"), take(made.lines.launch, made.activity[path.target]), -1)
+    launched = np.where(kind == LINKS.index("launch"), joint.activity[path.target], -1)
     none = np.full(source.size, -1)
     rows = [
         np.stack([a, b]).T.reshape(-1)
@@ -105,7 +106,7 @@ def stretches(
             (activity, none),
             (none, thread),
             (none, cause),
-            (none, call),
+            (none, launched),
             (path.target, path.target),
         )
     ]
@@ -114,19 +115,18 @@ def stretches(
     return Stretches(*(row[kept] for row in (start, end, *rows[2:])))
 
 
-def parts_of(made: Dependencies) -> pl.DataFrame:
+def parts_of(joint: Joint) -> pl.DataFrame:
     """The recorded path in parts, in order, with the columns of PART_SCHEMA; they sum to the window."""
-    graph, scope = made.graph, made.scope
-    owners = attribution(scope)
-    path = stretches(made, graph.weights, made.replayed, graph.work, graph.duration, scope.start)
-    causes = span_causes(scope.trace, owners.model)
-    host = _host(made, owners, causes, path)
-    device = _device(made, path)
-    waits = _waits(made, owners, path)
-    frames = [
-        frame.select(pl.col(name).cast(dtype) for name, dtype in PART_SCHEMA.items())
-        for frame in (device, host, waits)
-    ]
+    path = stretches(joint, joint.lengths, joint.replayed, joint.begin)
+    member = joint.member[path.vertex]
+    frames = []
+    for number, (made, rank, shift) in enumerate(zip(joint.members, joint.ranks, joint.shift, strict=True)):
+        owners = attribution(made.scope)
+        causes = span_causes(made.scope.trace, owners.model)
+        mine = path if len(joint.members) == 1 else path.of(member == number, shift)
+        for rows in (_device(made, mine), _host(made, owners, causes, mine), _waits(made, owners, mine)):
+            placed = rows.with_columns(pl.lit(rank).alias("rank"), pl.col("start") + shift)
+            frames.append(placed.select(pl.col(name).cast(dtype) for name, dtype in PART_SCHEMA.items()))
     return pl.concat(frames).sort("start", maintain_order=True)
 
 
@@ -198,7 +198,7 @@ def _host(made: Dependencies, owners: Attribution, causes: SpanCauses, path: Str
         at = until = span = np.zeros(0, dtype=np.int64)
     distinct, back = distinct_rows(span, stack.size)
     layer = owners.model.places(distinct).layer[back]
-    op = take(stack.nesting.nearest_ancestor(stack.of_kind("op")), span)
+    op = take(made.operator, span)
     names, layers = stack.frame["name"], owners.layers["path"]
     frame = pl.DataFrame(
         {
@@ -242,11 +242,11 @@ def _with_operators(made: Dependencies, frame: pl.DataFrame, op: Int64Array) -> 
 def _waits(made: Dependencies, owners: Attribution, path: Stretches) -> pl.DataFrame:
     """The waits on the path for neither host code nor an activity."""
     rows = np.flatnonzero(path.cause >= 0)
-    call = path.call[rows]
+    call = take(made.lines.launch, path.launched[rows])
     stack = made.stack
     distinct, back = distinct_rows(call, stack.size)
     layer = owners.model.places(distinct).layer[back]
-    op = take(stack.nesting.nearest_ancestor(stack.of_kind("op")), call)
+    op = take(made.operator, call)
     names = stack.frame["name"]
     return pl.DataFrame(
         {

@@ -15,12 +15,12 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.graph.build import Dependencies, dependencies
-from tracekit.analyses.graph.model import Weights
-from tracekit.analyses.graph.parts import stretches
+from tracekit.analyses.graph.joint import Joint, Lengths, joint_graph
+from tracekit.analyses.graph.parts import Stretches, stretches
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.roofline.analysis import rated_pieces
-from tracekit.analyses.scope import Scope, once
+from tracekit.analyses.scope import Scope, once, select
 from tracekit.analyses.what_if.changes import Change
 from tracekit.analyses.what_if.draft import Draft, HostTime
 from tracekit.errors import UsageError
@@ -30,7 +30,7 @@ from tracekit.names import category_name
 from tracekit.spans import Int64Array
 from tracekit.trace import CATEGORIES, Trace
 
-__all__ = ["TABLES", "WhatIf", "host_time", "predicted", "what_if"]
+__all__ = ["TABLES", "WhatIf", "host_time", "predicted", "replays_quickly", "what_if"]
 
 _TITLES: Final = {"before_ns": "before", "after_ns": "after", "gain_ns": "gain"}
 TABLES: Final = {
@@ -48,7 +48,9 @@ TABLES: Final = {
     "layers": TableView(
         "Layers on the critical path, before and after", "layer before_ns after_ns", titles=_TITLES
     ),
-    "steps": TableView("Steps on the host, before and after", "step name before_ns after_ns", titles=_TITLES),
+    "steps": TableView(
+        "Steps on the host, before and after", "rank step name before_ns after_ns", titles=_TITLES
+    ),
     "operators": TableView(
         "Operators by the shapes of their inputs: the time of one call, before and after",
         "operator shapes dtypes calls bytes flops call_ns call_after_ns",
@@ -62,6 +64,9 @@ TABLES: Final = {
     "assumptions": TableView("What this takes for granted", "assumption"),
 }
 """How each table is presented."""
+
+_FEW_ROWS: Final = 150_000
+"""The graph of so many spans and activities takes less than a twentieth of the time of their report."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -96,10 +101,10 @@ class WhatIf(Result):
     """The same after the changes."""
 
 
-def what_if(of: Scope | Trace, changes: Sequence[Change]) -> WhatIf:
-    """The window after changes (`analyses.what_if.changes`), all at once.
+def what_if(of: Scope | Trace | Sequence[Scope | Trace], changes: Sequence[Change]) -> WhatIf:
+    """The window after changes (`analyses.what_if.changes`), all at once; of several traces, which are the ranks of a job, that of the job.
 
-    Raises UsageError for a change that fits nothing in the window.
+    Raises UsageError for a change that fits nothing in the window, and if no collective links the ranks.
 
     >>> import tracekit
     >>> from tracekit.analyses.what_if import Scale, what_if
@@ -113,7 +118,9 @@ def what_if(of: Scope | Trace, changes: Sequence[Change]) -> WhatIf:
     """
     if not changes:
         raise UsageError("no change is given", remedy="give one, such as --scale category:gemm=0.5")
-    return once(of, lambda scope: _what_if(scope, changes))
+    if isinstance(of, Scope | Trace):
+        return once(of, lambda scope: _what_if(joint_graph([scope]), changes))
+    return _what_if(joint_graph([select(one) if isinstance(one, Trace) else one for one in of]), changes)
 
 
 def host_time(scope: Scope) -> HostTime:
@@ -123,73 +130,91 @@ def host_time(scope: Scope) -> HostTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Replay:
-    """A replay with changes: their draft, the lengths, when each vertex occurs, and the length of the window."""
+    """A replay with changes: their drafts, one a rank, the lengths, when each vertex occurs, and the length of the window."""
 
-    draft: Draft
-    work: Int64Array
-    weights: Weights
+    drafts: list[Draft]
+    lengths: Lengths
     times: Int64Array
     window: int
 
 
+def replays_quickly(scope: Scope) -> bool:
+    """Whether the graph of a scope costs little beside its report."""
+    return scope.trace.host.height + scope.trace.device.height <= _FEW_ROWS
+
+
 def predicted(scope: Scope, changes: Sequence[Change], spread: int = 0) -> int:
     """The window in ns after changes, in their best (−1), likeliest (0) or worst case (1)."""
-    return _replay(dependencies(scope), host_time(scope), changes, spread).window
+    return _replay(joint_graph([scope]), changes, spread).window
 
 
-def _replay(made: Dependencies, host: HostTime, changes: Sequence[Change], spread: int = 0) -> _Replay:
-    draft = Draft(made, host, spread)
+def _replay(joint: Joint, changes: Sequence[Change], spread: int = 0) -> _Replay:
+    waits = joint.waits or [None]
+    drafts = [
+        Draft(made, host_time(made.scope), spread, rank, waited)
+        for made, rank, waited in zip(joint.members, joint.ranks, waits, strict=True)
+    ]
     for change in changes:
+        faults = [fault for draft in drafts if (fault := _applied(change, draft)) is not None]
+        if len(faults) == len(drafts):  # of several ranks, one is enough
+            raise faults[0]
+    lengths = joint.of([draft.lengths() for draft in drafts])
+    times = joint.graph.replay(lengths.weights)
+    return _Replay(drafts, lengths, times, _window(joint, times))
+
+
+def _applied(change: Change, draft: Draft) -> UsageError | None:
+    try:
         change.apply(draft)
-    work = draft.work()
-    weights = draft.weights(work)
-    times = made.graph.replay(weights)
-    return _Replay(draft, work, weights, times, _window(made, times))
+    except UsageError as error:
+        return error
+    return None
 
 
-def _window(made: Dependencies, times: Int64Array) -> int:
+def _window(joint: Joint, times: Int64Array) -> int:
     """The length of the window. It is never shorter than its steps on the host, if it was not when it was recorded: the host may be
     ahead of the device when the window begins, but not more and more so.
     """
-    scope, begin = made.scope, made.scope.start
-    if scope.window != "steps" and not scope.on_cpu:
-        first = np.flatnonzero((made.graph.time == begin) & (made.activity >= 0))
+    begin = joint.begin
+    if any(one.scope.window != "steps" and not one.scope.on_cpu for one in joint.members):
+        first = np.flatnonzero((joint.graph.time == begin) & (joint.activity >= 0))
         begin = int(times[first].min()) if first.size else begin
     window = int(times[-1]) - begin
-    if made.steps.size > 1:
-        first, last = made.steps[0], made.steps[-1]
-        if made.graph.time[last] - made.graph.time[first] <= scope.duration:
-            window = max(window, int(times[last] - times[first]))
+    for made, where in zip(joint.members, joint.where, strict=True):
+        if made.steps.size > 1:
+            first, last = where[made.steps[0]], where[made.steps[-1]]
+            if joint.graph.time[last] - joint.graph.time[first] <= joint.window:
+                window = max(window, int(times[last] - times[first]))
     return window
 
 
-def _what_if(scope: Scope, changes: Sequence[Change]) -> WhatIf:
-    made, host = dependencies(scope), host_time(scope)
-    if not scope.duration:
+def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
+    if not joint.window:
         raise UsageError("the window holds no work", remedy="choose another one with --step or --window")
-    before, after = _replay(made, host, []), _replay(made, host, changes)
-    cases = [after.window, *(_replay(made, host, changes, spread).window for spread in (-1, 1))]
-    margin = abs(int(made.graph.replay(made.usual)[-1]) - made.end) / scope.duration
+    before, after = _replay(joint, []), _replay(joint, changes)
+    cases = [after.window, *(_replay(joint, changes, spread).window for spread in (-1, 1))]
+    margin = abs(int(joint.graph.replay(joint.usual)[-1]) - joint.end) / joint.window
     low, high = round(min(cases) * (1 - margin)), round(max(cases) * (1 + margin))
     if after.window == before.window == min(cases) == max(cases):
         low = high = after.window
     alone = [
-        before.window - (after if len(changes) == 1 else _replay(made, host, [one])).window for one in changes
+        before.window - (after if len(changes) == 1 else _replay(joint, [one])).window for one in changes
     ]
-    steps = scope.steps.height if scope.window == "steps" else 0
-    critical, layers = _critical(made, host, before, after)
+    steps = _number_of_steps(joint)
+    critical, layers = _critical(joint, before, after)
+    assumptions = dict.fromkeys(sentence for draft in after.drafts for sentence in draft.assumptions)
     return WhatIf(
-        answer=_answer(scope, before.window, after.window, (low, high), critical),
-        not_captured="; ".join(made.missing) or None,
+        answer=_answer(joint, before.window, after.window, (low, high), critical),
+        not_captured=joint.missing,
         changes=pl.DataFrame(
             {"change": [one.label for one in changes], "gain_ns": alone},
             schema={"change": pl.String, "gain_ns": pl.Int64},
         ).with_columns((pl.col("gain_ns") / before.window).alias("gain_share")),
         critical=critical,
         layers=layers,
-        steps=_steps(made, after.times),
-        operators=_operators(scope, after.draft),
-        assumptions=pl.DataFrame({"assumption": after.draft.assumptions}, schema={"assumption": pl.String}),
+        steps=_steps(joint, after.times),
+        operators=_operators(after.drafts),
+        assumptions=pl.DataFrame({"assumption": list(assumptions)}, schema={"assumption": pl.String}),
         before_ns=before.window,
         after_ns=after.window,
         low_ns=low,
@@ -199,14 +224,18 @@ def _what_if(scope: Scope, changes: Sequence[Change]) -> WhatIf:
     )
 
 
+def _number_of_steps(joint: Joint) -> int:
+    """The steps of the window; 0 without any, and where ranks have other numbers of them."""
+    (steps, *others) = {one.scope.steps.height if one.scope.window == "steps" else 0 for one in joint.members}
+    return 0 if others else steps
+
+
 # -- what becomes critical -------------------------------------------------------------------------
 
 
-def _critical(
-    made: Dependencies, host: HostTime, before: _Replay, after: _Replay
-) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _critical(joint: Joint, before: _Replay, after: _Replay) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The critical path by what it consists of, and by layer, before and after."""
-    old, new = _path(made, host, before), _path(made, host, after)
+    old, new = _path(joint, before), _path(joint, after)
     frames = []
     for keys in (["resource", "part"], ["layer"]):
         sums = [
@@ -231,15 +260,22 @@ def _critical(
 _PATH: Final = {"resource": pl.String(), "part": pl.String(), "layer": pl.String(), "ns": pl.Float64()}
 
 
-def _path(made: Dependencies, host: HostTime, replay: _Replay) -> pl.DataFrame:
+def _path(joint: Joint, replay: _Replay) -> pl.DataFrame:
     """`resource`, `part`, `layer` and `ns` of the stretches of the longest path."""
-    duration = np.rint(replay.draft.duration).astype(np.int64)
-    begin = int(replay.times[-1]) - replay.window
-    path = stretches(made, replay.weights, replay.times, replay.work, duration, begin)
+    path = stretches(joint, replay.lengths, replay.times, int(replay.times[-1]) - replay.window)
+    member = joint.member[path.vertex]
+    return pl.concat(
+        [_path_of(draft, path.of(member == number), joint.own) for number, draft in enumerate(replay.drafts)]
+    )
+
+
+def _path_of(draft: Draft, path: Stretches, own: Int64Array) -> pl.DataFrame:
+    """Those of one rank."""
+    made, host = draft.made, draft.host
     took = path.end - path.start
     layers = attribution(made.scope).layers["path"].cast(pl.String)
     ran = np.flatnonzero(path.activity >= 0)
-    rows = replay.draft.rows[path.activity[ran]]
+    rows = draft.rows[path.activity[ran]]
     device = pl.DataFrame(
         {
             "resource": pl.Series(["device"] * ran.size, dtype=pl.String),
@@ -260,7 +296,7 @@ def _path(made: Dependencies, host: HostTime, replay: _Replay) -> pl.DataFrame:
         schema=_PATH,
     )
     threads = np.flatnonzero(path.thread >= 0)
-    return pl.concat([device, waits, _code(made, host, replay.draft, path.vertex[threads], took[threads])])
+    return pl.concat([device, waits, _code(made, host, draft, own[path.vertex[threads]], took[threads])])
 
 
 def _code(
@@ -309,38 +345,29 @@ def _new_calls(ns: float) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=_PATH).filter(pl.col("ns") > 0)
 
 
-def _steps(made: Dependencies, times: Int64Array) -> pl.DataFrame | None:
-    if made.steps.size < 2:
+def _steps(joint: Joint, times: Int64Array) -> pl.DataFrame | None:
+    frames = [
+        made.scope.steps.select(pl.lit(rank, pl.Int64).alias("rank"), "step", "name").with_columns(
+            pl.Series("before_ns", np.diff(made.graph.time[made.steps])),
+            pl.Series("after_ns", np.diff(times[where[made.steps]])),
+        )
+        for made, where, rank in zip(joint.members, joint.where, joint.ranks, strict=True)
+        if made.steps.size > 1
+    ]
+    if not frames:
         return None
-    return made.scope.steps.select("step", "name").with_columns(
-        pl.Series("before_ns", np.diff(made.graph.time[made.steps])),
-        pl.Series("after_ns", np.diff(times[made.steps])),
-    )
+    return pl.concat(frames) if len(joint.members) > 1 else frames[0].drop("rank")
 
 
-def _operators(scope: Scope, draft: Draft) -> pl.DataFrame | None:
+def _operators(drafts: Sequence[Draft]) -> pl.DataFrame | None:
     """The operators by shapes, with the time of a call before and after."""
-    inputs = scope.trace.host.select("shapes", "dtypes")
-    rows = rated_pieces(scope).select("operator", "op_id", "call", "duration", "bytes", "flops")
-    rows = rows.filter(pl.col("op_id").is_not_null())
-    if not rows.height:
+    calls = [found for draft in drafts if (found := _calls(draft)) is not None]
+    if not calls:
         return None
-    made = draft.made
-    if scope.on_cpu:
-        after = pl.DataFrame({"call": draft.host.op, "ns": (draft.host.end - draft.host.start) * draft.left})
-        after = after.group_by("call").agg(pl.col("ns").sum().alias("after"))
-    else:
-        at = np.flatnonzero(made.activity >= 0)
-        ids = made.lines.rows["activity_id"].gather(made.activity[at])
-        after = pl.DataFrame({"call": ids, "after": draft.duration[at]})
-    calls = rows.with_columns(
-        inputs[name].gather(rows["op_id"]).cast(pl.String) for name in inputs.columns
-    ).join(after, on="call", how="left")
-    if scope.on_cpu:  # an operator has several rows, its time after the changes stands for all
-        calls = calls.with_columns(pl.col("after") / pl.len().over("call"))
-    number = pl.col("op_id").n_unique()
+    number = pl.struct("rank", "op_id").n_unique()
     return (
-        calls.group_by("operator", "shapes", "dtypes")
+        pl.concat(calls)
+        .group_by("operator", "shapes", "dtypes")
         .agg(
             number.cast(pl.Int64).alias("calls"),
             *(
@@ -353,7 +380,6 @@ def _operators(scope: Scope, draft: Draft) -> pl.DataFrame | None:
             (pl.col("duration").sum() / number).round().cast(pl.Int64).alias("call_ns"),
             (pl.col("after").sum() / number).round().cast(pl.Int64).alias("call_after_ns"),
         )
-        .with_columns(pl.col("operator").cast(pl.String))
         .sort(
             pl.col("calls") * pl.col("call_ns"),
             "operator",
@@ -364,11 +390,36 @@ def _operators(scope: Scope, draft: Draft) -> pl.DataFrame | None:
     )
 
 
+def _calls(draft: Draft) -> pl.DataFrame | None:
+    """The calls of operators of a rank with the time `after` the changes; None where none were recorded."""
+    made, scope = draft.made, draft.made.scope
+    inputs = scope.trace.host.select("shapes", "dtypes")
+    rows = rated_pieces(scope).select("operator", "op_id", "call", "duration", "bytes", "flops")
+    rows = rows.filter(pl.col("op_id").is_not_null())
+    if not rows.height:
+        return None
+    if scope.on_cpu:
+        after = pl.DataFrame({"call": draft.host.op, "ns": (draft.host.end - draft.host.start) * draft.left})
+        after = after.group_by("call").agg(pl.col("ns").sum().alias("after"))
+    else:
+        at = np.flatnonzero(made.activity >= 0)
+        ids = made.lines.rows["activity_id"].gather(made.activity[at])
+        after = pl.DataFrame({"call": ids, "after": draft.duration[at]})
+    calls = rows.with_columns(
+        pl.lit(draft.rank, pl.Int64).alias("rank"),
+        pl.col("operator").cast(pl.String),
+        *(inputs[name].gather(rows["op_id"]).cast(pl.String) for name in inputs.columns),
+    ).join(after, on="call", how="left")
+    if scope.on_cpu:  # an operator has several rows, its time after the changes stands for all
+        calls = calls.with_columns(pl.col("after") / pl.len().over("call"))
+    return calls
+
+
 # -- in words --------------------------------------------------------------------------------------
 
 
-def _answer(scope: Scope, before: int, after: int, case: tuple[int, int], critical: pl.DataFrame) -> str:
-    steps = scope.steps.height if scope.window == "steps" else 0
+def _answer(joint: Joint, before: int, after: int, case: tuple[int, int], critical: pl.DataFrame) -> str:
+    steps = _number_of_steps(joint)
     each = max(steps, 1)
     what = "A step" if steps else "The window"
     if case == (before, before):

@@ -75,7 +75,7 @@ class Scale:
         """Scale activities; without a device, and for causes, the code of threads."""
         found = draft.select(self.selector)
         draft.scale_rows(found.rows, self.factor)
-        if draft.made.scope.on_cpu or self.selector.startswith("cause:"):
+        if draft.made.scope.on_cpu or self.selector.startswith(("cause:", "rank:")):
             draft.scale_pieces(found.pieces, self.factor)
         else:
             draft.assume("The host takes as long as before to launch scaled work.")
@@ -333,14 +333,15 @@ class Bandwidth:
         """Scale what collectives take beyond the shortest of them, which is their latency."""
         rows = _communication(draft)
         _some(rows, "the window has no communication on a device", self.label)
-        took = draft.made.lines.rows["duration"].to_numpy().astype(np.float64)
+        took = draft.moving()
         latency = 0.0 if draft.spread < 0 else float(took[rows].min())
         factors = np.where(
             took > 0, (latency + np.maximum(took - latency, 0) / self.factor) / np.maximum(took, 1), 1
         )
         draft.scale_rows(rows, factors)
+        others = "" if draft.waits else "; waits for other ranks count as data"
         draft.assume(
-            "A collective takes a latency, that of the shortest one, and a time for its data; waits for other ranks count as data."
+            f"A collective takes a latency, that of the shortest one, and a time for its data{others}."
         )
 
 

@@ -14,6 +14,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.graph.build import Dependencies
+from tracekit.analyses.graph.joint import Lengths, RankWaits
 from tracekit.analyses.graph.model import LINKS, NEVER, Weights
 from tracekit.analyses.idle.host_code import timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, span_causes
@@ -27,7 +28,7 @@ __all__ = ["KINDS", "Draft", "HostTime", "Selection"]
 
 FloatArray = npt.NDArray[np.float64]
 
-KINDS: Final = ("layer", "kernel", "category", "op", "cause")
+KINDS: Final = ("layer", "kernel", "category", "op", "cause", "rank")
 """What a selector can name."""
 
 
@@ -78,8 +79,7 @@ class HostTime:
     @cached_property
     def op(self) -> Int64Array:
         """The innermost operator around each piece (a span; −1)."""
-        stack = self.made.stack
-        return take(stack.nesting.nearest_ancestor(stack.of_kind("op")), self.span)
+        return take(self.made.operator, self.span)
 
     @cached_property
     def category(self) -> Int64Array:
@@ -112,12 +112,14 @@ class Draft:
     """The lengths of all edges, in ns, with the changes so far; and what they take for granted.
 
     `spread` is −1, 0 or 1: changes whose effect is not sure take their best, likeliest or worst case. `left` is the part of each piece of
-    a thread that is left.
+    a thread that is left. `waits` are the waits of its rank for others, if those are there.
     """
 
-    def __init__(self, made: Dependencies, host: HostTime, spread: int = 0) -> None:
+    def __init__(
+        self, made: Dependencies, host: HostTime, spread: int, rank: int, waits: RankWaits | None = None
+    ) -> None:
         graph = made.graph
-        self.made, self.host, self.spread = made, host, spread
+        self.made, self.host, self.spread, self.rank, self.waits = made, host, spread, rank, waits
         self.duration = graph.duration.astype(np.float64)
         self.left = np.ones(host.span.size)
         self.off = np.zeros(graph.links.source.size, dtype=bool)
@@ -156,7 +158,12 @@ class Draft:
 
     # -- what it comes to ----------------------------------------------------------------------------
 
-    def work(self) -> Int64Array:
+    def lengths(self) -> Lengths:
+        """The lengths of all edges."""
+        work = self._work()
+        return Lengths(self._weights(work), work, np.rint(self.duration).astype(np.int64))
+
+    def _work(self) -> Int64Array:
         """The work on the chain into each vertex, in ns."""
         made, graph = self.made, self.made.graph
         work = graph.work.astype(np.float64)
@@ -176,7 +183,7 @@ class Draft:
             work[on_thread] *= np.where(whole > 0, left / np.maximum(whole, 1), 1)
         return np.rint(work + self.added).astype(np.int64)
 
-    def weights(self, work: Int64Array) -> Weights:
+    def _weights(self, work: Int64Array) -> Weights:
         """The lengths of all edges in ns."""
         made, graph, links = self.made, self.made.graph, self.made.graph.links
         lag = self.lag.copy()
@@ -202,7 +209,7 @@ class Draft:
             remedy = nearest(
                 kind,
                 KINDS,
-                "write layer:, kernel:, category:, op: or cause: and a name, with * for any letters",
+                "write layer:, kernel:, category:, op:, cause: or rank: and a name, with * for any letters",
             )
             raise UsageError(f"{selector!r} selects nothing", remedy=remedy)
         found: Selection = getattr(self, f"_{kind}")(pattern)
@@ -270,6 +277,20 @@ class Draft:
         pieces = self.host.cause == CAUSE_NUMBER[pattern]
         return Selection(self.none().rows, pieces & (self.host.category < 0))
 
+    def _rank(self, pattern: str) -> Selection:
+        """All that a rank does but for communication."""
+        if pattern != str(self.rank):
+            return self.none()
+        talks = self.host.category == CATEGORIES.index("communication")
+        return Selection((self._rows["class"] != "communication").to_numpy(), ~talks)
+
+    def moving(self) -> FloatArray:
+        """What activities take, in ns; collectives without their waits for other ranks, so far as these are known."""
+        took = self.made.lines.rows["duration"].to_numpy().astype(np.float64)
+        if self.waits is not None and self.waits.on_stream:
+            took[self.made.activity[self.waits.vertex]] -= self.waits.waited
+        return took
+
     def of_phase(self, phase: str) -> Selection:
         """The activities and pieces of a phase."""
         number = PHASES.index(phase)
@@ -283,6 +304,7 @@ class Draft:
             "kernel": self._rows["name"],
             "op": self.made.stack.frame.filter(pl.col("kind") == "op")["name"],
             "category": (self.made.scope.activities if self.made.scope.on_cpu else self._rows)["category"],
+            "rank": pl.Series([str(self.rank)]),
             "cause": pl.Series([CAUSES[i] for i in np.unique(self.host.cause).tolist()]),
         }[kind]
         distinct = sorted(

@@ -98,3 +98,14 @@ def test_a_file_that_holds_something_else_is_one_line(
     file.write_text(text)
     assert run("--changes", str(file)) == 2
     assert "\n" not in capsys.readouterr().err.strip()
+
+
+def test_two_ranks_are_answered_as_one_job(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(ROOT / "sample_traces" / "bert_cpu_ddp")
+    for words in (["critical-path", folder], ["what-if", folder, "--scale", "rank:1=0.5"]):
+        with pytest.raises(SystemExit) as leave:
+            main([*words, "-f", "json"])
+        assert not leave.value.code
+        section = json.loads(capsys.readouterr().out)[words[0]]
+        assert {row["rank"] for row in section["tables"]["steps"]} == {0, 1}
+    assert 0 < section["scalars"]["after_ns"] < section["scalars"]["before_ns"]

@@ -1,4 +1,4 @@
-"""Small programs of a host and a device: what they would record, worked out by a clock for each thread and stream.
+"""Small programs of a host and a device, and of several ranks: what they would record, worked out by a clock for each thread and stream.
 
 The simulation knows nothing of graphs. It runs a program again with other durations, which is what `what_if` has to predict.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ LAUNCH, GAP, CALL, WAIT = 7_000, 1_200, 3_000, 5_000
 waits: all in ns."""
 KERNELS = ("gemm_kernel", "elementwise_kernel", "softmax_kernel")
 MAIN, ENGINE = 1, 2
+COLLECTIVES = 30
 
 
 @dataclass(frozen=True)
 class Command:
     """What the host does next: `work` for some ns, `launch` a kernel of some ns into a stream, `record` an event there, let a
-    stream `wait` for the event of another one, `sync` with a stream, or go on on the other thread (`turn`)."""
+    stream `wait` for the event of another one, `sync` with a stream, go on on the other thread (`turn`), or `reduce` with all ranks."""
 
     what: str
     ns: int = 0
@@ -81,10 +83,52 @@ class Run:
 
 def simulate(program: list[Command], speeds: Speeds = Speeds()) -> Run:
     """Run a program."""
-    state = _State(speeds)
+    (run,) = simulate_job([program], [speeds])
+    return run
+
+
+def simulate_job(programs: list[list[Command]], speeds: list[Speeds]) -> list[Run]:
+    """Run the program of each rank; all have equally many collectives, which move when the last rank has come."""
+    states = [_State(one) for one in speeds]
+    ranks = [_run(program, state) for program, state in zip(programs, states, strict=True)]
+    while came := [starts for starts in (next(rank, None) for rank in ranks) if starts is not None]:
+        assert len(came) == len(ranks)
+        for state in states:
+            state.moves = max(came)
+    return [state.finish() for state in states]
+
+
+def _run(program: list[Command], state: _State) -> Iterator[int]:
+    """When each collective of the program begins; the state then has to be told when it moves."""
     for number, command in enumerate(program):
-        getattr(state, command.what)(command, number)
-    return state.finish()
+        if command.what == "reduce":
+            start = state.launched(command, number)
+            yield start
+            state.reduce(command, number, start)
+        else:
+            getattr(state, command.what)(command, number)
+
+
+def of_two_ranks(program: list[Command], seed: int) -> list[list[Command]]:
+    """The program of each of two ranks: kernels of other lengths, and a collective on a stream of its own before each step ends, for
+    which the stream of the kernels waits, and sometimes the host."""
+    rng = random.Random(seed)
+    ranks: list[list[Command]] = [[], []]
+    for number, one in enumerate([*program, Command("step")]):
+        if one.what == "step" and number:
+            ns, waits = 2 * rng.randint(5, 30) * 1000, rng.random() < 0.5
+            for rank in ranks:
+                rank.extend(
+                    [Command("wait", stream=COLLECTIVES, other=7), Command("reduce", ns, COLLECTIVES)]
+                )
+                rank.append(Command("wait", stream=7, other=COLLECTIVES))
+                rank.append(Command("launch", 2 * rng.randint(2, 30) * 1000, 7, name=KERNELS[1]))
+                rank.extend([Command("sync", stream=7)] * waits)
+        if number < len(program):
+            for rank in ranks:
+                longer = rng.choice([1, 1, 3]) if one.what == "launch" else 1
+                rank.append(replace(one, ns=one.ns * longer))
+    return ranks
 
 
 class _State:
@@ -94,7 +138,7 @@ class _State:
         self.held: dict[int, int] = {}
         self.events: list[dict[str, Any]] = []
         self.steps: list[int] = []
-        self.turned = 0
+        self.turned = self.moves = 0
 
     def code(self, ns: int) -> int:
         return round(ns * self.speeds.host)
@@ -109,17 +153,35 @@ class _State:
         self._host("cpu_op", f"aten::work_{number}", start, self.clock - start)
 
     def launch(self, command: Command, number: int) -> None:
+        took = round(command.ns * self.speeds.kernels.get(command.name, 1.0))
+        begin = self.launched(command, number)
+        self._ran(command.name, command.stream, begin, begin + took, number)
+
+    def launched(self, command: Command, number: int) -> int:
+        """Call a launch; when what it launches begins."""
         start = self.clock
         self.clock += self.code(CALL)
         self._host("cuda_runtime", "cudaLaunchKernel", start, self.clock - start, number)
-        took = round(command.ns * self.speeds.kernels.get(command.name, 1.0))
         begin = start + LAUNCH
         if command.stream in self.free:
             begin = max(begin, self.free[command.stream] + GAP)
-        begin = max(begin, self.held.pop(command.stream, 0))
-        self.free[command.stream] = begin + took
-        args = {"device": 0, "stream": command.stream, "correlation": number}
-        self._event("kernel", command.name, 0, command.stream, begin, took, args)
+        return max(begin, self.held.pop(command.stream, 0))
+
+    def reduce(self, command: Command, number: int, begin: int) -> None:
+        name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"
+        self._ran(name, command.stream, begin, self.moves + command.ns, number)
+
+    def _ran(self, name: str, stream: int, begin: int, end: int, number: int) -> None:
+        self.free[stream] = end
+        self._event(
+            "kernel",
+            name,
+            0,
+            stream,
+            begin,
+            end - begin,
+            {"device": 0, "stream": stream, "correlation": number},
+        )
 
     def wait(self, command: Command, number: int) -> None:
         start = self.clock
@@ -183,10 +245,11 @@ class _State:
         self.events.append(event | {"ts": start / 1000, "dur": ns / 1000})
 
 
-def write(run: Run, path: Path, *, without: tuple[str, ...] = ()) -> Path:
-    """The trace of a run as a file; events of some categories are left out."""
-    events = [event for event in run.events if event["cat"] not in without]
-    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+def write(run: Run, path: Path, rank: int | None = None, ahead: int = 0) -> Path:
+    """The trace of a run as a file; of a rank of two with a clock that is so many ns ahead."""
+    job = {} if rank is None else {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2}}
+    events = [event | {"ts": event["ts"] + ahead / 1000} for event in run.events]
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events} | job))
     return path
 
 

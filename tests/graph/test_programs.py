@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from graph.programs import KERNELS, Speeds, random_program, simulate, write
+from graph.programs import (
+    COLLECTIVES,
+    KERNELS,
+    Command,
+    Run,
+    Speeds,
+    of_two_ranks,
+    random_program,
+    simulate,
+    simulate_job,
+    write,
+)
 
 import tracekit
 from tracekit.analyses.critical_path import critical_path
 from tracekit.analyses.graph.build import dependencies
+from tracekit.analyses.graph.joint import joint_graph
+from tracekit.analyses.graph.parts import parts_of
 from tracekit.analyses.scope import select
 from tracekit.analyses.what_if import FasterHost, RemoveSync, Scale, what_if
 
@@ -42,3 +56,76 @@ def test_a_prediction_is_what_the_program_does_when_it_runs_again(
     assert what_if(scope, [FasterHost(2)]).after_ns == again.window
     again = simulate(program, Speeds(waits=False))
     assert what_if(scope, [RemoveSync()]).after_ns == again.window
+
+
+@pytest.mark.quick(8)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_two_ranks_are_one_graph_and_a_faster_one_is_foretold(seed: int, tmp_path: Path) -> None:
+    programs = of_two_ranks(random_program(seed), seed)
+    normal = [Speeds(), Speeds()]
+    runs = simulate_job(programs, normal)
+    scopes = [
+        select(tracekit.read(write(run, tmp_path / f"rank{rank}.json", rank, ahead=5_000_000 * rank)))
+        for rank, run in enumerate(runs)
+    ]
+    window = whole(runs)
+    joint = joint_graph(scopes)
+    assert (joint.replayed == joint.graph.time).all()
+    assert joint.alike == sum(one.what == "reduce" for one in programs[0])
+    parts = parts_of(joint)
+    assert joint.window == window == critical_path(scopes).length_ns == parts["duration_ns"].sum()
+    ends = parts["start"] + parts["duration_ns"]
+    assert (parts["start"][1:] == ends[:-1]).all()
+    assert what_if(scopes, [Scale("category:*", 1.0)]).after_ns == window
+    for rank in (0, 1):
+        changed = [*normal]
+        changed[rank] = Speeds(dict.fromkeys(KERNELS, 0.5), 0.5)
+        faster = whole(simulate_job(programs, changed))
+        assert what_if(scopes, [Scale(f"rank:{rank}", 0.5)]).after_ns == faster, rank
+    halved = [
+        [replace(one, ns=one.ns // 2) if one.what == "reduce" else one for one in each] for each in programs
+    ]
+    assert what_if(scopes, [Scale("category:communication", 0.5)]).after_ns == whole(
+        simulate_job(halved, normal)
+    )
+
+
+@pytest.mark.quick(1)
+def test_a_path_goes_to_the_slow_rank_and_back(tmp_path: Path) -> None:
+    def rank(first: int, second: int) -> list[Command]:
+        kernels = [Command("launch", ns * 1000, 7, name=KERNELS[0]) for ns in (first, second, 20)]
+        reduce = [
+            Command("wait", stream=COLLECTIVES, other=7),
+            Command("reduce", 10_000, COLLECTIVES),
+            Command("wait", stream=7, other=COLLECTIVES),
+        ]
+        return [Command("step"), kernels[0], *reduce, kernels[1], *reduce, kernels[2], Command("step")]
+
+    runs = simulate_job([rank(100, 900), rank(400, 300)], [Speeds(), Speeds()])
+    traces = [tracekit.read(write(run, tmp_path / f"rank{rank}.json", rank)) for rank, run in enumerate(runs)]
+    result = critical_path(traces)
+    parts = parts_of(joint_graph([select(trace) for trace in traces]))
+    ran = parts.filter(resource="device").select("rank", "category", "duration_ns").rows()
+    assert ran == [
+        (1, "gemm", 400_000),
+        (0, "communication", 10_000),
+        (0, "gemm", 900_000),
+        (0, "communication", 10_000),
+        (0, "gemm", 20_000),
+    ]
+    assert result.by_rank is not None
+    assert result.by_rank["handovers"].to_list() == [1, 0]
+    assert result.by_rank["waited_ns"].to_list() == [300_000, 600_000]
+    assert result.length_ns == whole(runs)
+    # Rank 0 may take so much longer up to the first collective, rank 1 up to the second.
+    joint = joint_graph([select(trace) for trace in traces])
+    slack = [joint.slack[joint.where[rank]] for rank in (0, 1)]
+    activity = [joint.members[rank].activity >= 0 for rank in (0, 1)]
+    assert [one[there][:2].tolist() for one, there in zip(slack, activity, strict=True)] == [
+        [300_000, 0],
+        [0, 600_000],
+    ]
+
+
+def whole(runs: list[Run]) -> int:
+    return max(run.end for run in runs) - min(run.steps[0] for run in runs)

@@ -19,6 +19,7 @@ from synthetic import generate, write
 import tracekit
 from tracekit.analyses.critical_path import critical_path
 from tracekit.analyses.graph.build import dependencies
+from tracekit.analyses.graph.joint import alone
 from tracekit.analyses.graph.parts import parts_of
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.what_if import (
@@ -69,7 +70,7 @@ FASTER: tuple[Change, ...] = (
 def checked(scope: Scope, *, most_error: float = MOST_ERROR) -> None:
     """Asserts what holds for the graph of every trace."""
     made = dependencies(scope)
-    graph, path = made.graph, parts_of(made)
+    graph, path = made.graph, parts_of(alone(made))
     assert (made.replayed == graph.time).all()
     assert path["duration_ns"].sum() == scope.duration
     assert path.null_count().select("start", "duration_ns", "resource", "cause").row(0) == (0, 0, 0, 0)

@@ -100,8 +100,10 @@ def _broken_laws(scope: Scope) -> Iterator[HealthItem]:
             )
 
 
-def build_section(trace: Trace, name: str, *, scope: Scope | None = None, top: int | None = None) -> Section:
-    """One analysis as a section, with all its tables.
+def build_section(
+    trace: Trace, name: str, *, scope: Scope | None = None, top: int | None = None, job: Sequence[Scope] = ()
+) -> Section:
+    """One analysis as a section, with all its tables; that of a `job`, if its ranks are given.
 
     Raises UsageError when no analysis has this name.
     """
@@ -110,7 +112,7 @@ def build_section(trace: Trace, name: str, *, scope: Scope | None = None, top: i
     if analysis is None:
         raise no_analysis(name, [a.name for a in registered])
     scope = scope or select(trace)
-    outcome = _run(analysis, scope)
+    outcome = analysis.load()(job) if job else _run(analysis, scope)
     lacks = outcome.not_captured if isinstance(outcome, Result) else None
     return present_section(analysis, outcome, scope, top, lacks)
 

@@ -42,6 +42,7 @@ WORDS: Final = {
         "The time of a layer without the layers below it, or of an operator without the operators inside it."
     ),
     "up to": "The most time in the window that the advice could save.",
+    "saves about": "What a replay of the trace with the advised change alone saves of the window (tracekit what-if --rank).",
 }
 """The words that need one, in the order of the page."""
 

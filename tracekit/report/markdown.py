@@ -89,7 +89,7 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
     if verdict.advice:
         yield "**What to try first**"
         yield "\n".join(
-            f"{number}. {escape(advice.title)}{_stake(advice.ns_at_stake)}: {escape(advice.advice)}"
+            f"{number}. {escape(advice.title)}{f' ({advice.saves})' if advice.saves else ''}: {escape(advice.advice)}"
             for number, advice in enumerate(verdict.advice, 1)
         )
     for note in verdict.notes:

@@ -279,10 +279,10 @@ def of_finding(owned: Owned) -> Advice:
         finding.title,
         finding.advice,
         finding.ns_at_stake,
-        finding.id,
-        owned.section,
-        finding.severity,
-        finding.stretches,
+        finding=finding.id,
+        analysis=owned.section,
+        severity=finding.severity,
+        stretches=finding.stretches,
     )
 
 

@@ -1,9 +1,9 @@
-"""The changes that findings advise, tried one by one, and ranked by what they would gain."""
+"""The changes that findings advise, tried one by one: ranked by what they would gain, and what each of a verdict's would."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
@@ -22,11 +22,13 @@ from tracekit.analyses.what_if import (
     RemoveSync,
     Scale,
     predicted,
+    replays_quickly,
 )
 from tracekit.errors import UsageError
 from tracekit.facts.units import count_of, format_ns, format_share, listed
+from tracekit.verdict.model import Advice
 
-__all__ = ["TABLES", "Advised", "advised"]
+__all__ = ["TABLES", "Advised", "advised", "with_gains"]
 
 _CHANGES: Final[Mapping[str, Change]] = {
     "allocation_calls": Remove("cause:allocation"),
@@ -87,16 +89,14 @@ def advised(scope: Scope) -> Advised:
     for name in found:
         if name in _CHANGES:
             by_change.setdefault(_CHANGES[name].label, []).append(name)
-    before, rows = predicted(scope, []), []
+    rows = []
     for names in by_change.values():
         change = _CHANGES[names[0]]
-        try:
-            best, gain, worst = (before - predicted(scope, [change], spread) for spread in (-1, 0, 1))
-        except UsageError:  # a finding may tell of work outside the threads and streams of the graph
-            continue
-        rows.append(
-            (change.label, gain, gain / max(before, 1), min(worst, gain), max(best, gain), ", ".join(names))
-        )
+        gains = _gains(scope, change, (-1, 0, 1))
+        if gains is not None:
+            best, gain, worst = gains
+            share = gain / max(scope.duration, 1)
+            rows.append((change.label, gain, share, min(worst, gain), max(best, gain), ", ".join(names)))
     schema = dict(
         zip(
             ("change", "gain_ns", "gain_share", "least_gain_ns", "most_gain_ns", "finding"),
@@ -108,7 +108,30 @@ def advised(scope: Scope) -> Advised:
         "gain_ns", "change", descending=[True, False]
     )
     unknown = [name for name in dict.fromkeys(found) if name not in _CHANGES]
-    return Advised(answer=_answer(ranked, scope, unknown), ranked=ranked, before_ns=before)
+    return Advised(answer=_answer(ranked, scope, unknown), ranked=ranked, before_ns=predicted(scope, []))
+
+
+def with_gains(advice: Sequence[Advice], scope: Scope) -> tuple[Advice, ...]:
+    """The advice with the gain by a replay, where that is quick and its finding advises a change that a replay can tell; what gains
+    nothing comes last.
+    """
+    quick = replays_quickly(scope)
+    made = [
+        replace(one, gain_ns=gains[0])
+        if quick and one.finding in _CHANGES and (gains := _gains(scope, _CHANGES[one.finding], (0,)))
+        else one
+        for one in advice
+    ]
+    return tuple(sorted(made, key=lambda one: one.gain_ns is not None and one.gain_ns <= 0))
+
+
+def _gains(scope: Scope, change: Change, spreads: Sequence[int]) -> list[int] | None:
+    """What a change gains of the window in these cases, in ns; None if it fits nothing in the graph."""
+    before = predicted(scope, [])
+    try:
+        return [before - predicted(scope, [change], spread) for spread in spreads]
+    except UsageError:  # a finding may tell of work outside the threads and streams of the graph
+        return None
 
 
 def _answer(ranked: pl.DataFrame, scope: Scope, unknown: list[str]) -> str:

@@ -38,6 +38,7 @@ from tracekit.verdict.advice import (
     restates,
     unseen_advice,
 )
+from tracekit.verdict.advised import with_gains
 from tracekit.verdict.cpu import on_processors
 from tracekit.verdict.evidence import (
     idle_headline,
@@ -95,7 +96,8 @@ def decide(scope: Scope, results: Tables) -> Verdict:
             assert_never(parts)
     devices = parts.devices if isinstance(parts, DeviceParts) else 1
     layers = _layer_costs(results, devices * verdict.basis_ns)
-    return dataclasses.replace(verdict, layers=layers, layers_ns=devices * verdict.basis_ns)
+    advice = with_gains(verdict.advice, scope) if complete.sure else verdict.advice
+    return dataclasses.replace(verdict, advice=advice, layers=layers, layers_ns=devices * verdict.basis_ns)
 
 
 def _layer_costs(results: Tables, whole: int) -> tuple[Cost, ...]:

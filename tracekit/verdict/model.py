@@ -36,6 +36,15 @@ class Advice:
     severity: Severity = "info"
     stretches: Stretches = ()
     """Where a timeline shows it, the worst first; empty if it has no place in time."""
+    gain_ns: int | None = None
+    """What it saves of the window in a replay of the trace with the advised change alone; None where none was made."""
+
+    @property
+    def saves(self) -> str:
+        """What it saves in words: by a replay, else at most; empty when unknown."""
+        if self.gain_ns is not None:
+            return f"saves about {format_ns(self.gain_ns)}" if self.gain_ns > 0 else "saves nothing alone"
+        return f"up to {format_ns(self.ns_at_stake)}" if self.ns_at_stake else ""
 
 
 @dataclass(frozen=True, slots=True)

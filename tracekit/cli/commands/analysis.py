@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tracekit.analyses.registry import ON_REQUEST
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Request, Selection, with_flags
@@ -20,10 +21,11 @@ from tracekit.report import formats
 from tracekit.report.formats import Can, Format
 
 if TYPE_CHECKING:
+    from tracekit.analyses.scope import Scope
     from tracekit.report.model import Report, Section, Table
     from tracekit.trace import Trace
 
-__all__ = ["Part", "analysis", "command_of", "narrowed", "run_analysis", "write_table"]
+__all__ = ["Part", "analysis", "command_of", "narrowed", "run_analysis", "scopes_of_job", "write_table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +113,15 @@ def run_analysis(
         out.emit(answer, request.output)
         return
     traces, fits = sources.read()
-    formats.check_traces(Can.SECTION, chosen, len(traces))
+    of_jobs = any(one.name == name and one.of_jobs for one in ON_REQUEST)
+    job = scopes_of_job(traces, request) if of_jobs else []
+    formats.check_traces(Can.SECTION, chosen, 1 if job else len(traces))
     if Can.FILES in chosen.can:
-        write_table(_section(name, request, part, traces[0]), chosen, request)
+        write_table(_section(name, request, part, traces[0], job), chosen, request)
         return
-    if Can.DATA in chosen.can:
+    if job:
+        text = formats.render_alone(chosen, _section(name, request, part, traces[0], job), page)
+    elif Can.DATA in chosen.can:
         reports = [(_report(name, request, part, trace), trace) for trace in traces]
         text = formats.render_reports(chosen, reports, page)
     else:
@@ -128,13 +134,35 @@ def run_analysis(
     out.emit(text, request.output)
 
 
-def _section(name: str, request: Request, part: Part | None, trace: Trace) -> Section:
+def _section(
+    name: str, request: Request, part: Part | None, trace: Trace, job: Sequence[Scope] = ()
+) -> Section:
     from tracekit.analyses.scope import select
     from tracekit.report.build import build_section
 
     selection = request.selection
-    scope = select(trace, window=selection.window.value, step=selection.step)
-    return narrowed(build_section(trace, name, scope=scope), trace, part, request)
+    scope = job[0] if job else select(trace, window=selection.window.value, step=selection.step)
+    return narrowed(build_section(trace, name, scope=scope, job=job), trace, part, request)
+
+
+def scopes_of_job(traces: Sequence[Trace], request: Request) -> list[Scope]:
+    """The part of each trace that the flags choose, by rank, if these are the ranks of one job and collectives link them; else none."""
+    ranks = {trace.meta.rank: trace for trace in traces}
+    sizes = {trace.meta.world_size for trace in traces}
+    if len(traces) == 1 or len(ranks) < len(traces) or None in ranks or len(sizes) > 1:
+        return []
+    from tracekit.analyses.graph.joint import joint_graph
+    from tracekit.analyses.scope import select
+
+    selection = request.selection
+    ordered = [ranks[rank] for rank in sorted(rank for rank in ranks if rank is not None)]
+    scopes = [select(trace, window=selection.window.value, step=selection.step) for trace in ordered]
+    try:
+        joint_graph(scopes)
+    except UsageError as error:
+        out.say(f"warning: each trace stands alone: {error.fault}")
+        return []
+    return scopes
 
 
 def _report(name: str, request: Request, part: Part | None, trace: Trace) -> Report:

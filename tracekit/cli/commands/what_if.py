@@ -11,7 +11,7 @@ import typer
 from tracekit.analyses.registry import Analysis
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.commands.analysis import narrowed, write_table
+from tracekit.cli.commands.analysis import narrowed, scopes_of_job, write_table
 from tracekit.cli.options import Request, flag, with_flags
 from tracekit.cli.sources import Sources, expanded
 from tracekit.errors import UsageError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracekit.analyses.result import Result
+    from tracekit.analyses.scope import Scope
     from tracekit.analyses.what_if import Change
     from tracekit.report.model import Section
     from tracekit.trace import Trace
@@ -39,7 +40,7 @@ def what_if(
     scale: Annotated[
         list[str] | None,
         flag(
-            "Work takes FACTOR times as long. SELECTOR is layer:, kernel:, category:, op: or cause: with a name, * for any letters; repeatable.",
+            "Work takes FACTOR times as long. SELECTOR is layer:, kernel:, category:, op:, cause: or rank: with a name, * for any letters; repeatable.",
             metavar="SELECTOR=FACTOR",
         ),
     ] = None,
@@ -108,11 +109,12 @@ def what_if(
         fault = "--rank tries changes of its own" if rank else "no change is given"
         raise UsageError(fault, remedy="give either --rank or changes, such as --scale category:gemm=0.5")
     traces, _ = Sources(expanded(request.traces), request.selection, request.reading).read()
-    formats.check_traces(Can.REPORT, chosen, len(traces))
-    found = [_section(trace, wanted, request) for trace in traces]
+    job = [] if rank else scopes_of_job(traces, request)
+    formats.check_traces(Can.REPORT, chosen, 1 if job else len(traces))
+    found = [_section(trace, wanted, request, job) for trace in (traces[:1] if job else traces)]
     if Can.FILES in chosen.can:
         write_table(found[0], chosen, request)
-    elif Can.DOCUMENT in chosen.can:
+    elif job or Can.DOCUMENT in chosen.can:
         if len(found) > 1:
             raise UsageError(f"{chosen.value} holds one trace", remedy="give one at a time")
         out.emit(formats.render_alone(chosen, found[0], out.page_for(chosen, request.top)), request.output)
@@ -123,7 +125,7 @@ def what_if(
         out.emit(formats.render_sections(chosen, sections, out.page_for(chosen, request.top)), request.output)
 
 
-def _section(trace: Trace, changes: Sequence[Change], request: Request) -> Section:
+def _section(trace: Trace, changes: Sequence[Change], request: Request, job: Sequence[Scope]) -> Section:
     from tracekit.analyses.scope import select
     from tracekit.report.presentation import present_section
 
@@ -132,7 +134,7 @@ def _section(trace: Trace, changes: Sequence[Change], request: Request) -> Secti
     if changes:
         from tracekit.analyses.what_if import what_if as replay
 
-        result: Result = replay(scope, changes)
+        result: Result = replay(job or scope, changes)
         of = _WHAT_IF
     else:
         from tracekit.verdict.advised import advised

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.graph.build import Dependencies, dependencies
+from tracekit.analyses.graph.joint import alone
 from tracekit.analyses.graph.model import LINKS
 from tracekit.analyses.graph.parts import bars_of, part_name, parts_of
 from tracekit.analyses.scope import select
@@ -25,7 +26,7 @@ def path_bars(trace: Trace) -> pl.DataFrame:
 
     Parts of one kind that follow each other are one bar.
     """
-    bars = bars_of(parts_of(dependencies(select(trace))))
+    bars = bars_of(parts_of(alone(dependencies(select(trace)))))
     names = {one: part_name(one) for one in bars["part"].unique()}
     resource = pl.col("resource").cast(pl.String)
     return bars.select(

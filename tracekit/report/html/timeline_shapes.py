@@ -10,6 +10,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import Attribution, attribution
 from tracekit.analyses.graph.build import dependencies
+from tracekit.analyses.graph.joint import alone
 from tracekit.analyses.graph.parts import bars_of, part_name, parts_of
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.idle.gaps import device_gaps
@@ -251,7 +252,7 @@ def _path(trace: Trace, window: tuple[int, int], detail: Detail) -> pl.DataFrame
     scope = next((one for one in scopes if (one.start, one.end) == window), None)
     if scope is None:
         return pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64})
-    bars = bars_of(parts_of(dependencies(scope))).with_columns(
+    bars = bars_of(parts_of(alone(dependencies(scope)))).with_columns(
         (pl.col("start") + pl.col("duration_ns")).alias("end"), pl.lit(0).alias("lane")
     )
     rows = detail.thinned(bars, "lane")

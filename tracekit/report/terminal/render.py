@@ -176,7 +176,7 @@ def _verdict(verdict: Verdict, width: int) -> Lines:
         whole = f"{devices} × " if devices > 1 else ""
         yield from labelled("layers", f"of {whole}{format_ns(verdict.basis_ns)}: {' · '.join(layers)}", width)
     for index, advice in enumerate(verdict.advice):
-        stake = f" [up to {format_ns(advice.ns_at_stake)}]" if advice.ns_at_stake else ""
+        stake = f" [{advice.saves}]" if advice.saves else ""
         # The rest of the other advice stands in the sections.
         words = _first_sentence(advice.advice) if index else advice.advice
         yield from labelled("also" if index else "try", f"{advice.title}{stake}: {words}", width, most=8)
