@@ -35,7 +35,9 @@ def test_unlike_programs_are_called_so() -> None:
     assert "These look like different models: the layers" in notes(bert, cnn)
     base = _without_layers(planted_sides.digest())
     assert "look like different" not in notes(base, _without_layers(planted_sides.digest({"head": 5})))
-    assert "These look like different programs: no work of either has a counterpart" in notes(base, _without_layers(base, "_2"))
+    assert "These look like different programs: no work of either has a counterpart" in notes(
+        base, _without_layers(base, "_2")
+    )
     same = [_without_layers(base, mark, workload="bert") for mark in ("", "_2")]
     assert "look like different" not in notes(*same)
 
