@@ -15,10 +15,12 @@ from tracekit.analyses.what_if.changes import (
     Scale,
     ShardOptimizer,
 )
+from tracekit.analyses.what_if.pods import BucketInputs, PartitionSpace
 
 __all__ = [
     "TABLES",
     "Bandwidth",
+    "BucketInputs",
     "Change",
     "CudaGraph",
     "FasterHost",
@@ -26,6 +28,7 @@ __all__ = [
     "NoLoaderWait",
     "OtherDevice",
     "OverlapCommunication",
+    "PartitionSpace",
     "Remove",
     "RemoveSync",
     "Scale",

@@ -24,7 +24,7 @@ from tracekit.facts.stack_names import PHASES
 from tracekit.spans import BoolArray, Int64Array, distinct_rows, take
 from tracekit.trace import CATEGORIES
 
-__all__ = ["KINDS", "Draft", "HostTime", "Selection"]
+__all__ = ["KINDS", "Draft", "FloatArray", "HostTime", "Selection"]
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -21,6 +21,7 @@ from tracekit.analyses.what_if.changes import (
     Scale,
     ShardOptimizer,
 )
+from tracekit.analyses.what_if.pods import BucketInputs, PartitionSpace
 from tracekit.errors import UsageError, nearest
 from tracekit.files import parse_toml
 
@@ -32,12 +33,22 @@ _SWITCHES: Final[Mapping[str, Callable[[], Change]]] = {
     "no-loader-wait": NoLoaderWait,
     "cuda-graph": CudaGraph,
     "overlap-comm": OverlapCommunication,
+    "bucket-inputs": BucketInputs,
 }
 _WITH_FACTOR: Final[Mapping[str, Callable[[float], Change]]] = {
     "faster-host": FasterHost,
     "bandwidth": Bandwidth,
 }
-_NAMES: Final = ("scale", "remove", "fuse", "device", "shard-optimizer", *_SWITCHES, *_WITH_FACTOR)
+_NAMES: Final = (
+    "scale",
+    "remove",
+    "fuse",
+    "device",
+    "shard-optimizer",
+    "partition-space",
+    *_SWITCHES,
+    *_WITH_FACTOR,
+)
 
 
 def changes_of(given: Mapping[str, Any]) -> list[Change]:
@@ -74,9 +85,10 @@ def _changes(name: str, value: Any) -> Iterator[Change]:
         yield Fuse()
     elif name == "device":
         yield OtherDevice(str(value))
-    elif name == "shard-optimizer":
-        ranks = _factor(name, value)
-        yield ShardOptimizer(int(ranks) if isfinite(ranks) else 0)
+    elif name in ("shard-optimizer", "partition-space"):
+        count = _factor(name, value)
+        whole = int(count) if isfinite(count) else 0
+        yield ShardOptimizer(whole) if name == "shard-optimizer" else PartitionSpace(whole)
     else:
         yield _WITH_FACTOR[name](_factor(name, value))
 

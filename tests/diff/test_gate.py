@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from noisy_runs import KINDS, STEP_NS, pair, run
 from programs import mapped, total, trace_of, training_loop
+from scipy import stats
 
 from tracekit.diff.gate import EXIT_CODES, Gate, judge, judge_runs, parse_gate, step_times, worst
 from tracekit.digest import Digest, digest_of
@@ -78,8 +79,27 @@ def test_of_200_pairs_two_fail_by_noise_at_most_and_190_of_five_percent(
     assert outcomes(kind, steps, runs, 0.0, 200)["failed"] <= 2
     found = outcomes(kind, steps, runs, 0.05, 200)
     assert found["passed"] == 0
-    if not (kind == "neighbours" and steps == 30 and runs == 1):  # worth 10 independent steps: 168
+    if not (kind == "neighbours" and steps == 30 and runs == 1):
         assert found["failed"] >= 190
+    else:
+        assert found["failed"] >= 165  # of 184 at most
+
+
+def most_found(steps: int, *, false_alarms: float = 0.01) -> float:
+    """Of 200 pairs of neighbouring steps how many the most powerful test proves 5 % slower that fails so often without a change.
+
+    By Neyman and Pearson that is the likelihood ratio of the logarithms, here with noise and correlation known: the difference of
+    the means, weighted by the inverse of the covariances.
+    """
+    apart = np.abs(np.subtract.outer(np.arange(steps), np.arange(steps)))
+    weight = float(np.linalg.solve(0.5**apart, np.ones(steps)).sum())
+    error = 0.03 * (2 / weight) ** 0.5
+    return 200 * float(stats.norm.sf(stats.norm.isf(false_alarms) - np.log(1.05) / error))
+
+
+def test_no_test_finds_190_of_200_in_30_neighbouring_steps() -> None:
+    assert most_found(30) == pytest.approx(184.7, abs=0.1)
+    assert most_found(33) < 190 < most_found(34)
 
 
 # -- judgements -------------------------------------------------------------------------------------

@@ -72,6 +72,12 @@ def what_if(
     shard_optimizer: Annotated[
         str | None, flag("Each of N ranks updates its part of the parameters.", metavar="N")
     ] = None,
+    bucket_inputs: Annotated[
+        bool, typer.Option("--bucket-inputs", help="In each step all ranks have inputs of one length.")
+    ] = False,
+    partition_space: Annotated[
+        str | None, flag("N devices share each sample, and exchange the borders of their parts.", metavar="N")
+    ] = None,
     bandwidth: Annotated[
         str | None, flag("Links between ranks move so many times as much in a time.", metavar="FACTOR")
     ] = None,
@@ -99,6 +105,8 @@ def what_if(
         "device": device,
         "overlap-comm": overlap_comm,
         "shard-optimizer": shard_optimizer,
+        "bucket-inputs": bucket_inputs,
+        "partition-space": partition_space,
         "bandwidth": bandwidth,
     }
     chosen = formats.choose_format(Can.REPORT, format_, request.output, command="what-if")
