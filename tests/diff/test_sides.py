@@ -17,6 +17,7 @@ from tracekit.diff.runs import Run, keep, kept
 from tracekit.diff.sides import read_kept, read_sides
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.job import Options
+from tracekit.sweep_index import INDEX_FILE
 
 TRACE = CNN / "trace.json.gz"
 
@@ -45,6 +46,18 @@ def test_a_trace_is_the_same_run_by_any_path(report: Path, tmp_path: Path) -> No
     found = [runs(path) for path in (TRACE, CNN, pattern, report, saved, tmp_path)]
     assert all(len(one) == 1 and same(one[0].digests[0], cnn()) for one in found)
     assert found[0][0].name == found[4][0].name == "cnn_cpu/trace.json.gz"
+
+
+def test_a_sweep_is_no_side(tmp_path: Path) -> None:
+    """Its runs differ in their settings; its index is no export of Nsight Systems."""
+    (tmp_path / "cnn").mkdir()
+    (tmp_path / "cnn" / "trace.json.gz").write_bytes(TRACE.read_bytes())
+    (tmp_path / INDEX_FILE).write_bytes(b"PAR1")
+    with pytest.raises(
+        UnreadableTraceError, match="it is a sweep, whose runs differ in their settings; name the folders"
+    ):
+        runs(tmp_path)
+    assert len(runs(tmp_path / "cnn")) == 1
 
 
 def test_sides_keep_their_order_and_share_a_file(tmp_path: Path) -> None:

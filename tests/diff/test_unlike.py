@@ -80,3 +80,27 @@ def test_a_small_change_of_few_steps_is_split_by_category() -> None:
     found = diff_of([base], [new])
     assert found.rest + sum(change.delta for change in found.changes) == found.change
     assert abs(found.rest) <= abs(found.change) / 4
+
+
+def test_a_device_is_named_so_only_where_it_is_known_to_be_another() -> None:
+    """Without its name nothing says that a side ran on another device; on processors operators are what runs."""
+
+    def note(device: str, *, on_cpu: bool) -> str:
+        one, other = (_without_layers(planted_sides.digest(), mark) for mark in ("", "_2"))
+        base = replace(one, facts=msgspec.structs.replace(one.facts, on_cpu=on_cpu))
+        new = replace(other, facts=msgspec.structs.replace(other.facts, on_cpu=on_cpu, device=device))
+        return next(note for note in diff_of([base], [new]).notes if note.startswith("Most "))
+
+    assert note("Another GPU", on_cpu=False).startswith("Most kernels have other names on the other device,")
+    assert note("", on_cpu=False).startswith("Most kernels have other names on the other side,")
+    assert note("Another", on_cpu=True).startswith("Most operators have other names on the other processor,")
+
+
+def test_equal_steps_with_other_kernels_are_not_tested() -> None:
+    base = planted_sides.digest()
+    names = base.leaves.with_columns(pl.col("name").replace({"sgemm": "other_gemm"}))
+    told = dict(planted_sides.section(base, replace(base, leaves=names)).points)
+    assert (
+        told["test"]
+        == "Each step takes as long on both sides; 20 steps of the new side against 20 steps of the base."
+    )

@@ -17,7 +17,6 @@ from tracekit.trace import Schema
 
 __all__ = [
     "AMOUNTS",
-    "CHANGE_KINDS",
     "DIMENSIONS",
     "LAYERS",
     "MATCHED",
@@ -29,19 +28,6 @@ __all__ = [
 ]
 
 ChangeKind = Literal[
-    "added",
-    "removed",
-    "moved",
-    "kernel",
-    "dtype",
-    "shape",
-    "more_calls",
-    "fewer_calls",
-    "slower",
-    "faster",
-    "idle",
-]
-CHANGE_KINDS: Final[tuple[ChangeKind, ...]] = (
     "added",  # work that only the new side has
     "removed",  # work that only the base has
     "moved",  # a layer of another path; its delta is 0: what its work takes longer is a change of its own
@@ -53,7 +39,7 @@ CHANGE_KINDS: Final[tuple[ChangeKind, ...]] = (
     "slower",  # each call takes longer
     "faster",
     "idle",  # the device waits longer or shorter
-)
+]
 
 DIMENSIONS: Final = ("phase", "layer", "type", "operator", "category", "name", "communication", "idle")
 """The names of the frames of `Diff.by`; each but `communication` and `idle` holds all of the step time."""

@@ -172,7 +172,7 @@ class Teller:
             text += f" in {one.place['operator']}"
         if "layer" in one.place and (one.place["layer"], cause) != (DATA_LAYER, "data_loading"):
             text += f" in {_layer(one.place)}"
-        elif by == ("cell",) and "layer" not in one.place and "operator" not in one.place:
+        elif by == ("cell",) and "phase" in one.place and not {"layer", "operator"} & set(one.place):
             text += f" in {_PHASES[one.place['phase']]}"  # nothing else tells it from the rest of its cause
         return lead + text
 

@@ -125,7 +125,7 @@ def _test(times: StepComparison, per: str) -> str:
     if middle.low is None or middle.high is None:
         return f"{ratio}, without an interval; {steps}."
     if not middle.test:
-        return f"All {per}s take as long on both sides; {steps}."
+        return f"Each {per} takes as long on both sides; {steps}."
     way, chance = ("slower", middle.p) if middle.ratio >= 1 else ("faster", 1 - middle.p)
     p = f"p < {_LEAST_P}" if chance < _LEAST_P else f"p = {chance:.3f}"
     interval = f"95 % interval {format_number(middle.low)} to {format_number(middle.high)} ({times.method})"

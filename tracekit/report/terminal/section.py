@@ -108,7 +108,7 @@ def _table(table: Table, width: int, rows: int, *, titled: bool) -> Lines:
         if left_out:
             named, counted = (
                 f"{more}  no room for: {', '.join(left_out)}",
-                f"{more}  no room for {count_of(len(left_out), 'column')}",
+                f"{more}  {count_of(len(left_out), 'column')} left out",
             )
             room = width - 2 - len(table.title)
             more = named if len(named) <= room else cut(counted, room)
