@@ -17,7 +17,8 @@ def whole_words() -> Iterator[None]:
     if os.environ.get("_TRACEKIT_COMPLETE") != "complete_bash":
         yield
         return
-    words, own = [], ""
+    words: list[str] = []
+    own = ""
     for word in os.environ.get("COMP_WORDS", "").split("\n")[: int(os.environ.get("COMP_CWORD", "0")) + 1]:
         if words and (word.strip(":") == "" != word or words[-1].endswith(":")):
             words[-1] += word
