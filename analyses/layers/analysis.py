@@ -22,7 +22,7 @@ import polars as pl
 from tracekit.analyses.attribution import UNATTRIBUTED, Attribution, attributed, attribution
 from tracekit.analyses.attribution.layer_spans import OF_MODEL
 from tracekit.analyses.idle.causes import idle_causes
-from tracekit.analyses.layers.groups import HostTimes, by_group, host_times, pattern_of, shares
+from tracekit.analyses.layers.groups import CHILDREN, HostTimes, by_group, host_times, pattern_of, shares
 from tracekit.analyses.result import PHASE_COLUMNS, Result, TableView
 from tracekit.analyses.roofline.rates import RATES, tree_rates, with_rates
 from tracekit.analyses.scope import Scope, launch_times, once
@@ -346,7 +346,7 @@ def _label(path: str, kind: str | None) -> str:
     """The path, with the class of the layer where the path ends in a number that says nothing of it."""
     if not kind or not re.search(r"(^|[./])(\d+|\*)$", path):
         return _short(path)
-    return kind if path == "*" else f"{_short(path)} ({kind})"
+    return kind if path == CHILDREN else f"{_short(path)} ({kind})"
 
 
 def _short(path: str) -> str:

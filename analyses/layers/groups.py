@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 import numpy as np
 import polars as pl
@@ -12,19 +14,22 @@ from tracekit.facts.stack_names import PHASES
 from tracekit.spans import BoolArray, Int64Array, Nesting, nest
 from tracekit.trees import has_same_above, parent_rows, rolled_up, rolled_up_least
 
-__all__ = ["HostTimes", "by_group", "host_times", "pattern_of", "shares"]
+__all__ = ["CHILDREN", "HostTimes", "by_group", "host_times", "pattern_of", "shares"]
 
 _INCLUSIVE = ("device_ns", *(f"{name}_ns" for name in PHASES), "recomputed_ns", "host_ns")
 _NUMBER = r"(^|[./])\d+([./]|$)"
 _NUMBERED = r"(^|[_ #:\-])\d+([./]|$)"
 """A part of a path that is a number or ends in a number, which tells repeated layers apart."""
 
+CHILDREN: Final = "<root>.*"
+"""The pattern of layers whose whole path is a number."""
+
 
 def pattern_of(tree: pl.DataFrame) -> pl.Series:
     """The path of each row, with `*` for the numbers that tell repeated layers apart; a layer that is alone keeps its path.
 
     In the paths of a capture, these are the parts that are numbers; in other paths also the numbers at the end of a
-    part. Layers of different classes do not repeat each other.
+    part. Layers of different classes do not repeat each other. Those of a model that is a sequence itself are `CHILDREN`.
     """
     path = pl.col("path")
     # Twice, since two neighbours share the character between them.
@@ -33,6 +38,7 @@ def pattern_of(tree: pl.DataFrame) -> pl.Series:
     of_model = pl.col("source").is_in(["module", "range", "compiled", "interval"])
     captured = pl.col("source") == "capture"
     pattern = pl.when(of_model).then(ended).when(captured).then(plain).otherwise(path)
+    pattern = pl.when(pattern == "*").then(pl.lit(CHILDREN)).otherwise(pattern)
     return tree.select(
         pl.when(pl.len().over(pattern, "type") > 1).then(pattern).otherwise(path).alias("pattern")
     )["pattern"]

@@ -239,6 +239,17 @@ def test_patterns(kind: str, name: str, pattern: str) -> None:
     assert found == [pattern, path]
 
 
+def test_layers_whose_path_is_a_number_are_those_of_the_model_itself() -> None:
+    made = Planted()
+    for at, path in enumerate("01"):
+        start = 2 * at * MS
+        made.span("annotation", f"{LAYER_PREFIX}{path}", start, start + MS, layer=path, module_type="Linear")
+        made.activity("gemm", start + 20 * US, 5 * US, launch=start + 10 * US)
+    found = layers(made.trace())
+    assert found.by_pattern["pattern"][0] == "<root>.*"
+    assert found.answer.endswith("The largest: 2 × Linear 100.0 %.")
+
+
 def test_a_layer_inside_itself_is_counted_once() -> None:
     made = Planted()
     for start, end in ((0, 900 * US), (100 * US, 300 * US)):

@@ -394,6 +394,23 @@ def test_the_shell_completes_workloads(tmp_path: Path, monkeypatch, typed: str, 
     assert all(name.startswith(typed) for name in names)
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("yolov5\n:", {"s", "n", "x"}),
+        ("yolov5\n:\nx", {"x"}),
+        ("yolov5:x", {"yolov5:x"}),
+    ],
+)
+def test_bash_ends_a_word_at_a_colon(typed: str, offered: set[str]) -> None:
+    words = f"tracekit\ncapture\n{typed}"
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count("\n")), "_TRACEKIT_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tracekit"], capture_output=True, check=False, env={**os.environ, **asked}
+    )
+    assert offered <= set(done.stdout.decode().split())
+
+
 @pytest.mark.slow
 def test_completion_imports_no_torch() -> None:
     words = {"_TRACEKIT_COMPLETE": "complete_bash", "COMP_WORDS": "tracekit capture yol", "COMP_CWORD": "2"}

@@ -90,17 +90,17 @@ def questions(rng: random.Random, path: str, flags: tuple[str, ...], folder: Pat
 
     if rng.random() < 0.06:
         return [("report", path, *JSON, *flags), ("info", path, *JSON), ("doctor", path, *JSON)]
-    weights: dict[tuple[str, ...], int] = {
-        ("report", path, *JSON, *flags): 24,
-        ("report", path, *JSON, "--only", rng.choice(BUILT_IN).name, *flags): 6,
-        ("report", path, *JSON, "--window", "trace"): 6,
-        ("report", path, *JSON, "--max-events", "200"): 6,
-        ("report", path, "-o", str(folder / "page.html"), *flags): 4,
-        ("report", path, *flags): 4,
-        ("report", path, "-f", "md"): 2,
-        ("info", path, *JSON): 16,
+    weights: dict[tuple[str, ...], int] = {  # what costs most is asked less often
+        ("report", path, *JSON, *flags): 18,
+        ("report", path, *JSON, "--only", rng.choice(BUILT_IN).name, *flags): 12,
+        ("report", path, *JSON, "--window", "trace"): 5,
+        ("report", path, *JSON, "--max-events", "200"): 5,
+        ("report", path, "-o", str(folder / "page.html"), *flags): 2,
+        ("report", path, *flags): 3,
+        ("report", path, "-f", "md"): 1,
+        ("info", path, *JSON): 20,
         ("info", path): 2,
-        ("doctor", path, *JSON): 14,
+        ("doctor", path, *JSON): 16,
         ("doctor", path): 2,
         ("layers", path): 3,
         ("kernels", path, "-f", "csv"): 3,

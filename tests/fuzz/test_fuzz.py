@@ -48,7 +48,12 @@ def test_what_no_user_should_see(code: int, err: str, fault: str) -> None:
 def test_a_good_answer_breaks_no_law() -> None:
     row = {"device_id": 0, "busy_ns": 6, "idle_ns": 4, "window_ns": 10, "compute_ns": 6}
     row |= {"communication_ns": 0, "memory_ns": 0, "exposed_communication_ns": 0, "overlap_ns": 0}
-    tree = {"analyses": {"breakdown": {"tables": {"devices": [row]}}}, "start_ns": -5, "share": 1.0}
+    tree = {
+        "analyses": {"breakdown": {"tables": {"devices": [row]}}},
+        "start_ns": -5,
+        "share": 1.0,
+        "gain_ns": -7,
+    }
     assert report(tree) == []
     row["idle_ns"] = 5
     assert report(tree) == ["device 0: busy and idle time are not the window"]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -100,3 +103,23 @@ def test_laws_in_words() -> None:
     assert "so more ranks make it at most 10" in section.answer
     ring = scaling_section(scaling_of([run(n, 1024 / n + 100 + 20 * (n - 1)) for n in counts]))
     assert "Step times fit messages around a ring best." in ring.answer
+
+
+@pytest.mark.slow
+def test_dask_workers_answer_as_this_process_does(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.chdir(ROOT)
+    given = [str(path.relative_to(ROOT)) for path in (ONE, TWO)]
+    command = [sys.executable, "-m", "tracekit", "scaling", *given, "-f", "json", "--engine", "dask"]
+    made = subprocess.run(
+        command, capture_output=True, check=True, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    assert json.loads(made.stdout) == json.loads(answer(capsys, *given, "-f", "json")[0])
+
+
+def test_flags_of_workers_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    _, errors = answer(capsys, ONE, "--engine", "processes", "--scheduler", "x.json", code=2)
+    assert "--scheduler is for --engine dask" in errors
+    assert "x.json is no file" in answer(capsys, ONE, TWO, "--scheduler", "x.json", code=2)[1]

@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import tracekit
 from tracekit.cli.commands import COMMANDS, QUESTIONS, function_of
+from tracekit.cli.completion import whole_words
 from tracekit.cli.ending import ended_by_signals
 from tracekit.cli.plain import PlainCommand, plainly_converted
 from tracekit.errors import TracekitError, WorkloadError, nearest
@@ -201,7 +202,7 @@ def _program() -> Any:
 
 def _run(arguments: list[str]) -> int:
     try:
-        with ended_by_signals():
+        with ended_by_signals(), whole_words():
             result = _program().main(args=arguments, prog_name="tracekit", standalone_mode=False)
             if (
                 result == _INTERRUPTED

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, TypeGuard, TypeVar
 
 import typer
 
+from tracekit.cli.workers import ENGINES, Engine
 from tracekit.files import keep_inputs
 from tracekit.limits import Limits
 from tracekit.range_filter import RangeFilter
@@ -23,6 +24,7 @@ __all__ = [
     "MAX_EVENTS",
     "AnalysisFormat",
     "CommPattern",
+    "EngineChoice",
     "FactsFormat",
     "FigureFormat",
     "Figures",
@@ -166,6 +168,22 @@ Jobs = Annotated[
     int | None,
     typer.Option(
         min=1, metavar="N", help="Read so many traces at once, each in a process. [default: one a core]"
+    ),
+]
+EngineChoice = Annotated[
+    Engine | None,
+    choice(
+        ENGINES,
+        "--engine",
+        text="Let processes of this machine read the ranks, or Dask's workers. [default: processes, for more than a few]",
+    ),
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Let the workers of this Dask scheduler (tcp://… or a scheduler file) read the ranks, instead of those that "
+        "--engine dask starts here.",
     ),
 ]
 NoCache = Annotated[

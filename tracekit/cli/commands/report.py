@@ -12,9 +12,9 @@ import typer
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.options import Reading, Selection, choice, with_flags
+from tracekit.cli.options import Reading, Selection, with_flags
 from tracekit.cli.sources import Sources, listed, local
-from tracekit.cli.workers import ENGINES, Engine, Workers
+from tracekit.cli.workers import Workers
 from tracekit.errors import UsageError
 from tracekit.report import formats
 from tracekit.report.formats import Can
@@ -53,22 +53,6 @@ Beside = Annotated[
         help="In the joint view of a job, set this rank beside another one, or beside the fastest, and say what first differs.",
     ),
 ]
-EngineChoice = Annotated[
-    Engine | None,
-    choice(
-        ENGINES,
-        "--engine",
-        text="Let processes of this machine read the ranks, or Dask's workers. [default: processes for more than 8]",
-    ),
-]
-Scheduler = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Let the workers of this Dask scheduler (tcp://… or a scheduler file) read the ranks, instead of those that "
-        "--engine dask starts here.",
-    ),
-]
 
 
 @with_flags
@@ -85,8 +69,8 @@ def report(
     ncu: flags.Ncu = None,
     compare: Beside = None,
     jobs: flags.Jobs = None,
-    engine: EngineChoice = None,
-    scheduler: Scheduler = None,
+    engine: flags.EngineChoice = None,
+    scheduler: flags.Scheduler = None,
     *,
     reading: Reading,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 from glob import glob
 from pathlib import Path
@@ -14,6 +15,7 @@ from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Reading, with_flags
 from tracekit.cli.sources import expanded
+from tracekit.cli.workers import Workers
 from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError
 from tracekit.files import keep_inputs
 from tracekit.report import formats
@@ -69,6 +71,8 @@ def scaling(
     figures: flags.Figures = None,
     figure_format: flags.FigureFormat = "svg",
     jobs: flags.Jobs = None,
+    engine: flags.EngineChoice = None,
+    scheduler: flags.Scheduler = None,
     *,
     reading: Reading,
 ) -> None:
@@ -85,7 +89,7 @@ def scaling(
     if (section := _of_results(runs)) is not None:
         out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format)
         return
-    compared = _compared(_read(runs, step, jobs, reading))
+    compared = _compared(_read(runs, step, Workers(engine, scheduler, jobs), reading))
     from tracekit.report.scaling import scaling_section
     from tracekit.scaling import scaling_of
 
@@ -138,7 +142,7 @@ def _of_results(paths: Sequence[Path]) -> Section | None:
     return mlperf_section(results)
 
 
-def _read(runs: Sequence[Path], step: str | None, jobs: int | None, reading: Reading) -> list[Run]:
+def _read(runs: Sequence[Path], step: str | None, workers: Workers, reading: Reading) -> list[Run]:
     """The runs of these arguments; what cannot be read is said, and left out.
 
     Raises UnreadableTraceError if nothing can be read.
@@ -152,8 +156,12 @@ def _read(runs: Sequence[Path], step: str | None, jobs: int | None, reading: Rea
     groups = [each for each in given if isinstance(each, list)]
     paths = [path for group in groups for path in group]
     keep_inputs(map(Path, paths))
+    # The workers of a scheduler have another working directory.
+    places = {str(Path(path).absolute()) if workers.dask else path: path for path in paths}
     options = Options(reading.limits, not reading.no_cache, step=step)
-    outcomes = {one.path: one for one in summarise(paths, options, jobs=jobs)}
+    with workers.executor(len(places)) as executor:
+        read = summarise(list(places), options, executor=executor, jobs=workers.jobs)
+    outcomes = {places[one.path]: replace(one, path=places[one.path]) for one in read}
     faults += [UnreadableTraceError(one.error, path=one.path) for one in outcomes.values() if one.error]
     members: list[list[Member]] = [
         [Member(path, summary) for path in group for summary in outcomes[path].summaries] for group in groups
