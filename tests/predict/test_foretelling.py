@@ -26,11 +26,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return as_runs(planted(repetitions=2), tmp_path_factory.mktemp("planted"))
 
 
-@pytest.mark.slow
-def test_a_planted_law_is_foretold_beyond_its_rows(runs: Runs) -> None:
-    (fold,) = folds_of(runs, "batch>p75")
+@pytest.mark.parametrize(
+    ("split", "model"),
+    [
+        ("device=fast", "structural"),
+        *(
+            pytest.param(split, "auto", marks=pytest.mark.slow)
+            for split in ("batch>p75", "device=fast", "device=slow", "gpus>4")
+        ),
+    ],
+)
+def test_a_planted_law_is_foretold_beyond_its_rows(split: str, model: str, tmp_path: Path) -> None:
+    runs = as_runs(planted(repetitions=2, most_gpus=8.0 if "gpus" in split else 4.0), tmp_path)
+    (fold,) = folds_of(runs, split)
     test = runs.where(fold.test)
-    answer = fit(runs.where(fold.train)).predict(test)
+    answer = fit(runs.where(fold.train), model).predict(test)
     truth = law(
         test.numbers("gpus"), test.numbers("batch"), test.numbers("iterations"), test.numbers("peak_gflops")
     )
