@@ -117,7 +117,7 @@ def test_columns_speak_for_themselves(
         (("run", "{model}", "--set", "batsch=2"), 2, "batch"),
         (("run", "{model}", "--set", "batch=2"), 2, "gpus"),
         (("run", "{model}", "--set", "batch=minus,gpus=1"), 2, "batch"),
-        (("run", "{model}", "--set", "batch=-3,gpus=1"), 4, "positive"),
+        (("run", "{model}", "--set", "batch=-3,gpus=1"), 4, "not a number above 0"),
         (("evaluate", "{table}", "--split", "gpus>>2"), 2, "gpus>>2"),
         (("evaluate", "{table}", "--split", "gpus>99"), 4, "gpus>99"),
     ],

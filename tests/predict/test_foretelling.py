@@ -26,11 +26,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return as_runs(planted(repetitions=2), tmp_path_factory.mktemp("planted"))
 
 
-@pytest.mark.slow
-def test_a_planted_law_is_foretold_beyond_its_rows(runs: Runs) -> None:
-    (fold,) = folds_of(runs, "batch>p75")
+@pytest.mark.parametrize(
+    ("split", "model"),
+    [
+        ("device=fast", "structural"),
+        *(
+            pytest.param(split, "auto", marks=pytest.mark.slow)
+            for split in ("batch>p75", "device=fast", "device=slow", "gpus>4")
+        ),
+    ],
+)
+def test_a_planted_law_is_foretold_beyond_its_rows(split: str, model: str, tmp_path: Path) -> None:
+    runs = as_runs(planted(repetitions=2, most_gpus=8.0 if "gpus" in split else 4.0), tmp_path)
+    (fold,) = folds_of(runs, split)
     test = runs.where(fold.test)
-    answer = fit(runs.where(fold.train)).predict(test)
+    answer = fit(runs.where(fold.train), model).predict(test)
     truth = law(
         test.numbers("gpus"), test.numbers("batch"), test.numbers("iterations"), test.numbers("peak_gflops")
     )
@@ -80,7 +90,7 @@ def test_intervals_cover_what_they_say() -> None:
             np.full(80, "", dtype=object),
             np.zeros(80, dtype=bool),
         )
-        intervals = intervals_of(known, np.ones(80), places)
+        intervals = intervals_of(known, np.ones(80), places, np.zeros(80, dtype=np.int64))
         covered.append(np.mean(np.abs(asked) <= intervals.half_widths(places)[0]))
     assert 0.88 <= np.mean(covered) <= 0.93
 
@@ -94,13 +104,32 @@ def test_intervals_widen_with_the_distance() -> None:
 
     known = places(*[{}] * 20, *[{"batch": 1.0}] * 20, *[{"device": 1.0}] * 20)
     residuals = np.concatenate([np.linspace(low, 2 * low, 20) for low in (0.01, 0.04, 0.2)])
-    intervals = intervals_of(residuals, np.ones(60), known)
+    intervals = intervals_of(residuals, np.ones(60), known, np.repeat([0, 1, 2, 3], [20, 20, 10, 10]))
     asked = places({}, {"batch": 1.0}, {"batch": 3.0}, {"device": 1.0, "batch": 1.0}, {"gpus": 1.0})
     inside, near, far, both, other = intervals.half_widths(asked)
     assert inside < near < far == pytest.approx(3 * near)
     device = intervals.half_widths(places({"device": 1.0}))[0]
     assert both == pytest.approx(np.hypot(near, device))
     assert near < other <= device
+
+
+def test_an_interval_for_a_new_device_covers_what_few_devices_can_tell_of_it() -> None:
+    random = np.random.default_rng(1)
+    for devices in (2, 3, 6):
+        covered, rows = [], 20 * devices
+        fold = np.repeat(np.arange(devices), 20)
+        places = Places(
+            np.full(rows, "device", dtype=object),
+            {"device": np.ones(rows)},
+            np.full(rows, "", dtype=object),
+            np.zeros(rows, dtype=bool),
+        )
+        for _ in range(400):
+            known, asked = random.normal(0, 0.2, devices), random.normal(0, 0.2)
+            residuals = known[fold] + random.normal(0, 0.05, rows)
+            half = intervals_of(residuals, np.ones(rows), places, fold).half_widths(places)[0]
+            covered.append(np.mean(np.abs(asked + random.normal(0, 0.05, 20)) <= half))
+        assert 0.86 <= np.mean(covered) <= 0.96
 
 
 @pytest.mark.slow

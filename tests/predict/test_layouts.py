@@ -15,6 +15,7 @@ from paths import VTRAIN
 
 from tracekit.errors import InconclusiveError
 from tracekit.predict.describe import Description, description_of
+from tracekit.predict.evaluate import evaluate
 from tracekit.predict.models.layouts import MODEL, FittedLayouts
 from tracekit.predict.table import Runs, read_runs, runs_from
 
@@ -191,6 +192,19 @@ def _split(runs: Runs, held: npt.NDArray[np.bool_]) -> float:
 
 def test_four_devices_follow_from_two(vtrain: Runs) -> None:
     assert _split(vtrain, vtrain.numbers("gpus") > 2) < 3.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("split", "most"), [("gpus>2", 4.0), ("pipeline_parallel>1", 3.0)])
+def test_the_default_answers_with_this_model_what_was_never_asked(
+    vtrain: Runs, split: str, most: float
+) -> None:
+    # Fits hold one number of devices, or of stages, so that nothing tells which model is the better one for others.
+    row = evaluate(vtrain, split, models=["auto"]).models.row(
+        by_predicate=pl.col("model") == "auto", named=True
+    )
+    assert row["mean_ape"] < most
+    assert row["coverage"] >= 85
 
 
 def test_pipelines_follow_from_single_stages(vtrain: Runs) -> None:

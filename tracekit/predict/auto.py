@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.errors import InconclusiveError
+from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.units import count_of, listed
 from tracekit.predict.conformal import Intervals, intervals_of
 from tracekit.predict.describe import Description
 from tracekit.predict.features import sampled
-from tracekit.predict.gaps import gaps
+from tracekit.predict.gaps import gaps, refusals
 from tracekit.predict.members import candidates, fit_members, interpolates
 from tracekit.predict.model import MODELS, Fitted, Term, model_of
 from tracekit.predict.questions import questions
@@ -65,15 +65,21 @@ class Predictor:
         Raises InconclusiveError if no row has one.
         """
         places = self.support.places(runs)
-        why = gaps(runs, self.support, lambda rows: self._logarithms(rows, self.support.places(rows)))
+        why = gaps(runs, self.support)
         kept = (why == "") & ~places.refused
+        try:
+            logarithm = self._logarithms_of(runs, kept)
+        except (InconclusiveError, UsageError):
+            refused = refusals(runs, kept, lambda rows: self._logarithms(rows, self.support.places(rows)))
+            why, kept = np.where(kept, refused, why), kept & (refused == "")
+            logarithm = self._logarithms_of(runs, kept)
         if runs.height and not kept.any():
-            remedy = f"nothing is said beyond {FARTHEST:g} times what was measured; measure closer to it"
             if why[0]:
-                raise InconclusiveError(f"no row can be predicted: {why[0]}", remedy="fill it in")
-            raise InconclusiveError(f"no row can be predicted: {places.note[0]}", remedy=remedy)
-        logarithm = np.full(runs.height, np.nan)
-        logarithm[kept] = self._logarithms(runs.where(kept), places.where(kept))
+                raise InconclusiveError(f"no row can be predicted: {why[0]}")
+            raise InconclusiveError(
+                f"no row can be predicted: {places.note[0]}",
+                remedy=f"measure closer to it; nothing is said beyond {FARTHEST:g} times what was measured",
+            )
         half = self.intervals.half_widths(places)
         note = np.where(
             why != "", why, np.where(places.refused, "too far outside: " + places.note, places.note)
@@ -158,6 +164,14 @@ class Predictor:
     def _weights(self, places: Places, name: str) -> Floats:
         otherwise = self.weights[OUTSIDE]
         return np.array([self.weights.get(kind, otherwise).get(name, 0.0) for kind in places.kind])
+
+    def _logarithms_of(self, runs: Runs, kept: npt.NDArray[np.bool_]) -> Floats:
+        """The logarithm of the time of each of these rows, NaN for the others."""
+        found = np.full(runs.height, np.nan)
+        if kept.any():
+            rows = runs.where(kept)
+            found[kept] = self._logarithms(rows, self.support.places(rows))
+        return found
 
     def _logarithms(self, runs: Runs, places: Places) -> Floats:
         found = np.zeros(runs.height)
@@ -305,7 +319,7 @@ class _Asked:
                 [weights.get(kind, weights[OUTSIDE]).get(name, 0.0) for kind in self.places.kind]
             )
             joined += np.where(share > 0, share * np.nan_to_num(left), 0)
-        return intervals_of(joined, self.weights, self.places)
+        return intervals_of(joined, self.weights, self.places, self.fold)
 
 
 def _chosen(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.predict.describe import CATEGORIES
 from tracekit.predict.support import INSIDE, Places
 from tracekit.predict.table import Floats
 
@@ -59,32 +60,57 @@ class Intervals:
         return Intervals(level, widths)
 
 
-def intervals_of(residuals: Floats, weights: Floats, places: Places, level: float = LEVEL) -> Intervals:
+def intervals_of(
+    residuals: Floats,
+    weights: Floats,
+    places: Places,
+    folds: npt.NDArray[np.int64],
+    level: float = LEVEL,
+) -> Intervals:
     """Intervals from the residuals (logarithms of measured over predicted) of rows that were foretold without being fitted.
 
-    `weights`: of each row, one over the number of its configuration's repetitions. The errors along an axis are those of rows that are
-    outside along no other, where there are 10 configurations of them. Axes of fewer configurations share the residuals of all rows
-    outside.
+    `weights`: of each row, one over the number of its configuration's repetitions; `folds`: the question in which it was foretold. The
+    errors along an axis are those of rows that are outside along no other, where there are 10 configurations of them. Axes of fewer
+    configurations share the residuals of all rows outside.
     """
     beyond = np.array([distance > 0 for distance in places.axes.values()]).reshape(-1, residuals.size)
     count = beyond.sum(axis=0)
     widths = {}
-
-    def learn(kind: str, rows: npt.NDArray[np.bool_], distance: Floats) -> None:
-        learnt = float(np.median(distance[rows]))
-        widths[kind] = (_quantile(np.abs(residuals[rows]), weights[rows], level), learnt)
-
     for (axis, distance), rows in zip(places.axes.items(), beyond, strict=True):
         alone = rows & (count == 1)
-        enough = [each for each in (alone, rows) if weights[each].sum() >= _LEAST]
-        if enough:
-            learn(axis, enough[0], distance)
-    if count.any():
-        learn(_ANY, count > 0, places.distance)
+        enough = next((each for each in (alone, rows) if weights[each].sum() >= _LEAST), None)
+        if enough is not None:
+            of = (residuals[enough], weights[enough])
+            width = (
+                _of_names(*of, folds[enough], level)
+                if axis in CATEGORIES
+                else _quantile(np.abs(of[0]), of[1], level)
+            )
+            widths[axis] = (width, float(np.median(distance[enough])))
+    if (outside := count > 0).any():
+        width = _quantile(np.abs(residuals[outside]), weights[outside], level)
+        widths[_ANY] = (width, float(np.median(places.distance[outside])))
     if residuals.size:
-        inside = count == 0
-        learn(INSIDE, inside if weights[inside].sum() >= _LEAST else inside >= 0, np.zeros(residuals.size))
+        inside = ~outside if weights[~outside].sum() >= _LEAST else count >= 0
+        widths[INSIDE] = (_quantile(np.abs(residuals[inside]), weights[inside], level), 0.0)
     return Intervals(level, widths)
+
+
+def _of_names(residuals: Floats, weights: Floats, folds: npt.NDArray[np.int64], level: float) -> float:
+    """The half-width for a name that was never seen, from names that were left out, each in its fold.
+
+    What all rows of a name have in common is one draw for each name, however many rows it has, and a few draws tell the size of the
+    next one by Student's distribution. How the rows of a name differ is seen in all of them.
+    """
+    from scipy.special import stdtrit  # noqa: PLC0415 - an extra, which only fitting needs
+
+    numbers, fold = np.unique(folds, return_inverse=True)
+    total = np.bincount(fold, weights)
+    common = np.bincount(fold, weights * residuals) / total
+    draws = max(numbers.size, 2)
+    between = float(stdtrit(draws, (1 + level) / 2)) * float(np.sqrt(np.mean(common**2)))
+    within = _quantile(np.abs(residuals - common[fold]), weights * total.mean() / total[fold], level)
+    return float(np.hypot(between, within))
 
 
 def _quantile(values: Floats, weights: Floats, level: float) -> float:

@@ -14,7 +14,9 @@ from tracekit.predict.describe import CATEGORIES, MAY_BE_ZERO, NUMBERS
 from tracekit.predict.support import Support
 from tracekit.predict.table import Runs
 
-__all__ = ["gaps"]
+__all__ = ["gaps", "refusals"]
+
+Words = npt.NDArray[np.object_]
 
 _ALIKE: Final = (
     "device",
@@ -29,12 +31,8 @@ _ALIKE: Final = (
 """Of the columns of a row, those whose values, not only whether they are there, decide whether a model has an answer."""
 
 
-def gaps(runs: Runs, support: Support, answer: Callable[[Runs], object]) -> npt.NDArray[np.object_]:
-    """By row why it has no answer, in words; empty where it has one.
-
-    `support`: every measured row had a value of what it covers, so a row without one has no answer. `answer` is tried on the rest. If it
-    raises, it is tried on one row of each device, operator and layout, and of each set of values that are there.
-    """
+def gaps(runs: Runs, support: Support) -> Words:
+    """By row which value it lacks that every measured row had, in words; empty where it lacks none."""
     found = np.full(runs.height, "", dtype=object)
     for role in (*support.numbers, *support.names):
         if role in runs.frame.columns:
@@ -43,29 +41,25 @@ def gaps(runs: Runs, support: Support, answer: Callable[[Runs], object]) -> npt.
             found[missing & (found == "")] = (
                 f"{runs.description.columns.get(role, role)} is missing{at_least}"
             )
-    if (whole := found == "").any():
-        try:
-            answer(runs.where(whole))
-        except (InconclusiveError, UsageError):
-            _try_each(runs, whole, answer, found)
     return found
 
 
-def _try_each(
-    runs: Runs,
-    whole: npt.NDArray[np.bool_],
-    answer: Callable[[Runs], object],
-    found: npt.NDArray[np.object_],
-) -> None:
+def refusals(runs: Runs, asked: npt.NDArray[np.bool_], answer: Callable[[Runs], object]) -> Words:
+    """By row why `answer` raises for it, in words; empty for a row that is not `asked` or that it answers.
+
+    It is tried on one row of each device, operator and layout, and of each set of values that are there.
+    """
+    found = np.full(runs.height, "", dtype=object)
     alike = [name for name in _ALIKE if name in runs.frame.columns]
     others = [name for name in (*NUMBERS, *CATEGORIES) if name in runs.frame.columns and name not in alike]
     sort = pl.struct(*alike, *(pl.col(name).is_null().alias(f"no {name}") for name in others))
     number = runs.frame.select(sort.rank("dense")).to_series().to_numpy()
-    for each in np.unique(number[whole]):
-        rows = whole & (number == each)
+    for each in np.unique(number[asked]):
+        rows = asked & (number == each)
         one = np.zeros(runs.height, dtype=bool)
         one[np.flatnonzero(rows)[0]] = True
         try:
             answer(runs.where(one))
         except (InconclusiveError, UsageError) as error:
             found[rows] = str(error)
+    return found

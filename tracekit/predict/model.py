@@ -73,13 +73,13 @@ class Refits(Protocol):
 
 MODELS: Final[dict[str, str]] = {
     "structural": "start-up + iterations · (the longer of loading and computing, + communication)",
-    "lattuada": "a regression on products and inverses of the features, selected one by one",
     "layouts": "tensor-, data- and pipeline-parallel transformers: slots · layers + communication + optimizer",
     "devices": "runs of one case on several devices, scaled by what the devices can do",
     "kernels": "kernels on a roofline whose share depends on size, waves and intensity",
+    "lattuada": "a regression on products and inverses of the features, selected one by one",
     "boosting": "gradient-boosted trees; for configurations between those that were measured only",
 }
-"""The models, by the name of their module in `models/`, in the order in which they are tried. Each module has its model as `MODEL`."""
+"""The models, by the name of their module in `models/`, in the order in which they are tried: what has a meaning stands before what has none. Each module has its model as `MODEL`."""
 
 
 def model_of(name: str) -> Model:

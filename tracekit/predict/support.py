@@ -57,11 +57,6 @@ class Places:
         """How far beyond each row is along all axes together."""
         return sum(self.axes.values(), np.zeros(self.kind.size))
 
-    def where(self, rows: npt.NDArray[np.bool_]) -> Places:
-        """Those of some of the rows."""
-        axes = {axis: values[rows] for axis, values in self.axes.items()}
-        return Places(self.kind[rows], axes, self.note[rows], self.refused[rows])
-
     @staticmethod
     def joined(several: Sequence[Places]) -> Places:
         """Those of several tables, one after another."""
