@@ -9,19 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracekit.analyses.graph.build import Dependencies, dependencies, missing_of
 from tracekit.analyses.graph.model import LINKS, NEVER, Graph, Links, Weights, in_order
-from tracekit.analyses.ranks import Alignment, align, summary_of
 from tracekit.analyses.scope import Scope
 from tracekit.errors import UsageError
 from tracekit.facts.collectives import SYNCHRONISING
 from tracekit.facts.units import NS_PER_US, count_of
 from tracekit.spans import Int64Array
+
+if TYPE_CHECKING:
+    from tracekit.analyses.ranks import Alignment
 
 __all__ = ["Joint", "Lengths", "RankWaits", "alone", "joint_graph"]
 
@@ -241,6 +243,8 @@ def joint_graph(scopes: Sequence[Scope]) -> Joint:
 
 
 def _of_job(scopes: Sequence[Scope]) -> Joint:
+    from tracekit.analyses.ranks import align, summary_of  # noqa: PLC0415 - every report would load what only jobs need
+
     made = [dependencies(scope) for scope in scopes]
     aligned = align([summary_of(scope) for scope in scopes])
     shift = aligned.clocks["shift_ns"].to_list()

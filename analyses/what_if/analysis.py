@@ -30,7 +30,7 @@ from tracekit.names import category_name
 from tracekit.spans import Int64Array
 from tracekit.trace import CATEGORIES, Trace
 
-__all__ = ["TABLES", "WhatIf", "host_time", "predicted", "replays_quickly", "what_if"]
+__all__ = ["TABLES", "WhatIf", "host_time", "predicted", "what_if"]
 
 _TITLES: Final = {"before_ns": "before", "after_ns": "after", "gain_ns": "gain"}
 TABLES: Final = {
@@ -64,9 +64,6 @@ TABLES: Final = {
     "assumptions": TableView("What this takes for granted", "assumption"),
 }
 """How each table is presented."""
-
-_FEW_ROWS: Final = 150_000
-"""The graph of so many spans and activities takes less than a twentieth of the time of their report."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -136,11 +133,6 @@ class _Replay:
     lengths: Lengths
     times: Int64Array
     window: int
-
-
-def replays_quickly(scope: Scope) -> bool:
-    """Whether the graph of a scope costs little beside its report."""
-    return scope.trace.host.height + scope.trace.device.height <= _FEW_ROWS
 
 
 def predicted(scope: Scope, changes: Sequence[Change], spread: int = 0) -> int:
