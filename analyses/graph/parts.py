@@ -100,22 +100,18 @@ def stretches(joint: Joint, lengths: Lengths, times: Int64Array, begin: int) -> 
     thread = np.where(on_thread, joint.thread[path.target], -1)
     cause = np.where(on_thread, -1, cause)
     launched = np.where(kind == LINKS.index("launch"), joint.activity[path.target], -1)
-    none = np.full(source.size, -1)
-    rows = [
-        np.stack([a, b]).T.reshape(-1)
-        for a, b in (
-            (source, middle),
-            (middle, target),
-            (activity, none),
-            (none, thread),
-            (none, cause),
-            (none, launched),
-            (path.target, path.target),
-        )
-    ]
-    start, end = np.maximum(rows[0], begin), rows[1]
-    kept = end > start
-    return Stretches(*(row[kept] for row in (start, end, *rows[2:])))
+    # Each edge has two stretches: what ran, then the wait or code after it.
+    bounds = np.stack([source, middle, target])
+    start, end = (np.maximum(bounds[low : low + 2].T.reshape(-1), begin) for low in (0, 1))
+    kept = np.flatnonzero(end > start)
+    edge, rest = kept >> 1, (kept & 1).astype(bool)
+    return Stretches(
+        start[kept],
+        end[kept],
+        np.where(rest, -1, activity[edge]),
+        *(np.where(rest, column[edge], -1) for column in (thread, cause, launched)),
+        path.target[edge],
+    )
 
 
 def parts_of(joint: Joint) -> pl.DataFrame:
