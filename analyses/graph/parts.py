@@ -69,8 +69,9 @@ class Stretches:
     thread: Int64Array
     cause: Int64Array
     launched: Int64Array
+    source: Int64Array
     vertex: Int64Array
-    """The vertex at which each stretch, or what follows it, ends."""
+    """The vertices between which each stretch lies."""
 
     def of(self, rows: Int64Array | BoolArray, shift: int = 0) -> Stretches:
         """Some of them, with times that are so much earlier."""
@@ -109,7 +110,10 @@ def stretches(joint: Joint, lengths: Lengths, times: Int64Array, begin: int) -> 
         start[kept],
         end[kept],
         np.where(rest, -1, activity[edge]),
-        *(np.where(rest, column[edge], -1) for column in (thread, cause, launched)),
+        np.where(rest, thread[edge], -1),
+        np.where(rest, cause[edge], -1),
+        np.where(rest, launched[edge], -1),
+        path.source[edge],
         path.target[edge],
     )
 

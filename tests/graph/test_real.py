@@ -100,6 +100,19 @@ def test_exports_of_nsight_systems_as_well(path: Path) -> None:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
+def test_what_if_says_the_same_of_the_recorded_path(path: Path) -> None:
+    scope = scope_of(path)
+    if not scope.activities.height:
+        return
+    of_path = critical_path(scope).by_cause.filter(resource="host").select("cause", "total_ns")
+    before = what_if(scope, [FasterHost(1)]).critical.filter(resource="host").select("part", "before_ns")
+    before = dict(before.filter(before["before_ns"] > 0).rows())
+    for cause, ns in of_path.rows():
+        assert abs(before.get(cause, 0) - ns) <= 1, cause
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_less_work_never_takes_longer_and_no_change_changes_nothing(path: Path) -> None:
     scope = scope_of(path)
     assert predicted(scope, []) == scope.duration
