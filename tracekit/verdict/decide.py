@@ -72,7 +72,7 @@ SURE_SHARE: Final = 0.5
 SPLIT_SHARE: Final = 0.05
 """From this share on, the headline names communication and copies beside computation."""
 
-REPLAYED: Final = 150_000
+REPLAYED: Final = 120_000
 """Of so many events a replay takes a twentieth of the time of the report at most."""
 
 TOO_LITTLE: Final = 3
