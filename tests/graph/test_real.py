@@ -39,6 +39,8 @@ from tracekit.analyses.what_if import (
     what_if,
 )
 from tracekit.errors import UsageError
+from tracekit.facts.units import format_ns
+from tracekit.report.build import build_report
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -127,6 +129,14 @@ def test_less_work_never_takes_longer_and_no_change_changes_nothing(path: Path) 
     both = [Scale("category:*", 0.5), FasterHost(2)]
     if not scope.on_cpu and scope.activities.height:
         assert predicted(scope, both) <= min(predicted(scope, [one]) for one in both)
+
+
+def test_a_verdict_says_what_a_replay_gains() -> None:
+    scope = scope_of(ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz")
+    first = build_report(scope.trace, scope=scope).verdict.advice[0]
+    assert first.finding == "optimizer_not_fused"
+    assert first.gain_ns == scope.duration - predicted(scope, [Fuse()])
+    assert first.saves == f"saves about {format_ns(first.gain_ns)}"
 
 
 def test_a_fused_optimizer_keeps_what_one_pass_takes() -> None:
