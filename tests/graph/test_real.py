@@ -108,9 +108,9 @@ def test_what_if_says_the_same_of_the_recorded_path(path: Path) -> None:
         return
     of_path = critical_path(scope).by_cause.filter(resource="host").select("cause", "total_ns")
     before = what_if(scope, [FasterHost(1)]).critical.filter(resource="host").select("part", "before_ns")
-    before = dict(before.filter(before["before_ns"] > 0).rows())
+    said = dict(before.filter(before["before_ns"] > 0).rows())
     for cause, ns in of_path.rows():
-        assert abs(before.get(cause, 0) - ns) <= 1, cause
+        assert abs(said.get(cause, 0) - ns) <= 1, cause
 
 
 @pytest.mark.quick(1)
@@ -126,7 +126,7 @@ def test_less_work_never_takes_longer_and_no_change_changes_nothing(path: Path) 
         assert 0 <= result.low_ns <= result.after_ns <= result.high_ns
         assert result.after_ns <= scope.duration, change.label
         assert abs(int(result.critical["after_ns"].sum()) - result.after_ns) <= result.critical.height + 1
-    both = [Scale("category:*", 0.5), FasterHost(2)]
+    both: list[Change] = [Scale("category:*", 0.5), FasterHost(2)]
     if not scope.on_cpu and scope.activities.height:
         assert predicted(scope, both) <= min(predicted(scope, [one]) for one in both)
 
