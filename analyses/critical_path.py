@@ -23,7 +23,7 @@ from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, select
 from tracekit.facts.units import count_of, format_ns, format_share, listed
 from tracekit.spans import Int64Array
-from tracekit.trace import Trace, one_of
+from tracekit.trace import Trace
 
 __all__ = ["TABLES", "CriticalPath", "critical_path"]
 
@@ -151,25 +151,25 @@ def _of_one(scope: Scope) -> CriticalPath:
 def _critical_path(joint: Joint) -> CriticalPath:
     parts, window = parts_of(joint), joint.window
     usual = joint.graph.replay(joint.usual)
-    sums = {name: _sum(parts, *which) for name, which in _PARTS.items()}
     causes = _grouped(parts, window, "resource", "cause", counted=True)
+    sums = {name: _sum(causes, *which) for name, which in _PARTS.items()}
     activities = _activities(joint)
     ranks = _ranks(joint, parts)
+    work = parts.select("category", "name", "duration_ns").filter(pl.col("category").is_not_null())
     return CriticalPath(
         answer=_answer(joint, sums, causes, ranks),
         not_captured=joint.missing,
         by_cause=causes,
         by_rank=ranks,
-        by_category=_grouped(parts.filter(pl.col("category").is_not_null()), window, "category"),
+        by_category=_grouped(work, window, "category"),
         by_layer=_with_slack(_grouped(parts, window, "layer"), activities, "layer"),
         by_operator=_grouped(parts, window, "operator"),
-        by_kernel=_with_slack(
-            _grouped(parts.filter(pl.col("category").is_not_null()), window, "name"), activities, "name"
-        ),
+        by_kernel=_with_slack(_grouped(work, window, "name"), activities, "name"),
         by_frame=_frames(parts, window),
-        longest=parts.sort("duration_ns", "start", descending=[True, False])
-        .head(_LISTED)
-        .select(*([] if ranks is None else ["rank"]), *_SHOWN),
+        longest=parts.top_k(_LISTED, by=["duration_ns", "start"], reverse=[False, True])
+        .sort("duration_ns", "start", descending=[True, False])
+        .select(*([] if ranks is None else ["rank"]), *_SHOWN)
+        .with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String)),
         steps=_steps(joint, usual),
         length_ns=int(parts["duration_ns"].sum()),
         device_ns=sums["device_ns"],
@@ -192,26 +192,31 @@ _PARTS: Final[dict[str, tuple[tuple[str, ...], bool | None]]] = {
 """The resources of each sum, and whether it is of communication (None: all)."""
 
 
-def _sum(parts: pl.DataFrame, resources: tuple[str, ...], talks: bool | None) -> int:
-    rows = parts.filter(one_of("resource", *resources))
+def _sum(causes: pl.DataFrame, resources: tuple[str, ...], talks: bool | None) -> int:
+    rows = causes.filter(pl.col("resource").is_in(resources))
     if talks is not None:
         rows = rows.filter((pl.col("cause") == "communication") == talks)
-    return int(rows["duration_ns"].sum())
+    return int(rows["total_ns"].sum())
 
 
 def _grouped(parts: pl.DataFrame, window: int, *columns: str, counted: bool = False) -> pl.DataFrame:
     """The time on the path by these columns, the largest first."""
     total = pl.col("duration_ns").sum()
-    sums = parts.group_by(*columns).agg(
-        total.alias("total_ns"),
-        (total / window).alias("share"),
-        *([pl.len().cast(pl.Int64).alias("parts")] if counted else []),
+    sums = (
+        parts.select(*columns, "duration_ns")
+        .group_by(*columns)
+        .agg(
+            total.alias("total_ns"),
+            (total / window).alias("share"),
+            *([pl.len().cast(pl.Int64).alias("parts")] if counted else []),
+        )
     )
+    sums = sums.with_columns(pl.col(name).cast(pl.String) for name in columns if name != "rank")
     return sums.sort("total_ns", *columns, descending=[True, *[False] * len(columns)], nulls_last=True)
 
 
 def _frames(parts: pl.DataFrame, window: int) -> pl.DataFrame | None:
-    rows = parts.filter(pl.col("resource") == "host")
+    rows = parts.select("resource", "frame", "duration_ns").filter(pl.col("resource") == "host")
     return _grouped(rows, window, "frame") if rows["frame"].is_not_null().any() else None
 
 

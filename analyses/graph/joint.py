@@ -9,19 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracekit.analyses.graph.build import Dependencies, dependencies, missing_of
 from tracekit.analyses.graph.model import LINKS, NEVER, Graph, Links, Weights, in_order
-from tracekit.analyses.ranks import Alignment, align, summary_of
 from tracekit.analyses.scope import Scope
 from tracekit.errors import UsageError
 from tracekit.facts.collectives import SYNCHRONISING
 from tracekit.facts.units import NS_PER_US, count_of
 from tracekit.spans import Int64Array
+
+if TYPE_CHECKING:
+    from tracekit.analyses.ranks import Alignment
 
 __all__ = ["Joint", "Lengths", "RankWaits", "alone", "joint_graph"]
 
@@ -62,7 +64,7 @@ class Joint:
     """The graph of one rank, or of all together.
 
     `members` are the graphs of the ranks and `shift` what to add to their times, in ns; `where` has the vertex of this graph for each of a
-    member's. `member` and `own` are the member of each vertex and its vertex there (−1: of none). `activity` and `thread` are as in
+    member's. `member` is the member of each vertex (−1: none). `activity` and `thread` are as in
     the members. `begin` is that of the window. `alike` counts the collectives that link ranks, `other` those that do not, though
     several ranks were in them.
     """
@@ -72,7 +74,6 @@ class Joint:
     graph: Graph
     where: tuple[Int64Array, ...]
     member: Int64Array
-    own: Int64Array
     activity: Int64Array
     thread: Int64Array
     begin: int
@@ -219,7 +220,7 @@ def alone(made: Dependencies) -> Joint:
     graph = made.graph
     same = np.arange(graph.time.size)
     member = np.zeros(graph.time.size, dtype=np.int64)
-    return Joint((made,), (0,), graph, (same,), member, same, made.activity, made.thread, made.scope.start)
+    return Joint((made,), (0,), graph, (same,), member, made.activity, made.thread, made.scope.start)
 
 
 def joint_graph(scopes: Sequence[Scope]) -> Joint:
@@ -241,6 +242,8 @@ def joint_graph(scopes: Sequence[Scope]) -> Joint:
 
 
 def _of_job(scopes: Sequence[Scope]) -> Joint:
+    from tracekit.analyses.ranks import align, summary_of  # noqa: PLC0415 - every report would load what only jobs need
+
     made = [dependencies(scope) for scope in scopes]
     aligned = align([summary_of(scope) for scope in scopes])
     shift = aligned.clocks["shift_ns"].to_list()
@@ -321,16 +324,16 @@ def _joined(
         where.append(at + np.arange(graph.time.size) + np.cumsum(added))
         at += graph.time.size + one.vertex.size
     size = at + alike + 1
-    time, member, own, activity, thread = (np.full(size, -1, dtype=np.int64) for _ in range(5))
+    time, member, activity, thread = (np.full(size, -1, dtype=np.int64) for _ in range(4))
     duration, new = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=bool)
     came = np.full(alike, NEVER, dtype=np.int64)
     for number, (mine, to, meets, by) in enumerate(zip(made, where, waits, shift, strict=True)):
         graph = mine.graph
-        time[to], member[to], own[to] = graph.time + by, number, np.arange(to.size)
+        time[to], member[to] = graph.time + by, number
         activity[to], thread[to], duration[to] = mine.activity, mine.thread, graph.duration
         new[to] = np.append(True, graph.lane[1:] != graph.lane[:-1])
         start, moves = to[meets.vertex], to[meets.vertex] + 1
-        time[moves], member[moves], own[moves] = time[start] + meets.waited, number, meets.vertex
+        time[moves], member[moves] = time[start] + meets.waited, number
         thread[moves] = thread[start]
         activity[moves], activity[start] = activity[start], -1
         if meets.on_stream:
@@ -347,7 +350,7 @@ def _joined(
     graph = Graph(time, lane, none, none, duration, links, pieces)
     begin = min(one.scope.start + by for one, by in zip(made, shift, strict=True))
     return Joint(
-        tuple(made), tuple(shift), graph, tuple(where), member, own, activity, thread, begin, alike, other, tuple(waits), origin
+        tuple(made), tuple(shift), graph, tuple(where), member, activity, thread, begin, alike, other, tuple(waits), origin
     )  # fmt: skip
 
 

@@ -16,31 +16,34 @@ from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.idle.gaps import KERNEL_GAP_NS
 from tracekit.analyses.idle.host_code import timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_causes
+from tracekit.classify import ACTIVITY_CLASSES
 from tracekit.facts.idle_names import CAUSES
 from tracekit.limits import LONGEST_NAME
 from tracekit.names import category_name
 from tracekit.spans import BoolArray, Int64Array, distinct_rows, take
-from tracekit.trace import Schema
+from tracekit.trace import CATEGORIES, Schema
 
 __all__ = ["PART_SCHEMA", "RESOURCES", "Stretches", "bars_of", "part_name", "parts_of", "stretches"]
 
 RESOURCES: Final = ("device", "processor", "host", "wait")
 """What a part of the path is: an activity of a device, an operator of a processor, other host code, or a wait for neither."""
 
+_KINDS: Final = pl.Enum(list(dict.fromkeys([*CAUSES, *ACTIVITY_CLASSES, *CATEGORIES])))
 PART_SCHEMA: Final[Schema] = {
     "rank": pl.Int64,
     "start": pl.Int64,
     "duration_ns": pl.Int64,
     "resource": pl.Enum(RESOURCES),
-    "cause": pl.String,
+    "cause": _KINDS,
     "activity_id": pl.Int64,
     "span_id": pl.Int64,
-    "category": pl.String,
-    "name": pl.String,
-    "operator": pl.String,
-    "layer": pl.String,
-    "frame": pl.String,
+    "category": _KINDS,
+    "name": pl.Categorical,
+    "operator": pl.Categorical,
+    "layer": pl.Categorical,
+    "frame": pl.Categorical,
 }
+"""There may be millions of parts: their texts are numbers of few distinct ones."""
 
 _WAITS: Final = {
     "launch": "launch_latency",
@@ -66,8 +69,9 @@ class Stretches:
     thread: Int64Array
     cause: Int64Array
     launched: Int64Array
+    source: Int64Array
     vertex: Int64Array
-    """The vertex at which each stretch, or what follows it, ends."""
+    """The vertices between which each stretch lies."""
 
     def of(self, rows: Int64Array | BoolArray, shift: int = 0) -> Stretches:
         """Some of them, with times that are so much earlier."""
@@ -97,22 +101,21 @@ def stretches(joint: Joint, lengths: Lengths, times: Int64Array, begin: int) -> 
     thread = np.where(on_thread, joint.thread[path.target], -1)
     cause = np.where(on_thread, -1, cause)
     launched = np.where(kind == LINKS.index("launch"), joint.activity[path.target], -1)
-    none = np.full(source.size, -1)
-    rows = [
-        np.stack([a, b]).T.reshape(-1)
-        for a, b in (
-            (source, middle),
-            (middle, target),
-            (activity, none),
-            (none, thread),
-            (none, cause),
-            (none, launched),
-            (path.target, path.target),
-        )
-    ]
-    start, end = np.maximum(rows[0], begin), rows[1]
-    kept = end > start
-    return Stretches(*(row[kept] for row in (start, end, *rows[2:])))
+    # Each edge has two stretches: what ran, then the wait or code after it.
+    bounds = np.stack([source, middle, target])
+    start, end = (np.maximum(bounds[low : low + 2].T.reshape(-1), begin) for low in (0, 1))
+    kept = np.flatnonzero(end > start)
+    edge, rest = kept >> 1, (kept & 1).astype(bool)
+    return Stretches(
+        start[kept],
+        end[kept],
+        np.where(rest, -1, activity[edge]),
+        np.where(rest, thread[edge], -1),
+        np.where(rest, cause[edge], -1),
+        np.where(rest, launched[edge], -1),
+        path.source[edge],
+        path.target[edge],
+    )
 
 
 def parts_of(joint: Joint) -> pl.DataFrame:
@@ -126,7 +129,12 @@ def parts_of(joint: Joint) -> pl.DataFrame:
         mine = path if len(joint.members) == 1 else path.of(member == number, shift)
         for rows in (_device(made, mine), _host(made, owners, causes, mine), _waits(made, owners, mine)):
             placed = rows.with_columns(pl.lit(rank).alias("rank"), pl.col("start") + shift)
-            frames.append(placed.select(pl.col(name).cast(dtype) for name, dtype in PART_SCHEMA.items()))
+            frames.append(
+                placed.select(
+                    (pl.col(name) if name in placed.columns else pl.lit(None)).cast(dtype).alias(name)
+                    for name, dtype in PART_SCHEMA.items()
+                )
+            )
     return pl.concat(frames).sort("start", maintain_order=True)
 
 
@@ -144,6 +152,7 @@ def bars_of(parts: pl.DataFrame) -> pl.DataFrame:
             pl.col("duration_ns").sum(),
             *(pl.col(name).first() for name in ("resource", "part", "layer", "operator", "name", "span_id")),
         )
+        .with_columns(pl.col("name", "part", "layer", "operator").cast(pl.String))
         .with_columns(pl.col("name").str.slice(0, LONGEST_NAME))
         .drop("bar")
     )
@@ -163,7 +172,7 @@ def _device(made: Dependencies, path: Stretches) -> pl.DataFrame:
     rows = np.flatnonzero(path.activity >= 0)
     of = made.lines.rows[path.activity[rows]]
     owners = attribution(made.scope)
-    places = owners.activities.select("activity_id", pl.col("operator").cast(pl.String), "layer_id")
+    places = owners.activities.select("activity_id", "operator", "layer_id")
     joined = of.select("activity_id", "name", "category", "class").join(
         places, on="activity_id", how="left", maintain_order="left"
     )
@@ -171,14 +180,12 @@ def _device(made: Dependencies, path: Stretches) -> pl.DataFrame:
         pl.Series("start", path.start[rows]),
         pl.Series("duration_ns", path.end[rows] - path.start[rows]),
         pl.lit("device").alias("resource"),
-        pl.col("class").cast(pl.String).alias("cause"),
+        pl.col("class").alias("cause"),
         "activity_id",
-        pl.lit(None, pl.Int64).alias("span_id"),
-        pl.col("category").cast(pl.String),
-        pl.col("name").cast(pl.String),
+        "category",
+        "name",
         "operator",
-        owners.layers["path"].gather(joined["layer_id"]).alias("layer"),
-        pl.lit(None, pl.String).alias("frame"),
+        _texts(owners.layers["path"]).gather(joined["layer_id"]).alias("layer"),
     )
 
 
@@ -199,24 +206,19 @@ def _host(made: Dependencies, owners: Attribution, causes: SpanCauses, path: Str
     distinct, back = distinct_rows(span, stack.size)
     layer = owners.model.places(distinct).layer[back]
     op = take(made.operator, span)
-    names, layers = stack.frame["name"], owners.layers["path"]
+    names = stack.frame["name"]
     frame = pl.DataFrame(
         {
             "start": at,
             "duration_ns": until - at,
-            "cause": pl.Series(CAUSES, dtype=pl.String).gather(causes.of(span)),
-            "span_id": span,
-            "layer": layers.gather(_or_null(layer)),
-            "operator": names.gather(_or_null(op)).cast(pl.String),
-            "name": names.gather(_or_null(span)).cast(pl.String),
-            "frame": causes.names.gather(_or_null(take(causes.frame, span))).cast(pl.String),
+            "cause": _CAUSES.gather(causes.of(span)),
+            "span_id": _or_null(span),
+            "layer": _texts(owners.layers["path"]).gather(_or_null(layer)),
+            "operator": names.gather(_or_null(op)),
+            "name": names.gather(_or_null(span)),
+            "frame": _texts(causes.names).gather(_or_null(take(causes.frame, span))),
         }
-    ).with_columns(
-        pl.lit("host").alias("resource"),
-        pl.lit(None, pl.String).alias("category"),
-        pl.lit(None, pl.Int64).alias("activity_id"),
-        _or_null(span).alias("span_id"),
-    )
+    ).with_columns(pl.lit("host").alias("resource"))
     return _with_operators(made, frame, op) if made.scope.on_cpu else frame
 
 
@@ -224,8 +226,8 @@ def _with_operators(made: Dependencies, frame: pl.DataFrame, op: Int64Array) -> 
     """The code of the host where no device was captured: operators are the work of the processors."""
     work = made.scope.activities.unique("launch_id", keep="first").select(
         pl.col("launch_id").alias("op"),
-        pl.col("category").cast(pl.String).alias("of"),
-        pl.col("class").cast(pl.String),
+        pl.col("category").cast(_KINDS).alias("of"),
+        pl.col("class").cast(_KINDS),
     )
     joined = frame.with_columns(_or_null(op).alias("op")).join(
         work, on="op", how="left", maintain_order="left"
@@ -252,15 +254,18 @@ def _waits(made: Dependencies, owners: Attribution, path: Stretches) -> pl.DataF
         {
             "start": path.start[rows],
             "duration_ns": path.end[rows] - path.start[rows],
-            "cause": pl.Series(CAUSES, dtype=pl.String).gather(path.cause[rows]),
-            "layer": owners.layers["path"].gather(_or_null(layer)),
-            "operator": names.gather(_or_null(op)).cast(pl.String),
+            "cause": _CAUSES.gather(path.cause[rows]),
+            "layer": _texts(owners.layers["path"]).gather(_or_null(layer)),
+            "operator": names.gather(_or_null(op)),
         }
-    ).with_columns(
-        pl.lit("wait").alias("resource"),
-        *(pl.lit(None, pl.Int64).alias(name) for name in ("activity_id", "span_id")),
-        *(pl.lit(None, pl.String).alias(name) for name in ("category", "name", "frame")),
-    )
+    ).with_columns(pl.lit("wait").alias("resource"))
+
+
+_CAUSES: Final = pl.Series(CAUSES, dtype=_KINDS)
+
+
+def _texts(names: pl.Series) -> pl.Series:
+    return names.cast(pl.Categorical)
 
 
 def _or_null(rows: Int64Array) -> pl.Series:

@@ -1,6 +1,6 @@
 """How long a step would take after a change, before anyone makes it."""
 
-from tracekit.analyses.what_if.analysis import TABLES, WhatIf, predicted, replays_quickly, what_if
+from tracekit.analyses.what_if.analysis import TABLES, WhatIf, predicted, what_if
 from tracekit.analyses.what_if.changes import (
     Bandwidth,
     Change,
@@ -35,6 +35,5 @@ __all__ = [
     "ShardOptimizer",
     "WhatIf",
     "predicted",
-    "replays_quickly",
     "what_if",
 ]

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
-from tracekit.analyses.graph.build import Dependencies, dependencies
+from tracekit.analyses.graph.build import dependencies
 from tracekit.analyses.graph.joint import Joint, Lengths, joint_graph
 from tracekit.analyses.graph.parts import Stretches, stretches
 from tracekit.analyses.idle.causes import cause_name
@@ -30,7 +30,7 @@ from tracekit.names import category_name
 from tracekit.spans import Int64Array
 from tracekit.trace import CATEGORIES, Trace
 
-__all__ = ["TABLES", "WhatIf", "host_time", "predicted", "replays_quickly", "what_if"]
+__all__ = ["TABLES", "WhatIf", "host_time", "predicted", "what_if"]
 
 _TITLES: Final = {"before_ns": "before", "after_ns": "after", "gain_ns": "gain"}
 TABLES: Final = {
@@ -64,9 +64,6 @@ TABLES: Final = {
     "assumptions": TableView("What this takes for granted", "assumption"),
 }
 """How each table is presented."""
-
-_FEW_ROWS: Final = 150_000
-"""The graph of so many spans and activities takes less than a twentieth of the time of their report."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -136,11 +133,6 @@ class _Replay:
     lengths: Lengths
     times: Int64Array
     window: int
-
-
-def replays_quickly(scope: Scope) -> bool:
-    """Whether the graph of a scope costs little beside its report."""
-    return scope.trace.host.height + scope.trace.device.height <= _FEW_ROWS
 
 
 def predicted(scope: Scope, changes: Sequence[Change], spread: int = 0) -> int:
@@ -265,15 +257,17 @@ def _path(joint: Joint, replay: _Replay) -> pl.DataFrame:
     path = stretches(joint, replay.lengths, replay.times, int(replay.times[-1]) - replay.window)
     member = joint.member[path.vertex]
     return pl.concat(
-        [_path_of(draft, path.of(member == number), joint.own) for number, draft in enumerate(replay.drafts)]
+        [
+            _path_of(draft, path.of(member == number), joint.graph.time - shift)
+            for number, (draft, shift) in enumerate(zip(replay.drafts, joint.shift, strict=True))
+        ]
     )
 
 
-def _path_of(draft: Draft, path: Stretches, own: Int64Array) -> pl.DataFrame:
-    """Those of one rank."""
-    made, host = draft.made, draft.host
+def _path_of(draft: Draft, path: Stretches, time: Int64Array) -> pl.DataFrame:
+    """Those of one rank; `time` has the recorded times of the path's vertices on its clock."""
     took = path.end - path.start
-    layers = attribution(made.scope).layers["path"].cast(pl.String)
+    layers = attribution(draft.made.scope).layers["path"].cast(pl.String)
     ran = np.flatnonzero(path.activity >= 0)
     rows = draft.rows[path.activity[ran]]
     device = pl.DataFrame(
@@ -296,31 +290,31 @@ def _path_of(draft: Draft, path: Stretches, own: Int64Array) -> pl.DataFrame:
         schema=_PATH,
     )
     threads = np.flatnonzero(path.thread >= 0)
-    return pl.concat([device, waits, _code(made, host, draft, own[path.vertex[threads]], took[threads])])
+    return pl.concat([device, waits, _code(draft, path.of(threads), time)])
 
 
-def _code(
-    made: Dependencies, host: HostTime, draft: Draft, vertices: Int64Array, took: Int64Array
-) -> pl.DataFrame:
-    """What the code of threads on a path consists of: the pieces before these vertices, so much of each as is left."""
-    graph = made.graph
+def _code(draft: Draft, path: Stretches, time: Int64Array) -> pl.DataFrame:
+    """What the code of threads on a path consists of: the pieces that were recorded there, so much of each as is left."""
+    made, host = draft.made, draft.host
     share = np.zeros(host.span.size)
-    before = np.maximum(vertices - 1, 0)
-    low = np.where(made.thread[before] == made.thread[vertices], graph.time[before], made.begin)
-    for code in np.unique(made.thread[vertices]).tolist():
+    high = time[path.vertex]
+    low = np.minimum(
+        np.maximum(time[path.source], made.scope.start), high
+    )  # nothing before the window is on a path
+    for code in np.unique(path.thread).tolist():
         first, end = np.searchsorted(host.thread, [code, code + 1])
         edges = np.append(host.start[first:end], host.end[end - 1 : end])
-        mine = made.thread[vertices] == code
+        mine = path.thread == code
         # The part of each piece that lies in one of the stretches.
         covered = np.zeros(edges.size)
-        starts, ends = np.sort(low[mine]), np.sort(graph.time[vertices[mine]])
+        starts, ends = np.sort(low[mine]), np.sort(high[mine])
         run = np.append(0, np.cumsum(ends - starts))
         knots, values = np.stack([starts, ends]).T.reshape(-1), np.stack([run[:-1], run[1:]]).T.reshape(-1)
         covered = np.interp(edges, knots, values)
         share[first:end] = np.diff(covered)
     share *= draft.left
     # A wait counts only with what the call itself takes.
-    total, whole = float(share.sum()), float(took.sum())
+    total, whole = float(share.sum()), float((path.end - path.start).sum())
     share *= whole / total if total else 0.0
     kept = np.flatnonzero(share > 0)
     layers = attribution(made.scope).layers["path"].cast(pl.String)

@@ -22,12 +22,14 @@ def path_of(path: str, step: int) -> dict[str, Any]:
         analysis = TraceAnalysis(trace_files={0: path})
         names = analysis.t.symbol_table.get_sym_table()
         rows = analysis.t.get_trace(0)
-        steps = rows[rows["name"].map(lambda one: names[one].startswith("ProfilerStep"))].sort_values("ts")
+        named = rows["name"].map(lambda one: names[one].startswith("ProfilerStep"))
+        # Ranges of the device have the names of the steps as well, and count as instances.
+        instances = rows[named].reset_index(drop=True)
+        steps = instances[instances["stream"] == -1]
         if step >= len(steps):
             return {"steps": len(steps)}
-        # Instances count in the order of HTA's table.
         graph, done = analysis.critical_path_analysis(
-            rank=0, annotation="ProfilerStep", instance_id=list(steps.index).index(steps.index[step])
+            rank=0, annotation="ProfilerStep", instance_id=int(steps.index[step])
         )
         if not done:
             return {"steps": len(steps), "fault": "no path"}

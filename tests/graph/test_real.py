@@ -39,6 +39,8 @@ from tracekit.analyses.what_if import (
     what_if,
 )
 from tracekit.errors import UsageError
+from tracekit.facts.units import format_ns
+from tracekit.report.build import build_report
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -100,6 +102,19 @@ def test_exports_of_nsight_systems_as_well(path: Path) -> None:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
+def test_what_if_says_the_same_of_the_recorded_path(path: Path) -> None:
+    scope = scope_of(path)
+    if not scope.activities.height:
+        return
+    of_path = critical_path(scope).by_cause.filter(resource="host").select("cause", "total_ns")
+    before = what_if(scope, [FasterHost(1)]).critical.filter(resource="host").select("part", "before_ns")
+    said = dict(before.filter(before["before_ns"] > 0).rows())
+    for cause, ns in of_path.rows():
+        assert abs(said.get(cause, 0) - ns) <= 1, cause
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
 def test_less_work_never_takes_longer_and_no_change_changes_nothing(path: Path) -> None:
     scope = scope_of(path)
     assert predicted(scope, []) == scope.duration
@@ -111,9 +126,17 @@ def test_less_work_never_takes_longer_and_no_change_changes_nothing(path: Path) 
         assert 0 <= result.low_ns <= result.after_ns <= result.high_ns
         assert result.after_ns <= scope.duration, change.label
         assert abs(int(result.critical["after_ns"].sum()) - result.after_ns) <= result.critical.height + 1
-    both = [Scale("category:*", 0.5), FasterHost(2)]
+    both: list[Change] = [Scale("category:*", 0.5), FasterHost(2)]
     if not scope.on_cpu and scope.activities.height:
         assert predicted(scope, both) <= min(predicted(scope, [one]) for one in both)
+
+
+def test_a_verdict_says_what_a_replay_gains() -> None:
+    scope = scope_of(ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz")
+    first = build_report(scope.trace, scope=scope).verdict.advice[0]
+    assert first.finding == "optimizer_not_fused"
+    assert first.gain_ns == scope.duration - predicted(scope, [Fuse()])
+    assert first.saves == f"saves about {format_ns(first.gain_ns)}"
 
 
 def test_a_fused_optimizer_keeps_what_one_pass_takes() -> None:

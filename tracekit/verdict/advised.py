@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,40 +12,14 @@ from tracekit.analyses.registry import BUILT_IN
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.rules import run
 from tracekit.analyses.scope import Scope
-from tracekit.analyses.what_if import (
-    Change,
-    CudaGraph,
-    Fuse,
-    NoLoaderWait,
-    OverlapCommunication,
-    Remove,
-    RemoveSync,
-    Scale,
-    predicted,
-    replays_quickly,
-)
+from tracekit.analyses.what_if import Change, predicted
+from tracekit.analyses.what_if.written import changes_of
 from tracekit.errors import UsageError
 from tracekit.facts.units import count_of, format_ns, format_share, listed
+from tracekit.verdict.changes import CHANGES
 from tracekit.verdict.model import Advice
 
 __all__ = ["TABLES", "Advised", "advised", "with_gains"]
-
-_CHANGES: Final[Mapping[str, Change]] = {
-    "allocation_calls": Remove("cause:allocation"),
-    "blocking_synchronisation": RemoveSync(),
-    "code_outside_operators": Scale("cause:python", 0.5),
-    "cold_start": Remove("cause:module_loading"),
-    "compilation_in_steps": Remove("cause:compilation"),
-    "data_loading": NoLoaderWait(),
-    "exposed_communication": OverlapCommunication(),
-    "host_bound_launches": CudaGraph(),
-    "optimizer_not_fused": Fuse(),
-    "profiler_overhead": Remove("cause:profiler_overhead"),
-    "random_numbers": Remove("category:random"),
-    "short_kernels": CudaGraph(),
-    "value_reads": RemoveSync(),
-}
-"""The change that each finding advises, so far as a replay can tell what it does."""
 
 TABLES: Final = {
     "ranked": TableView(
@@ -85,15 +59,14 @@ def advised(scope: Scope) -> Advised:
     '--fuse optimizer'
     """
     found = [finding.id for analysis in BUILT_IN for finding in run(analysis, scope).findings]
-    by_change: dict[str, list[str]] = {}
+    by_change: dict[tuple[str, str | bool], list[str]] = {}
     for name in found:
-        if name in _CHANGES:
-            by_change.setdefault(_CHANGES[name].label, []).append(name)
+        if name in CHANGES:
+            by_change.setdefault(CHANGES[name], []).append(name)
     rows = []
-    for names in by_change.values():
-        change = _CHANGES[names[0]]
-        gains = _gains(scope, change, (-1, 0, 1))
-        if gains is not None:
+    for (flag, value), names in by_change.items():
+        (change,) = changes_of({flag: value})
+        if gains := _gains(scope, change, (-1, 0, 1)):
             best, gain, worst = gains
             share = gain / max(scope.duration, 1)
             rows.append((change.label, gain, share, min(worst, gain), max(best, gain), ", ".join(names)))
@@ -107,31 +80,26 @@ def advised(scope: Scope) -> Advised:
     ranked = pl.DataFrame(rows, schema=schema, orient="row").sort(
         "gain_ns", "change", descending=[True, False]
     )
-    unknown = [name for name in dict.fromkeys(found) if name not in _CHANGES]
-    return Advised(answer=_answer(ranked, scope, unknown), ranked=ranked, before_ns=predicted(scope, []))
+    unknown = [name for name in dict.fromkeys(found) if name not in CHANGES]
+    return Advised(answer=_answer(ranked, scope, unknown), ranked=ranked, before_ns=scope.duration)
 
 
 def with_gains(advice: Sequence[Advice], scope: Scope) -> tuple[Advice, ...]:
-    """The advice with the gain by a replay, where that is quick and its finding advises a change that a replay can tell; what gains
-    nothing comes last.
-    """
-    quick = replays_quickly(scope)
-    made = [
-        replace(one, gain_ns=gains[0])
-        if quick and one.finding in _CHANGES and (gains := _gains(scope, _CHANGES[one.finding], (0,)))
-        else one
-        for one in advice
-    ]
+    """The advice with the gain by a replay, where its finding advises a change that a replay can tell; what gains nothing comes last."""
+    made = []
+    for one in advice:
+        changes = changes_of(dict([CHANGES[one.finding]])) if one.finding in CHANGES else []
+        gains = [gain for change in changes for gain in _gains(scope, change, (0,))]
+        made.append(replace(one, gain_ns=gains[0]) if gains else one)
     return tuple(sorted(made, key=lambda one: one.gain_ns is not None and one.gain_ns <= 0))
 
 
-def _gains(scope: Scope, change: Change, spreads: Sequence[int]) -> list[int] | None:
-    """What a change gains of the window in these cases, in ns; None if it fits nothing in the graph."""
-    before = predicted(scope, [])
+def _gains(scope: Scope, change: Change, spreads: Sequence[int]) -> list[int]:
+    """What a change gains of the window in these cases, in ns; empty if it fits nothing in the graph."""
     try:
-        return [before - predicted(scope, [change], spread) for spread in spreads]
+        return [scope.duration - predicted(scope, [change], spread) for spread in spreads]
     except UsageError:  # a finding may tell of work outside the threads and streams of the graph
-        return None
+        return []
 
 
 def _answer(ranked: pl.DataFrame, scope: Scope, unknown: list[str]) -> str:

@@ -38,7 +38,7 @@ from tracekit.verdict.advice import (
     restates,
     unseen_advice,
 )
-from tracekit.verdict.advised import with_gains
+from tracekit.verdict.changes import CHANGES
 from tracekit.verdict.cpu import on_processors
 from tracekit.verdict.evidence import (
     idle_headline,
@@ -72,6 +72,9 @@ SURE_SHARE: Final = 0.5
 SPLIT_SHARE: Final = 0.05
 """From this share on, the headline names communication and copies beside computation."""
 
+REPLAYED: Final = 120_000
+"""Of so many events a replay takes a twentieth of the time of the report at most."""
+
 TOO_LITTLE: Final = 3
 """Between fewer activities there is hardly any time that could show what bounds the run."""
 
@@ -96,8 +99,17 @@ def decide(scope: Scope, results: Tables) -> Verdict:
             assert_never(parts)
     devices = parts.devices if isinstance(parts, DeviceParts) else 1
     layers = _layer_costs(results, devices * verdict.basis_ns)
-    advice = with_gains(verdict.advice, scope) if complete.sure else verdict.advice
+    advice = _with_gains(verdict.advice, scope) if complete.sure else verdict.advice
     return dataclasses.replace(verdict, advice=advice, layers=layers, layers_ns=devices * verdict.basis_ns)
+
+
+def _with_gains(advice: tuple[Advice, ...], scope: Scope) -> tuple[Advice, ...]:
+    """The advice with the gain by a replay where that costs little; what gains nothing comes last."""
+    if scope.trace.meta.event_count > REPLAYED or not any(one.finding in CHANGES for one in advice):
+        return advice
+    from tracekit.verdict.advised import with_gains  # noqa: PLC0415 - loading it takes as long as the replay
+
+    return with_gains(advice, scope)
 
 
 def _layer_costs(results: Tables, whole: int) -> tuple[Cost, ...]:
