@@ -25,9 +25,7 @@ NOT_NEGATIVE: Final = re.compile(
     r"(_ns|_s|bytes|count|calls|gaps|activities|share|utilisation|occupancy|tflops|gbps|length|allocations|frees|launched)$"
 )
 SHARES: Final = re.compile(r"((^|_)share|utilisation|occupancy|overlap)$")
-GAINS: Final = frozenset({"gain_ns", "least_gain_ns", "most_gain_ns", "gain_share"})
-"""Of a change that was predicted, which may also lose."""
-TIMES: Final = frozenset({"start_ns", "end_ns", "origin_utc_ns", "offset_ns", *GAINS})
+TIMES: Final = frozenset({"start_ns", "end_ns", "origin_utc_ns", "offset_ns"})
 LARGEST: Final = 2**63
 
 

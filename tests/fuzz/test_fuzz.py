@@ -52,7 +52,6 @@ def test_a_good_answer_breaks_no_law() -> None:
         "analyses": {"breakdown": {"tables": {"devices": [row]}}},
         "start_ns": -5,
         "share": 1.0,
-        "gain_ns": -7,
     }
     assert report(tree) == []
     row["idle_ns"] = 5

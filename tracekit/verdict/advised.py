@@ -85,12 +85,15 @@ def advised(scope: Scope) -> Advised:
 
 
 def with_gains(advice: Sequence[Advice], scope: Scope) -> tuple[Advice, ...]:
-    """The advice with the gain by a replay, where its finding advises a change that a replay can tell; what gains nothing comes last."""
+    """The advice with the gain by a replay, where its finding advises a change that a replay can tell and the gain is below what is at
+    stake: a replay of the change as a whole may also save what other advice is about. What gains nothing comes last.
+    """
     made = []
     for one in advice:
         changes = changes_of(dict([CHANGES[one.finding]])) if one.finding in CHANGES else []
         gains = [gain for change in changes for gain in _gains(scope, change, (0,))]
-        made.append(replace(one, gain_ns=gains[0]) if gains else one)
+        less = bool(gains) and one.ns_at_stake is not None and gains[0] < one.ns_at_stake
+        made.append(replace(one, gain_ns=max(gains[0], 0)) if less else one)
     return tuple(sorted(made, key=lambda one: one.gain_ns is not None and one.gain_ns <= 0))
 
 

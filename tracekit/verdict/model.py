@@ -37,7 +37,8 @@ class Advice:
     stretches: Stretches = ()
     """Where a timeline shows it, the worst first; empty if it has no place in time."""
     gain_ns: int | None = None
-    """What it saves of the window in a replay of the trace with the advised change alone; None where none was made."""
+    """What it saves of the window in a replay of the trace with the advised change alone, from 0; None where none was made,
+    and where the replay saves all that is at stake."""
 
     @property
     def saves(self) -> str:
