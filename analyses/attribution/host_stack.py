@@ -64,8 +64,10 @@ class HostStack(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def named(self, pattern: str, *kinds: str) -> BoolArray:
         """Which spans of these kinds (of all, when none is given) have a name that matches."""
-        matches = self.names.matching(pattern)
-        return matches & self.of_kind(*kinds) if kinds else matches
+        if not kinds:
+            return self.names.matching(pattern)
+        those = self.of_kind(*kinds)
+        return those & self.names.matching(pattern) if those.any() else those  # a pattern takes long to compile
 
     def code_of(self, process: npt.ArrayLike, thread: npt.ArrayLike) -> Int64Array:
         """The number of each thread (process, thread), −1 for one without spans."""

@@ -131,16 +131,18 @@ def _of_ranges(scope: Scope) -> pl.DataFrame:
 
 
 def _with_models(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
-    """The rows with the `owner`, the operator around the launch that counts, and the figures of its model."""
+    """The rows with the `owner`, the operator around the launch that counts, and the figures of its model; `inside` marks copies
+    inside the memory of a device.
+    """
     host = scope.trace.host
     work = counted(scope)
-    inside = pl.col("name").cast(pl.String).str.contains(_INSIDE)
-    to_host = rows.select((pl.col("kind") == "memcpy") & ~inside).to_series().to_numpy()
-    owner = np.where(to_host, -1, take(work.owner, rows["anchor"].to_numpy()))
+    names = NameTable(rows["name"].cast(pl.Categorical()))
+    copy = (rows["kind"] == "memcpy").to_numpy()
+    inside = copy & names.matching(_INSIDE)
+    owner = np.where(copy & ~inside, -1, take(work.owner, rows["anchor"].to_numpy()))
     read, written = take(work.read, owner), take(work.written, owner)
     owned = _known(owner)
     matrix = take(work.matrix.astype(np.int64), owner) == 1
-    tf32 = NameTable(rows["name"].cast(pl.Categorical())).matching(TF32)
     precision = pl.Series([*work.names, None], dtype=pl.String).gather(take(work.precision, owner))
     return rows.with_columns(
         owned.alias("owner"),
@@ -148,7 +150,8 @@ def _with_models(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
         _known(np.where((read >= 0) & (written >= 0), read + written, -1)).alias("model_bytes"),
         precision.alias("precision"),
         pl.Series("matrix", matrix),
-        pl.Series("tf32", matrix & tf32),
+        pl.Series("tf32", matrix & names.matching(TF32)),
+        pl.Series("inside", inside),
         pl.Series("op_id", pl.select(pl.coalesce(owned, rows["op_id"])).to_series()),
         pl.Series(
             "operator", pl.select(pl.coalesce(host["name"].gather(owned), rows["operator"])).to_series()
@@ -205,8 +208,7 @@ def _sums(values: pl.Series, order: Int64Array, begins: Int64Array) -> pl.Series
 def _figures(*, timed: bool) -> list[pl.Expr]:
     """The columns of PIECE_SCHEMA, one row for each piece."""
     fill, copy = pl.col("kind") == "memset", pl.col("kind") == "memcpy"
-    inside = copy & pl.col("name").cast(pl.String).str.contains(_INSIDE)
-    link = (copy & ~inside) | (pl.col("category") == "communication")
+    link = (copy & ~pl.col("inside")) | (pl.col("category") == "communication")
     recorded = (fill | copy) & pl.col("bytes").is_not_null() & pl.col("owner").is_null()
     by_model, moved_by_model = pl.col("flops_by_model"), pl.col("bytes_by_model")
     counted, traffic = pl.col("flops").is_not_null(), pl.col("dram_bytes").is_not_null()
@@ -221,7 +223,7 @@ def _figures(*, timed: bool) -> list[pl.Expr]:
         .when(counted)
         .then("flops_source"),
         "bytes": pl.when(recorded)
-        .then(pl.col("bytes") * pl.when(inside).then(2).otherwise(1))
+        .then(pl.col("bytes") * pl.when("inside").then(2).otherwise(1))
         .when(moved_by_model)
         .then("model_bytes")
         .otherwise("dram_bytes"),

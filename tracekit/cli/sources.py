@@ -45,9 +45,13 @@ __all__ = [
 
 _MOST_SAID: Final = 8
 
-_M_MMAP_THRESHOLD: Final = -3  # of malloc.h
-_RETURNED_BYTES: Final = 8 << 20
+_M_TRIM_THRESHOLD: Final = -1  # of malloc.h
+_M_MMAP_THRESHOLD: Final = -3
+_RETURNED_BYTES: Final = 32 << 20
 _LARGE_BYTES: Final = 128 << 20
+_SMALL_BYTES: Final = 64 << 20
+_PACKED: Final = 10
+"""About as many times as large is what a compressed file holds."""
 _LONG_HASH_BYTES: Final = 256 << 20
 """The digest of less than this is known before Polars could be imported."""
 
@@ -305,7 +309,7 @@ def _is_file(path: Path) -> bool:
 
 def _digests_of(paths: Sequence[Path], *, no_cache: bool) -> list[str | None]:
     """The digest of each file's content, one after the other; None for what is not to be cached."""
-    _give_memory_back(paths)
+    _suit_libraries(paths)
     if no_cache:
         return [None] * len(paths)
     with ThreadPoolExecutor(1) as beside:
@@ -317,20 +321,29 @@ def _digests_of(paths: Sequence[Path], *, no_cache: bool) -> list[str | None]:
         return [it.result() if it else None for it in hashing]
 
 
-def _give_memory_back(paths: Sequence[Path]) -> None:
-    """Of large files, let both allocators return freed memory soon: a tenth less of it, for a tenth more time.
+def _suit_libraries(paths: Sequence[Path]) -> None:
+    """Let Polars and NumPy use threads and memory as suits files of this size; both read it when they are imported, and not later.
 
-    Any sooner costs far more: each array's pages are then given by the system again, at a third of a report's time.
-
-    That of Polars reads this when Polars is imported, and not later. That of NumPy (the C library's) keeps blocks as
-    large as the largest that was ever freed, unless it is told a size (glibc; others have no such call).
+    For small files threads cost more than they gain. Of large ones, both allocators give freed memory back to the system
+    soon. Any sooner costs far more: each array's pages are then given by the system again, at a third of a report's time.
+    The C library's, which NumPy uses, keeps blocks as large as the largest that was ever freed, unless it is told a size
+    (glibc; others have no such call).
     """
-    if sum(path.stat().st_size for path in paths if _is_file(path)) <= _LARGE_BYTES:
-        return
-    with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
+    files = [path for path in paths if _is_file(path)]
+    size = sum(path.stat().st_size * (_PACKED if path.suffix == ".gz" else 1) for path in files)
+    if size > _LARGE_BYTES:
+        with suppress(AttributeError, OSError, TypeError):
+            library = ctypes.CDLL(None)
+            library.mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
+            library.mallopt(_M_TRIM_THRESHOLD, _RETURNED_BYTES)
     if "polars" not in sys.modules:
-        os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:100,muzzy_decay_ms:0")
+        os.environ.setdefault(
+            "OPENBLAS_NUM_THREADS", "1"
+        )  # its threads take longer to start than they ever work
+        if size > _LARGE_BYTES:
+            os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:500,muzzy_decay_ms:0")
+        elif size <= _SMALL_BYTES:
+            os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 
 def _of_process(traces: list[Trace], process: int | None) -> list[Trace]:
