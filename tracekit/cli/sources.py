@@ -336,14 +336,13 @@ def _suit_libraries(paths: Sequence[Path]) -> None:
             library = ctypes.CDLL(None)
             library.mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
             library.mallopt(_M_TRIM_THRESHOLD, _RETURNED_BYTES)
-    if "polars" not in sys.modules:
-        os.environ.setdefault(
-            "OPENBLAS_NUM_THREADS", "1"
-        )  # its threads take longer to start than they ever work
-        if size > _LARGE_BYTES:
-            os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:500,muzzy_decay_ms:0")
-        elif size <= _SMALL_BYTES:
-            os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    if "polars" in sys.modules:
+        return
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # they take longer to start than they ever work
+    if size > _LARGE_BYTES:
+        os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:500,muzzy_decay_ms:0")
+    elif size <= _SMALL_BYTES and len(files) == len(paths):  # of a pipe or an address the size is not known
+        os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 
 def _of_process(traces: list[Trace], process: int | None) -> list[Trace]:
