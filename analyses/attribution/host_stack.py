@@ -67,7 +67,9 @@ class HostStack(msgspec.Struct, frozen=True, eq=False, dict=True):
         if not kinds:
             return self.names.matching(pattern)
         those = self.of_kind(*kinds)
-        return those & self.names.matching(pattern) if those.any() else those  # a pattern takes long to compile
+        return (
+            those & self.names.matching(pattern) if those.any() else those
+        )  # a pattern takes long to compile
 
     def code_of(self, process: npt.ArrayLike, thread: npt.ArrayLike) -> Int64Array:
         """The number of each thread (process, thread), −1 for one without spans."""
