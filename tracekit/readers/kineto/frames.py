@@ -126,7 +126,8 @@ class RawFrames:
             elif category == COUNTER_RANGE_CATEGORY:
                 self._add_counter_ranges(group)
             else:
-                self._add_complete(category, group)
+                for part in group.parts():
+                    self._add_complete(category, part)
         elif phase in ("i", "I"):
             self._add_instants(group)
         elif phase == "M":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, Protocol
@@ -43,6 +43,8 @@ NativeColumn = tuple[bytes, int, bytes, Any] | None
 _NO_INTEGER: Final = -(2**63)
 _NO_CODE: Final = 2**32 - 1
 _NAMELESS: Final = "(no name)"
+_MOST_RECORDS: Final = 100_000
+"""Decoded at a time: each takes half a kilobyte, an empty event as well."""
 _SCALAR: Final = msgspec.json.Decoder(records.Scalar)
 _TEXTS: Final = msgspec.json.Decoder(list[str])
 
@@ -132,6 +134,14 @@ class Records:
     def first(self) -> AnyEvent:
         """The first one."""
         return self._decode(slice(1))[0] if self.decoded is None else self.decoded[0]
+
+    def parts(self) -> Iterator[Records]:
+        """The events in parts, so that few records are there at a time."""
+        if self.decoded is not None or self.places is None:
+            yield self
+            return
+        for begin in range(0, len(self.places), _MOST_RECORDS):
+            yield Records(None, self.text, self.places[begin : begin + _MOST_RECORDS])
 
     def _decode(self, part: slice) -> list[AnyEvent]:
         if self.text is None or self.places is None:
