@@ -9,6 +9,7 @@ that were launched and have not started.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -179,22 +180,24 @@ def _by_name(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _queue(rows: pl.DataFrame) -> pl.DataFrame:
-    stream = ("device_id", "stream_id")
-    times = rows.select(*stream, pl.min_horizontal("call_start", "start").alias("entered"), "start")
-    parts = [pl.DataFrame(schema=dict.fromkeys((*stream, "time", "length"), pl.Int64))]
-    for (device, number), mine in times.group_by(*stream, maintain_order=True):  # the rows are in their order
+    stream = rows.select("device_id", "stream_id")  # the rows are in their order
+    borders = np.flatnonzero(
+        np.diff(stream.select(pl.struct(pl.all()).rle_id().cast(pl.Int64)).to_series().to_numpy(), prepend=-1)
+    )
+    started = rows["start"].to_numpy()
+    called = np.minimum(rows["call_start"].to_numpy(), started)
+    times, lengths = [started[:0]], [started[:0]]
+    for begin, end in pairwise([*borders.tolist(), rows.height]):
         # What is nearly in order is sorted fastest by merging.
-        entered, left = np.sort(mine["entered"].to_numpy(), kind="stable"), mine["start"].to_numpy()
+        entered, left = np.sort(called[begin:end], kind="stable"), started[begin:end]
         time = np.sort(np.concatenate([entered, left]), kind="stable")
         time = time[np.append(True, time[1:] != time[:-1])]
         length = np.searchsorted(entered, time, side="right") - np.searchsorted(left, time, side="right")
         changed = np.diff(length, prepend=0) != 0  # changes at one time are one change
-        place = (
-            pl.lit(value, pl.Int64).alias(name) for name, value in zip(stream, (device, number), strict=True)
-        )
-        part = pl.DataFrame({"time": time[changed], "length": length[changed]})
-        parts.append(part.select(*place, pl.all()))
-    return pl.concat(parts)
+        times.append(time[changed])
+        lengths.append(length[changed])
+    of = np.repeat(borders, np.array([time.size for time in times[1:]], dtype=np.int64))
+    return stream[of].with_columns(time=np.concatenate(times), length=np.concatenate(lengths))
 
 
 def _queues(queue: pl.DataFrame) -> pl.DataFrame:
