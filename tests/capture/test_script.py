@@ -413,7 +413,7 @@ def test_bash_ends_a_word_at_a_colon(typed: str, offered: set[str]) -> None:
 
 @pytest.mark.slow
 def test_completion_imports_no_torch() -> None:
-    words = {"_TRACEKIT_COMPLETE": "complete_bash", "COMP_WORDS": "tracekit capture yol", "COMP_CWORD": "2"}
+    words = {"_TRACEKIT_COMPLETE": "complete_bash", "COMP_WORDS": "tracekit\ncapture\nyol", "COMP_CWORD": "2"}
     code = "import sys; sys.argv = ['tracekit']; from tracekit.cli.entry import main; main()"
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", code],

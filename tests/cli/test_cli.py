@@ -462,3 +462,27 @@ def test_two_traces_are_one_json_document(gpu_trace: Path, capsys: pytest.Captur
         assert len(document["reports"]) == 2
     document = json.loads(ok(capsys, "nsys-stats", gpu_trace, SAMPLE, "-f", "json"))
     assert document["nsys_stats"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "threads"), [(1 << 20, "1"), (100 << 20, None), (200 << 20, None)])
+def test_threads_suit_the_size_of_the_trace_and_not_that_of_other_files(
+    tmp_path: Path, size: int, threads: str | None
+) -> None:
+    event = b'{"ph":"X","cat":"cpu_op","name":"aten::add","pid":1,"tid":1,"ts":1,"dur":2}'
+    (tmp_path / "t.json").write_bytes(b'{"traceEvents":[' + event + b"]" + b" " * size + b"}")
+    code = (
+        "import atexit, os, sys; sys.argv = ['tracekit', 'report', 't.json', '--no-cache', '-f', 'json']\n"
+        "from tracekit.cli.entry import main\n"
+        "atexit.register(lambda: print(os.environ.get('POLARS_MAX_THREADS'), file=sys.stderr))\nmain()"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "POLARS_MAX_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr.split()[-1] == str(threads)

@@ -49,7 +49,7 @@ def runs_of(name: str) -> Runs:
 @pytest.mark.parametrize(
     ("name", "split", "most"),
     [
-        ("resnet50_pt", "kfold", 4.5),
+        ("alexnet_tf_core", "kfold", 5.0),
         ("resnet50_pt", "gpus>2", 8.0),
         ("resnet50_pt", "batch>p75", 9.0),
         ("resnet50_pt", "peak_gflops>10000", 22.0),

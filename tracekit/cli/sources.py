@@ -91,6 +91,7 @@ class Sources:
 
     @cached_property
     def _digests(self) -> list[str | None]:
+        _suit_libraries(self._paths)
         return _digests_of(self._paths, no_cache=self._reading.no_cache)
 
     def question(self, *subject: object) -> Question:
@@ -309,7 +310,6 @@ def _is_file(path: Path) -> bool:
 
 def _digests_of(paths: Sequence[Path], *, no_cache: bool) -> list[str | None]:
     """The digest of each file's content, one after the other; None for what is not to be cached."""
-    _suit_libraries(paths)
     if no_cache:
         return [None] * len(paths)
     with ThreadPoolExecutor(1) as beside:
