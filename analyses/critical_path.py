@@ -78,8 +78,8 @@ TABLES: Final = {
     ),
     "steps": TableView(
         "Steps, and their replay with usual lags",
-        "rank step name time_ns replayed_ns error",
-        titles={"time_ns": "recorded", "replayed_ns": "replayed", "error": "off by"},
+        "rank step name time_ns replayed_ns replay_error",
+        titles={"time_ns": "recorded", "replayed_ns": "replayed", "replay_error": "off by"},
     ),
 }
 """How each table is presented."""
@@ -110,7 +110,7 @@ class CriticalPath(Result):
     """The longest parts: `start`, `duration_ns`, `resource`, `cause`, `name`, `operator`, `layer`, `frame`; of several ranks also `rank`."""
     steps: pl.DataFrame | None
     """Of each step the recorded time `time_ns`, that of a replay in which launches, gaps and returns take their usual times
-    (`replayed_ns`), and `error`, by which part of it they differ. None without steps."""
+    (`replayed_ns`), and `replay_error`, by which part of it they differ. None without steps."""
     length_ns: int
     """The length of the path, which is that of the window."""
     device_ns: int
@@ -286,7 +286,7 @@ def _steps(joint: Joint, usual: Int64Array) -> pl.DataFrame | None:
             made.scope.steps.select(pl.lit(rank, pl.Int64).alias("rank"), "step", "name").with_columns(
                 pl.Series("time_ns", recorded),
                 pl.Series("replayed_ns", replayed),
-                pl.Series("error", np.abs(replayed - recorded) / np.maximum(recorded, 1)),
+                pl.Series("replay_error", np.abs(replayed - recorded) / np.maximum(recorded, 1)),
             )
         )
     if not frames:

@@ -190,7 +190,7 @@ _OF_UNIT: Final[dict[Unit, str]] = {
     "flop": "flops flops_per_step",
     "flop_rate": "flops_per_s attainable_flops_per_s",
     "ratio": (
-        "share overlap utilisation kernel_utilisation sm_efficiency occupancy variation flops_utilisation efficiency bandwidth_efficiency "
+        "replay_error share overlap utilisation kernel_utilisation sm_efficiency occupancy variation flops_utilisation efficiency bandwidth_efficiency "
         "model_utilisation hardware_utilisation"
     ),
     "number": (

@@ -123,7 +123,7 @@ def missing_of(members: Sequence[Dependencies]) -> list[str]:
         rows.append(f"what {count_of(count, 'synchronising call')} waited for was found by time")
     if count := sum(one.count("inferred_thread") for one in members):
         rows.append(
-            f"no waits of threads for collectives; {count_of(count, 'wait')} {'was' if count == 1 else 'were'} found by time"
+            f"what threads waited for in {count_of(count, 'collective')}, which {'was' if count == 1 else 'were'} found by time"
         )
     if count := sum(one.lost for one in members):
         rows.append(

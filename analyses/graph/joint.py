@@ -149,7 +149,7 @@ class Joint:
         rows = missing_of(self.members)
         if self.other:
             rows.append(
-                f"no link of ranks at {count_of(self.other, 'collective')}, in which they need not wait for each other, or whose times "
+                f"which rank waited for which in {count_of(self.other, 'collective')}, since the trace does not say so or their times "
                 "contradict it"
             )
         return "; ".join(rows) or None
