@@ -118,7 +118,7 @@ def missing_of(members: Sequence[Dependencies]) -> list[str]:
             else ""
         )
         remedy = how_to_record("sync", unsure[0].scope.trace.meta.format)
-        rows.append(f"no waits of streams for events{found} ({remedy})")
+        rows.append(f"which stream waited for which{found} ({remedy})")
     if count := sum(one.count("inferred_synchronisation") for one in members):
         rows.append(f"what {count_of(count, 'synchronising call')} waited for was found by time")
     if count := sum(one.count("inferred_thread") for one in members):
