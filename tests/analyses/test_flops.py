@@ -90,6 +90,7 @@ def test_convolutions_count_as_torch_counts_them(
     assert recorded(work, tmp_path) == by_torch(work) > 0
 
 
+@pytest.mark.slow
 def test_grouped_convolutions_meet_only_the_channels_of_their_group(tmp_path) -> None:
     work = convolved(2, backward=True, groups=2)
     forward = 2 * (2 * 6 * 5 * 5) * (4 // 2) * (3 * 3)

@@ -169,6 +169,7 @@ def test_levels_that_were_finished_before_an_error_stay(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
+@pytest.mark.slow
 def test_an_older_manifest_is_not_taken_for_what_was_finished(tmp_path: Path, monkeypatch, capsys) -> None:
     (tmp_path / "manifest.json").write_text('{"schema_version": 1}')
 
