@@ -206,11 +206,8 @@ class Draft:
         """
         kind, colon, pattern = selector.partition(":")
         if kind not in KINDS or not colon or not pattern:
-            remedy = nearest(
-                kind,
-                KINDS,
-                "write layer:, kernel:, category:, op:, cause: or rank: and a name, with * for any letters",
-            )
+            how = "write layer:, kernel:, category:, op:, cause: or rank: and a name, with * for any letters"
+            remedy = how if kind in KINDS else nearest(kind, KINDS, how)
             raise UsageError(f"{selector!r} selects nothing", remedy=remedy)
         found: Selection = getattr(self, f"_{kind}")(pattern)
         if not found.rows.any() and not found.pieces.any():
@@ -299,12 +296,13 @@ class Draft:
 
     def _there(self, kind: str, pattern: str) -> str:
         """The names of a kind that there are."""
+        if kind == "rank":
+            return f"write the number of a rank that was given, such as rank:{self.rank}"
         names = {
             "layer": attribution(self.made.scope).layers["path"],
             "kernel": self._rows["name"],
             "op": self.made.stack.frame.filter(pl.col("kind") == "op")["name"],
             "category": (self.made.scope.activities if self.made.scope.on_cpu else self._rows)["category"],
-            "rank": pl.Series([str(self.rank)]),
             "cause": pl.Series([CAUSES[i] for i in np.unique(self.host.cause).tolist()]),
         }[kind]
         distinct = sorted(
