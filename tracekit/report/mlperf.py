@@ -69,6 +69,7 @@ def mlperf_section(results: Results) -> Section:
         " ".join((*_headlines(cells, steps), *_foretold(cells), *_failed(cells), *_problems(results))),
         tables=tuple(_tables(results, cells, steps)),
         figures=tuple(_figures(cells)),
+        title="MLPerf",
     )
 
 
