@@ -21,6 +21,7 @@ from tracekit.analyses.scope import Scope, launch_times, once
 from tracekit.facts.capture_names import PHASE_PREFIX
 from tracekit.facts.device_peaks import peak_tflops
 from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.intervals import IntervalSet, union
 from tracekit.manifest import LEVELS, Manifest
 from tracekit.statistics import trimmed_mean
 from tracekit.trace import Trace
@@ -178,16 +179,16 @@ def _phases(scope: Scope) -> pl.DataFrame | None:
     if not ranges.height or not scope.steps.height:
         return None
     steps = scope.steps.height
-    whole = int((scope.steps["end"] - scope.steps["start"]).sum())
-    on_device = _device_time(scope, ranges)
-    rows = (
-        ranges.group_by("phase")
-        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("duration").sum().alias("total_ns"))
-        .sort("total_ns", "phase", descending=[True, False])
-        .rows()
-    )
-    rest = whole - sum(total for _, _, total in rows)
-    listed = []
+    within = IntervalSet.of(scope.steps["start"], scope.steps["end"])
+    marked = {
+        phase: (part.height, IntervalSet.of(part["start"], part["start"] + part["duration"]) & within)
+        for (phase,), part in ranges.group_by("phase")
+    }
+    whole = within.measure
+    rows = [(str(phase), count, times.measure) for phase, (count, times) in marked.items()]
+    rows.sort(key=lambda row: (-row[2], row[0]))
+    rest = whole - union(times for _, times in marked.values()).measure
+    on_device, listed = _device_time(scope, ranges), []
     for phase, count, total in (*rows, (NO_PHASE, steps, rest)):
         launched = on_device.get(phase, 0)
         share = total / whole if whole else None

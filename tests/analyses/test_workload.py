@@ -126,6 +126,31 @@ def test_phases_are_the_planted_parts_of_the_steps(tmp_path: Path) -> None:
     assert dict(found.select("phase", "count").rows())["forward"] == 3
 
 
+def test_phases_that_overlap_or_lie_between_steps_take_no_more_than_the_steps(tmp_path: Path) -> None:
+    """Steps that lay apart once left "(no phase)" less than no time."""
+    spans = [("ProfilerStep#1", 0, 10), ("ProfilerStep#2", 100, 110)]
+    spans += [(f"{PHASE_PREFIX}forward", *times) for times in ((2, 8), (4, 9), (20, 90))]
+    spans += [(f"{PHASE_PREFIX}backward", 6, 105)]
+    events = [
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": name,
+            "pid": 1,
+            "tid": tid,
+            "ts": begin,
+            "dur": end - begin,
+        }
+        for tid, (name, begin, end) in enumerate(spans)
+    ]
+    (tmp_path / "trace.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    trace = tracekit.read(tmp_path / "trace.json")
+    found = workload(trace).phases
+    assert found is not None
+    told = {phase: (count, ns) for phase, count, ns in found.select("phase", "count", "total_ns").rows()}
+    assert told == {"backward": (1, 9_000), "forward": (3, 7_000), NO_PHASE: (2, 7_000)}
+
+
 def test_launched_work_against_a_loop_over_the_activities(tmp_path: Path) -> None:
     trace = captured(tmp_path)
     found = workload(trace).phases
