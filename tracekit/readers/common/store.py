@@ -21,7 +21,7 @@ from tracekit.files import scratch_folder
 __all__ = ["FrameStore", "TimeSample", "roomy_place"]
 
 _FLUSHES: Final = 4
-"""Once frames go to disk, they are written each time the allowed rows divided by this number are in memory."""
+"""Once frames go to disk, they are written each time the allowed rows divided by this number are in memory, and no file has more."""
 
 _SAMPLES: Final = 1 << 20
 
@@ -75,8 +75,12 @@ class FrameStore:
             return
         if "start" in frame.columns:
             self.sample.add(frame["start"])
-        if self._held_rows > (self.most_rows // _FLUSHES if self.overflowed else self.most_rows):
+        if self._held_rows > (self._rows_of_a_file if self.overflowed else self.most_rows):
             self._flush()
+
+    @property
+    def _rows_of_a_file(self) -> int:
+        return max(1, (self.most_rows or self._held_rows) // _FLUSHES)
 
     def packed(self) -> dict[str, bytes]:
         """The frames in memory as Arrow files."""
@@ -140,9 +144,10 @@ class FrameStore:
             if self._folder is None:
                 self._folder = scratch_folder(roomy_place())
             for name, frames in self._held.items():
-                file = Path(self._folder.name) / f"{name}-{len(self._files[name])}.arrow"
-                _joined(frames).write_ipc(file, compression="lz4")
-                self._files[name].append(file)
+                for piece in _joined(frames).iter_slices(self._rows_of_a_file):
+                    file = Path(self._folder.name) / f"{name}-{len(self._files[name])}.arrow"
+                    piece.write_ipc(file, compression="lz4")
+                    self._files[name].append(file)
         except (OSError, pl.exceptions.PolarsError) as error:
             raise TracekitError(
                 f"there is no room to put a large trace aside while it is read ({error})",
