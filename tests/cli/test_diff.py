@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jsonschema
 import planted_sides
 import pytest
 from commands import ok, run
@@ -55,6 +54,8 @@ def test_too_few_steps_are_inconclusive(capsys: pytest.CaptureFixture[str]) -> N
 def test_json_has_every_gate_and_follows_its_schema(
     pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    import jsonschema  # takes a second, and every process of a parallel run imports this file
+
     code, out, _ = run(capsys, "diff", *pair, "--gate", "3%", "-f", "json")
     document = json.loads(out)
     assert code == 1

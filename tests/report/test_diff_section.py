@@ -8,7 +8,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import jsonschema
 import planted_sides
 import polars as pl
 import pytest
@@ -157,6 +156,8 @@ def test_the_same_figures_in_every_format() -> None:
 
 
 def test_json_follows_its_schema() -> None:
+    import jsonschema  # takes a second, and every process of a parallel run imports this file
+
     run = planted_sides.digest()
     for section in (_slower(), planted_sides.section(run, run)):
         document = json.loads(_render(section, Format.json))
