@@ -140,7 +140,9 @@ def _build(
     rows = _process_rows(store, machine, part, health)
     frames = trace_frames(rows, health)
     _count_unnamed(frames, health)
-    frames.others["counters"] = side_frame(machine_rows, COUNTER_SCHEMA, frames.origin, health)
+    frames.others["counters"] = side_frame(
+        machine_rows, COUNTER_SCHEMA, frames.origin, health, "counters row"
+    )
     of_mpi = None if part.process is None else machine.ranks.get(part.process)
     rank = rank_of(part.path, of_mpi, health, alone=part.of == 1)
     since = None if excerpt is None else excerpt.since(frames.origin)
