@@ -15,7 +15,7 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.errors import UnreadableTraceError
+from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.facts.units import count_of
 from tracekit.health import HealthLog
 from tracekit.limits import Limits
@@ -317,4 +317,4 @@ def _size(path: Path) -> int:
             return sum(file.stat().st_size for file in path.glob("*.parquet"))
         return path.stat().st_size
     except OSError as error:
-        raise UnreadableTraceError(f"it cannot be opened ({error})", path=path) from error
+        raise UnreadableTraceError(f"it cannot be opened ({reason_of(error)})", path=path) from error
