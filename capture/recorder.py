@@ -37,6 +37,7 @@ from tracekit.capture.training import Training
 from tracekit.capture.watch import Watch
 from tracekit.capture.workloads import Workload, WorkloadOptions
 from tracekit.errors import UsageError
+from tracekit.facts.units import count_of
 from tracekit.files import scratch_folder
 from tracekit.manifest import Level, Manifest, Run, Settings
 
@@ -229,10 +230,11 @@ def train_step(workload: Workload, batches: Iterator[Any], phase: PhaseRange) ->
 
 
 def _announced(level: Level, steps: int) -> str:
+    counted = count_of(steps, "step")
     return {
-        "M": f"timing {steps} steps without the profiler",
-        "ML": f"timing the layers of {steps} steps",
-        "MLG": f"recording {steps} steps",
+        "M": f"timing {counted} without the profiler",
+        "ML": f"timing the layers of {counted}",
+        "MLG": f"recording {counted}",
         "metrics": "counting the FLOPs of a step",
     }[level]
 

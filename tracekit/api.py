@@ -7,7 +7,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from tracekit.errors import UnreadableTraceError
+from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.files import digest_of
 from tracekit.limits import Limits
 from tracekit.manifest import MANIFEST_FILE, manifest_beside, traces_in
@@ -110,10 +110,8 @@ def _trace_file(path: Path) -> Path:
         if not (path / MANIFEST_FILE).is_file():
             return path
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UnreadableTraceError(
-            f"it cannot be read ({reason})", path=path, remedy="check the path"
-        ) from error
+        fault = f"it cannot be read ({reason_of(error)})"
+        raise UnreadableTraceError(fault, path=path, remedy="check the path") from error
     files = traces_in(path)
     if len(files) > 1:
         raise UnreadableTraceError(f"it holds the traces of {len(files)} ranks", path=path, remedy="name one")

@@ -28,6 +28,7 @@ __all__ = [
     "UsageError",
     "WorkloadError",
     "nearest",
+    "reason_of",
 ]
 
 
@@ -98,6 +99,15 @@ class InconclusiveError(TracekitError):
     """The data cannot answer the question that was asked."""
 
     exit_code = 4
+
+
+def reason_of(error: Exception) -> str:
+    """What the system says is wrong, without the number and the path that it says with it.
+
+    >>> reason_of(OSError(5, "Input/output error", "a.json")), reason_of(ValueError("embedded null byte"))
+    ('Input/output error', 'embedded null byte')
+    """
+    return getattr(error, "strerror", None) or str(error)
 
 
 def nearest(word: str, names: Iterable[str], otherwise: str = "") -> str:

@@ -203,7 +203,7 @@ def _put(draft: Path, target: Path) -> None:
 def _refusal(error: OSError, path: str | os.PathLike[str]) -> UsageError:
     reason = error.strerror or type(error).__name__
     return UsageError(
-        f"cannot write the report ({reason})", path=path, remedy="choose another place with -o, or make room"
+        f"it cannot be written ({reason})", path=path, remedy="choose another place with -o, or make room"
     )
 
 

@@ -37,7 +37,7 @@ warning absurd_time: events are 19.5 hours or more away from the others, or long
 warning too_many_devices: the file names more devices than a process has; activities of all but 64 were left out
 warning absurd_amount: numbers of bytes or elements are larger than any machine has; they were left out
 warning no_allocator: events of an allocator name no device; they were left out
-warning missing_duration: complete events without a duration count as 0 ns
+warning missing_duration: complete events without a readable duration count as 0 ns
 warning negative_duration: negative durations were set to 0 ns
 warning absurd_duration: device activities are longer than 1 s, as after a known overflow in ROCm's profiler; they were kept
 warning activity_without_stream: device activities without a device or stream were assigned to 0

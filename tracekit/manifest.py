@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
-from tracekit.errors import UnreadableTraceError
+from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.facts.capture_names import MANIFEST_FILE
 
 __all__ = [
@@ -206,21 +206,27 @@ def is_manifest(path: Path) -> bool:
 def read_manifest(path: Path) -> Manifest:
     """Return the manifest in the file at `path`.
 
-    Raises `UnreadableTraceError` when the file cannot be read, is no manifest, or another version of tracekit wrote it.
+    Raises `UnreadableTraceError` when the file cannot be read, is no manifest, names files outside its folder,
+    or another version of tracekit wrote it.
     """
     try:
         content = path.read_bytes()
         version = msgspec.json.decode(content, type=_Versioned).schema_version
     except _FAILURES as error:
-        raise UnreadableTraceError(f"not a readable manifest ({error})", path=path) from error
+        raise UnreadableTraceError(f"not a readable manifest ({reason_of(error)})", path=path) from error
     if version != MANIFEST_VERSION:
         newer = version > MANIFEST_VERSION
         remedy = "use a newer tracekit" if newer else "capture again"
         raise UnreadableTraceError(f"its schema version is {version}", path=path, remedy=remedy)
     try:
-        return msgspec.json.decode(content, type=Manifest)
+        manifest = msgspec.json.decode(content, type=Manifest)
     except _FAILURES as error:
         raise UnreadableTraceError(f"not a valid manifest ({error})", path=path) from error
+    for name in (manifest.nsys, *(run.trace for run in manifest.runs)):
+        if name is not None and (name in ("", "..") or Path(name).name != name):
+            fault = f"it names {name!r}, which is no file of its folder"
+            raise UnreadableTraceError(fault, path=path, remedy="give the trace itself")
+    return manifest
 
 
 class _Versioned(msgspec.Struct):

@@ -51,8 +51,8 @@ def test_an_installed_package_can_add_a_workload(tmp_path: Path, monkeypatch) ->
     assert result.manifest.workload == "mine"
     assert lines == [
         "building mine",
-        "timing 1 steps without the profiler",
-        "recording 1 steps",
+        "timing 1 step without the profiler",
+        "recording 1 step",
         "counting the FLOPs of a step",
     ]
 
@@ -76,7 +76,7 @@ def test_slow_steps_say_how_far_they_are(tmp_path: Path, monkeypatch) -> None:
 def test_progress_is_plain_lines_where_stderr_is_no_terminal(tmp_path: Path) -> None:
     words = ["capture", "cnn", "-o", str(tmp_path / "out"), "--steps", "1", "--levels", "M", "--size", "8"]
     done = subprocess.run([sys.executable, "-m", "tracekit", *words], capture_output=True, check=True)
-    assert done.stderr.splitlines() == [b"building cnn", b"timing 1 steps without the profiler"]
+    assert done.stderr.splitlines() == [b"building cnn", b"timing 1 step without the profiler"]
     assert done.stdout.decode().splitlines() == [str(tmp_path / "out" / "manifest.json")]
 
 

@@ -46,7 +46,7 @@ def test_two_ranks_leave_a_trace_each_and_one_manifest(tmp_path: Path, parallel:
     assert manifest.stopped is None
     assert manifest.samples_per_step == 4
     assert lines[0] == "building encoder"
-    assert "recording 1 steps" in lines
+    assert "recording 1 step" in lines
     own_samples = [one.losses for one in manifest.runs if one.level == "MLG"]
     assert own_samples[0] != own_samples[1]
     _check_traces(result, parallel)

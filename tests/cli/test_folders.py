@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -57,6 +58,36 @@ def test_a_folder_without_traces_is_one_line(tmp_path: Path, capsys: pytest.Capt
         f"tracekit: error: {tmp_path}: the folder holds no trace; "
         "give a trace (.json, .json.gz, .sqlite, .nsys-rep) or a folder with some\n"
     )
+
+
+def test_a_folder_that_cannot_be_entered_is_unreadable_not_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(path: object) -> object:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    for command in ("report", "info", "doctor"):
+        code, out, err = run(capsys, command, tmp_path)
+        assert (code, out) == (3, "")
+        assert (
+            err == f"tracekit: error: {tmp_path}: it cannot be read (Permission denied); check whose it is\n"
+        )
+
+
+@pytest.mark.parametrize("name", ["../trace.json.gz", "/etc/passwd", "", "..", "sub/trace.json.gz"])
+def test_a_manifest_leads_to_no_file_outside_its_folder(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(CNN, tmp_path / "capture")
+    manifest = tmp_path / "capture/manifest.json"
+    shutil.copy(CNN / "trace.json.gz", tmp_path)
+    tree = json.loads(manifest.read_text())
+    tree["runs"][1]["trace"] = name
+    manifest.write_text(json.dumps(tree))
+    code, out, err = run(capsys, "report", tmp_path / "capture")
+    assert (code, out) == (3, "")
+    assert "which is no file of its folder; give the trace itself" in err
 
 
 @pytest.mark.slow

@@ -231,6 +231,28 @@ def test_what_was_not_recorded_is_null_not_zero(tmp_path: Path) -> None:
     assert "occupancy" not in amd.meta.captured
 
 
+def test_kinds_of_which_no_row_has_a_time_were_not_captured(tmp_path: Path) -> None:
+    events = json.loads(dump(generate(seed=1), "kineto"))
+    for event in events["traceEvents"]:
+        if event["ph"] in ("C", "i") or event.get("cat") == "cuda_sync":
+            event.pop("ts")
+    (tmp_path / "t.json").write_text(json.dumps(events))
+    trace = tracekit.read(tmp_path / "t.json")
+    assert (trace.memory, trace.counters, trace.syncs) == (None, None, None)
+    assert not {"memory", "counters", "sync"} & set(trace.meta.captured)
+    assert trace.health.filter(kind="event_without_time")["example"].item() in (
+        "syncs row",
+        "counters row",
+        "memory row",
+    )
+
+
+def test_arrows_that_repeat_launches_are_counted_as_such(tmp_path: Path) -> None:
+    kinds = read(tmp_path, generate(seed=1)).health["kind"].to_list()
+    assert "derived:flow" in kinds
+    assert not any("None" in kind for kind in kinds)
+
+
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "changes", [{"host_recorded": False}, {"device_recorded": False}, {"steps": 0}, {"steps": 1}]

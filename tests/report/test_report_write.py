@@ -44,7 +44,7 @@ def test_a_full_disk_leaves_the_old_file(old: Path, monkeypatch: pytest.MonkeyPa
         write_text(old, "the new report")
     assert old.read_text() == "the old report"
     assert list(old.parent.iterdir()) == [old]
-    assert str(caught.value).startswith(f"{old}: cannot write the report (No space left on device)")
+    assert str(caught.value).startswith(f"{old}: it cannot be written (No space left on device)")
 
 
 def test_a_missing_folder_is_a_usage_error(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_missing_folder_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot write the report"):
+    with pytest.raises(UsageError, match="it cannot be written"):
         write_text(tmp_path, "{}")
     assert not list(tmp_path.iterdir())
 

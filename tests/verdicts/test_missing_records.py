@@ -93,7 +93,11 @@ def thinned() -> list[Event]:
     ("made", "header", "note"),
     [
         (without_half_of_the_kernels, {}, "60 of 120 launch calls in the window (50.0 %) have no activity"),
-        (without_durations, {}, "30 events have no duration or a negative one (30 activities of a device)"),
+        (
+            without_durations,
+            {},
+            "30 events have no readable duration or a negative one (30 activities of a device)",
+        ),
         (thinned, {}, "The file holds only 124 of at least 5,127 operators and ranges (2.4 %)"),
         (
             events,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -70,7 +69,7 @@ def _converted(value: Any, kind: Any, info: Any, default: Any) -> Any:
     if get_origin(kind) is list and isinstance(value, list | tuple):
         return [_converted(each, get_args(kind)[0], info, None) for each in value]
     if info.parser is None and isinstance(kind, type) and issubclass(kind, Path):
-        return _readable(kind(value))
+        return kind(value)  # whether it can be read, the command says
     if value is default:
         return value
     if isinstance(value, str) and info.parser is not None:
@@ -78,14 +77,3 @@ def _converted(value: Any, kind: Any, info: Any, default: Any) -> Any:
     if isinstance(value, str) and isinstance(kind, type) and issubclass(kind, str):
         return kind(value)  # a text, or that of an Enum
     raise ValueError(value)
-
-
-def _readable(path: Path) -> Path:
-    """The path, unless its file may not be read."""
-    try:
-        path.stat()
-    except OSError:
-        return path  # the command says so, unless it writes it
-    if not os.access(path, os.R_OK):
-        raise ValueError(path)
-    return path

@@ -58,7 +58,9 @@ class Document:
         except FileNotFoundError as error:
             raise UnreadableTraceError("no such file", path=path, remedy="check the path") from error
         except OSError as error:
-            raise UnreadableTraceError(f"it cannot be opened ({error.strerror})", path=path) from error
+            raise UnreadableTraceError(
+                f"it cannot be opened ({error.strerror})", path=path, remedy="check whose it is"
+            ) from error
         alone = threading.Lock()
 
         def read(offset: int, count: int) -> bytes:

@@ -15,7 +15,7 @@ import msgspec
 from tracekit.diff.runs import LARGEST, MARK, Kept, Run, RunSet, kept
 from tracekit.digest import Digest, digest_of
 from tracekit.digest.model import Plain, Versioned, check_version
-from tracekit.errors import UnreadableTraceError, UsageError
+from tracekit.errors import UnreadableTraceError, UsageError, reason_of
 from tracekit.facts.capture_names import INDEX_FILE
 from tracekit.job.engine import Answer, Options, Progress, cores, make, scopes_of
 from tracekit.names import clean
@@ -92,7 +92,7 @@ def _files(path: str) -> _Piece:
     except UnreadableTraceError as error:
         return _Piece(path, fault=error)
     except (OSError, ValueError) as error:  # a path that cannot be one
-        return _Piece(path, fault=UnreadableTraceError(f"it cannot be read ({error})", path=path))
+        return _Piece(path, fault=UnreadableTraceError(f"it cannot be read ({reason_of(error)})", path=path))
 
 
 def _in_folder(path: str) -> list[str]:

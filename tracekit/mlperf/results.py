@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.errors import UnreadableTraceError
+from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.mlperf.log import Event, Log, literal, read_log, time_of
 from tracekit.mlperf.runs import LoggedRun, runs_in
 from tracekit.names import clean
@@ -92,7 +92,7 @@ def _lines(path: Path, most: int = _MOST_BYTES) -> Iterator[str]:
                 most -= len(line)
                 yield line
     except (OSError, EOFError) as error:
-        raise UnreadableTraceError(f"it cannot be read ({error})", path=path) from error
+        raise UnreadableTraceError(f"it cannot be read ({reason_of(error)})", path=path) from error
 
 
 def _of_log(path: Path, top: Path, systems: Mapping[str, Any]) -> list[LoggedRun]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from tracekit.errors import UnreadableTraceError
+from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.facts.capture_names import MANIFEST_FILE
 from tracekit.manifest import is_manifest, traces_in
 from tracekit.readers import KINETO, format_of
@@ -30,21 +30,26 @@ def traces_below(folder: Path) -> list[Path]:
     folders and hidden folders are left out. Raises UnreadableTraceError when there is none, when there are more files than a
     folder of traces has, and for a manifest of another version in the folder itself.
     """
-    found = list(_found(folder))
+    closed: list[OSError] = []
+    found = list(_found(folder, closed.append))
     names = set(found)
     # A report of Nsight Systems whose export lies beside it needs no second one.
     traces = [
         path for path in found if path.suffix != ".nsys-rep" or path.with_suffix(".sqlite") not in names
     ]
+    if not traces and closed:
+        fault = f"it cannot be read ({reason_of(closed[0])})"
+        raise UnreadableTraceError(fault, path=closed[0].filename or folder, remedy="check whose it is")
     if not traces:
         remedy = "give a trace (.json, .json.gz, .sqlite, .nsys-rep) or a folder with some"
         raise UnreadableTraceError("the folder holds no trace", path=folder, remedy=remedy)
     return traces
 
 
-def _found(folder: Path) -> Iterator[Path]:
+def _found(folder: Path, tell: Callable[[OSError], None]) -> Iterator[Path]:
+    """The traces; `tell` is called for a folder that cannot be read."""
     seen = 0
-    for name, folders, files in os.walk(folder):
+    for name, folders, files in os.walk(folder, onerror=tell):
         here = Path(name)
         captured = _captured(here, below=here != folder) if MANIFEST_FILE in files else []
         if captured:

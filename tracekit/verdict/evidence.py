@@ -57,7 +57,7 @@ def lacks(complete: Completeness, *, device: bool) -> Iterator[str]:
         count = count_of(complete.mended, "event has", "events have")
         work = f" ({count_of(complete.mended_work, 'activity', 'activities')} of a device)"
         yield (
-            f"{count} no duration or a negative one{work if complete.mended_work else ''}. These count as 0 ns, so sums are too "
+            f"{count} no readable duration or a negative one{work if complete.mended_work else ''}. These count as 0 ns, so sums are too "
             "low."
         )
     if complete.absurd:

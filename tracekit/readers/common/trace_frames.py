@@ -57,6 +57,7 @@ def trace_frames(raw: dict[str, pl.DataFrame | None], health: HealthLog) -> Trac
     The origin is the earliest start of an event of the process itself. `raw` is emptied. The caller should hold no reference
     to a frame, so that each is freed when the next one is made.
     """
+    held = {name for name, frame in raw.items() if frame is not None and frame.height}
     leave_out_absurd(raw, health)
     timed = ("host", "device", "syncs", "memory", "counters", "collectives", "ranges")
     starts = [frame["start"].min() for name in timed if (frame := raw.get(name)) is not None]
@@ -66,7 +67,9 @@ def trace_frames(raw: dict[str, pl.DataFrame | None], health: HealthLog) -> Trac
     _count_partial_overlaps(assembled.host, health)
     others = {"collectives": _collectives(raw.pop("collectives", None), assembled.host, origin)}
     for name in list(raw):
-        others[name] = side_frame(raw.pop(name), FRAMES[name], origin, health)
+        frame = side_frame(raw.pop(name), FRAMES[name], origin, health, f"{name} row")
+        # A kind of which no row can be used was not captured.
+        others[name] = None if frame is None or (name in held and not frame.height) else frame
     health.count("no_event", int(not assembled.host.height and not assembled.device.height))
     count_missing(assembled.host, assembled.device, others.get("counters"), health)
     return TraceFrames(assembled.host, assembled.device, others, origin)
@@ -78,14 +81,14 @@ def _whole(raw: dict[str, pl.DataFrame | None], name: str, origin: int) -> pl.Da
 
 
 def side_frame(
-    frame: pl.DataFrame | None, schema: Schema, origin: int, health: HealthLog
+    frame: pl.DataFrame | None, schema: Schema, origin: int, health: HealthLog, what: str
 ) -> pl.DataFrame | None:
-    """A frame other than host and device, with its schema and sorted by time; None if there is none."""
+    """A frame other than host and device, with its schema and sorted by time; None if there is none. `what` is one of its rows."""
     if frame is None:
         return None
-    health.count("event_without_time", frame["start"].null_count(), "event without duration")
+    health.count("event_without_time", frame["start"].null_count(), what)
     if schema is MEMORY_SCHEMA:
-        health.count("no_allocator", frame["device_id"].null_count())
+        health.count("no_allocator", frame["device_id"].null_count(), what)
         frame = frame.filter(pl.col("device_id").is_not_null())
     rows = conform(_shifted(frame, origin).filter(pl.col("start").is_not_null()), schema)
     return rows.sort("start", maintain_order=True)

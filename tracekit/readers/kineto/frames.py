@@ -138,7 +138,7 @@ class RawFrames:
         elif phase in ("s", "f") and category in words.FORWARD_BACKWARD_FLOW:
             self._add_flows(phase, group)
         elif phase in ("s", "t", "f"):
-            self.defects.add(f"derived:{category} flows", str(group.first.name), len(group))
+            self.defects.add("derived:flow", str(group.first.name), len(group))
         elif phase not in _KNOWN_PHASES:
             self.defects.add("unread_phase", f"ph={phase!r} {group.first.name}", len(group))
 

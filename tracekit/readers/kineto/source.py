@@ -13,7 +13,7 @@ from zipfile import BadZipFile, ZipFile
 import zstandard
 from isal import igzip_lib, isal_zlib
 
-from tracekit.errors import UnreadableTraceError
+from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.limits import Limits
 
 __all__ = ["BLOCK_BYTES", "Source"]
@@ -77,7 +77,7 @@ class Source:
                 "no permission to read it", path=self.path, remedy="chmod +r it"
             ) from error
         except (OSError, ValueError) as error:
-            raise UnreadableTraceError(f"it cannot be opened ({error})", path=self.path) from error
+            raise UnreadableTraceError(f"it cannot be opened ({reason_of(error)})", path=self.path) from error
         self._gzipped = magic.startswith(_GZIP_MAGIC)
         self.compressed = self._gzipped or self._packed
         try:
@@ -154,7 +154,7 @@ class Source:
             try:
                 block = self._file.read(size)
             except OSError as error:
-                raise UnreadableTraceError(f"reading failed ({error})", path=self.path) from error
+                raise UnreadableTraceError(f"reading failed ({reason_of(error)})", path=self.path) from error
             except _PACKED_ERRORS as error:
                 self.damaged = True
                 if self.plain_bytes == 0:

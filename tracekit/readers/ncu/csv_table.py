@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.errors import UnreadableTraceError
+from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.health import HealthLog
 
 __all__ = ["NUMBER", "CsvTable", "csv_tables", "numbers", "refuse_decimal_commas"]
@@ -88,7 +88,7 @@ def _content(path: Path) -> bytes:
     except IsADirectoryError as error:
         raise UnreadableTraceError("it is a directory", path=path, remedy="give one CSV file") from error
     except (OSError, ValueError) as error:
-        raise UnreadableTraceError(f"it cannot be opened ({error})", path=path) from error
+        raise UnreadableTraceError(f"it cannot be opened ({reason_of(error)})", path=path) from error
     if not data:
         raise UnreadableTraceError("the file is empty", path=path, remedy=_REMEDY)
     if len(data) > _MOST_BYTES:

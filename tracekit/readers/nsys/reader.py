@@ -15,7 +15,7 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.errors import UnreadableTraceError
+from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.facts.units import count_of
 from tracekit.health import HealthLog
 from tracekit.limits import Limits
@@ -140,7 +140,9 @@ def _build(
     rows = _process_rows(store, machine, part, health)
     frames = trace_frames(rows, health)
     _count_unnamed(frames, health)
-    frames.others["counters"] = side_frame(machine_rows, COUNTER_SCHEMA, frames.origin, health)
+    frames.others["counters"] = side_frame(
+        machine_rows, COUNTER_SCHEMA, frames.origin, health, "counters row"
+    )
     of_mpi = None if part.process is None else machine.ranks.get(part.process)
     rank = rank_of(part.path, of_mpi, health, alone=part.of == 1)
     since = None if excerpt is None else excerpt.since(frames.origin)
@@ -315,4 +317,4 @@ def _size(path: Path) -> int:
             return sum(file.stat().st_size for file in path.glob("*.parquet"))
         return path.stat().st_size
     except OSError as error:
-        raise UnreadableTraceError(f"it cannot be opened ({error})", path=path) from error
+        raise UnreadableTraceError(f"it cannot be opened ({reason_of(error)})", path=path) from error

@@ -18,7 +18,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Final
 
-from tracekit.errors import UnreadableTraceError
+from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.files import scratch_folder
 from tracekit.limits import Limits
 from tracekit.readers.format import Progress
@@ -100,7 +100,7 @@ def _size(path: Path) -> int:
                 raise UnreadableTraceError("the file is empty", path=path, remedy="record it again")
             return os.fstat(file.fileno()).st_size
     except (OSError, ValueError) as error:
-        raise UnreadableTraceError(f"it cannot be opened ({error})", path=path) from error
+        raise UnreadableTraceError(f"it cannot be opened ({reason_of(error)})", path=path) from error
 
 
 def _reporter(export: Path, size: int, progress: Progress | None) -> Callable[[], None]:

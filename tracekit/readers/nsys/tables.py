@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import polars as pl
 
-from tracekit.errors import UnreadableTraceError
+from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.files import changes_beside
 from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.pages import DTYPES, ColumnKind, Only
@@ -80,7 +80,7 @@ def open_tables(path: Path) -> Tables:
         with path.open("rb") as file:
             header, size = file.read(_HEADER_BYTES), os.fstat(file.fileno()).st_size
     except OSError as error:
-        raise UnreadableTraceError(f"it cannot be opened ({error})", path=path) from error
+        raise UnreadableTraceError(f"it cannot be opened ({reason_of(error)})", path=path) from error
     _refuse_broken(path, header, size)
     return SqliteTables(path)
 
