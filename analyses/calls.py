@@ -25,7 +25,7 @@ from tracekit.facts.stack_names import COLLECTIVE_RANGE
 from tracekit.spans import Int64Array, take
 from tracekit.trace import COLLECTIVE_SCHEMA, Schema, empty
 
-__all__ = ["CALLS", "ON_PROCESSORS", "Calls", "calls_of"]
+__all__ = ["CALLS", "ON_PROCESSORS", "RECORD", "Calls", "by_kernel", "calls_of"]
 
 CALLS: Final[Schema] = {
     "name": pl.String,
@@ -78,6 +78,15 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
     """For each call the host span that launched it, or that queued it in the backend; −1 where none is known."""
 
 
+def by_kernel(activity: pl.Expr) -> pl.Expr:
+    """A number for what no host span stands for, only an activity: below −1, so that it is none of a span."""
+    return -2 - activity
+
+
+RECORD: Final = pl.coalesce("span_id", by_kernel(pl.col("activity_id")))
+"""Who recorded a row of `Trace.collectives`: the number of its operator, else that of `by_kernel`."""
+
+
 def calls_of(scope: Scope) -> Calls:
     """The calls of the scope."""
     return once(scope, _calls)
@@ -121,7 +130,7 @@ def _calls(scope: Scope) -> Calls:
     return Calls(table, parts, spans)
 
 
-_OF_FIRST: Final = ("record", "span", "anchor", "device_id", "stream_id", "step")
+_OF_FIRST: Final = ("activity_id", "record", "span", "anchor", "device_id", "stream_id", "step")
 _PARTS: Final[Schema] = {"call": pl.Int64, "device_id": pl.Int64, "start": pl.Int64, "end": pl.Int64}
 
 
@@ -137,7 +146,7 @@ def _work(scope: Scope) -> pl.DataFrame:
         rows, span = rows.filter(pl.Series(span >= 0)), span[span >= 0]
     op = rows["op_id"].fill_null(-1)
     record = np.where(op.is_in(_recording(scope).implode()).to_numpy(), op.to_numpy(), -1)
-    alone = -2 - rows["activity_id"].to_numpy()
+    alone = rows.select(by_kernel(pl.col("activity_id"))).to_series().to_numpy()
     call = np.where(record >= 0, record, np.where(span >= 0, span, alone))
     layers = attribution(scope).layers.select(pl.col("layer_id"), pl.col("path").alias("layer"))
     return (
@@ -225,8 +234,8 @@ def _recorded(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
         "elements_out",
         "peer",
     )
-    records = known.unique("span_id", keep="last").select(
-        pl.col("span_id").alias("record"), pl.col("name").cast(pl.String).alias("record_name"), *columns, "split_in", "split_out"
+    records = known.with_columns(RECORD.alias("said_by")).drop_nulls("said_by").unique("said_by", keep="last").select(
+        "said_by", pl.col("name").cast(pl.String).alias("record_name"), *columns, "split_in", "split_out"
     )  # fmt: skip
     spans = scope.trace.host.select(
         pl.col("span_id").alias("span"),
@@ -234,7 +243,10 @@ def _recorded(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("shapes").cast(pl.String),
         pl.col("dtypes").cast(pl.String),
     ).filter(pl.col("span").is_in(rows["span"].unique().implode()))
-    joined = rows.join(records, on="record", how="left", maintain_order="left")
+    said_by = pl.when(pl.col("record") >= 0).then("record").otherwise(by_kernel(pl.col("activity_id")))
+    joined = rows.with_columns(said_by.alias("said_by")).join(
+        records, on="said_by", how="left", maintain_order="left"
+    )
     joined = joined.join(spans, on="span", how="left", maintain_order="left")
     elements, dtypes = [], []
     for shapes, types in joined.select("shapes", "dtypes").rows():

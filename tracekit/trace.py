@@ -203,6 +203,7 @@ SYNC_SCHEMA: Final[Schema] = {
 
 COLLECTIVE_SCHEMA: Final[Schema] = {
     "span_id": pl.Int64,  # host.span_id of the recording operator
+    "activity_id": pl.Int64,  # device.activity_id of the kernel, where only that says it
     "name": pl.Categorical(),
     "group": pl.String,
     "group_size": pl.Int64,

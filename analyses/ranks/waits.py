@@ -19,12 +19,15 @@ class Waits:
     collectives: pl.DataFrame
     """One row per collective by start: `match`, `name`, `group`, `step`, `ranks`; `start` (of the first rank), `end`; `latency_ns`, the least
     duration of a rank; `skew_ns`, from the first start to the last; `last`, the place of the rank that came last, and `alone_ns`, by
-    how much it came after the one before it; `bytes` and the bandwidths in the latency, `algorithm_gbps` and `bus_gbps`.
+    how much it came after the one before it, without the time in which an earlier collective waits for it as well; `bytes` and the
+    bandwidths in the latency, `algorithm_gbps` and `bus_gbps`.
     """
     calls: pl.DataFrame
-    """One row per call: `match`, `at`, `start`, `end`, and `wait_ns`, from its own start to the last one, at most its duration."""
+    """One row per call: `match`, `at`, `start`, `end`; `wait_ns`, from its own start to the last one, at most its duration, and `new_wait_ns`, the
+    part of it in which no earlier call of the rank waits: calls of one rank may run at the same time.
+    """
     ranks: pl.DataFrame
-    """One row per rank with calls: `at`, `collectives`, `wait_ns` in all, `last`, how often it came last, `caused_ns`, its delays
+    """One row per rank with calls: `at`, `collectives`, `wait_ns`, the time in which any call waits, `last`, how often it came last, `caused_ns`, its delays
     (`ranks.blame.delays_of`), and `unseen_ns`: how much longer than the shortest of their kind those collectives took in which not all ranks
     have a trace, which points to a wait for a rank without one.
     """
@@ -41,6 +44,9 @@ def waits_of(aligned: Alignment) -> Waits:
         pl.min_horizontal(last - start, pl.col("duration_ns")).alias("wait_ns"),
         (start.rank("ordinal", descending=True).over("match") == 1).alias("is_last"),
     )
+    calls = _with_new_time(
+        calls.with_columns((start + pl.col("wait_ns")).alias("waited")), "start", "waited", "at"
+    ).rename({"new_ns": "new_wait_ns"})
     collectives = _collectives(calls)
     blame = blame_of(calls, collectives)
     delays = delays_of(blame)
@@ -48,7 +54,7 @@ def waits_of(aligned: Alignment) -> Waits:
         calls.group_by("at")
         .agg(
             pl.len().cast(pl.Int64).alias("collectives"),
-            pl.col("wait_ns").sum(),
+            pl.col("new_wait_ns").sum().alias("wait_ns"),
             pl.col("is_last").sum().cast(pl.Int64).alias("last"),
         )
         .join(delays.group_by("at").agg(pl.col("ns").sum().alias("caused_ns")), on="at", how="left")
@@ -56,7 +62,16 @@ def waits_of(aligned: Alignment) -> Waits:
         .with_columns(pl.col("caused_ns", "unseen_ns").fill_null(0))
         .sort("at")
     )
-    return Waits(collectives, calls.select("match", "at", "start", "end", "wait_ns"), ranks, blame)
+    return Waits(
+        collectives, calls.select("match", "at", "start", "end", "wait_ns", "new_wait_ns"), ranks, blame
+    )
+
+
+def _with_new_time(rows: pl.DataFrame, begin: str, end: str, of: str) -> pl.DataFrame:
+    """With `new_ns`: of the time from `begin` to `end` the part that no earlier row with the same `of` has; in all that is their union."""
+    before = pl.col(end).cum_max().shift(1).over(of)
+    new = pl.col(end) - pl.max_horizontal(pl.col(begin), before)
+    return rows.sort(of, begin, "match").with_columns(new.clip(lower_bound=0).alias("new_ns"))
 
 
 def _unseen(calls: pl.DataFrame) -> pl.DataFrame:
@@ -75,7 +90,7 @@ def _unseen(calls: pl.DataFrame) -> pl.DataFrame:
 def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
     start = pl.col("start")
     latency = pl.col("duration_ns").min()
-    return (
+    found = (
         calls.group_by("match")
         .agg(
             *(pl.col(name).first() for name in ("name", "group", "step")),
@@ -85,7 +100,8 @@ def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
             latency.alias("latency_ns"),
             (start.max() - start.min()).alias("skew_ns"),
             pl.col("at").filter("is_last").first().alias("last"),
-            (start.max() - start.filter(~pl.col("is_last")).max()).alias("alone_ns"),
+            start.filter(~pl.col("is_last")).max().alias("before_last"),
+            start.max().alias("last_start"),
             pl.col("bytes").max(),
             (pl.col("bytes").max() / latency).alias("algorithm_gbps"),
             (pl.col("bus_bytes").max() / latency).alias("bus_gbps"),
@@ -94,5 +110,6 @@ def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
             pl.when(pl.col("latency_ns") > 0).then(name).alias(name)
             for name in ("algorithm_gbps", "bus_gbps")
         )
-        .sort("start", "match")
     )
+    found = _with_new_time(found, "before_last", "last_start", "last").rename({"new_ns": "alone_ns"})
+    return found.drop("before_last", "last_start").sort("start", "match")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tracekit.analyses.breakdown import Breakdown
+from tracekit.analyses.calls import RECORD, by_kernel
 from tracekit.analyses.scope import Scope
 from tracekit.facts.collectives import ELEMENT_BYTES
 from tracekit.intervals import IntervalSet
@@ -28,20 +29,25 @@ def collectives_of(scope: Scope, device: int) -> pl.DataFrame:
         pl.col(name).cast(pl.String) for name in ("name", "group", "elements_in", "elements_out", "dtype")
     ]
     known = pl.col("elements_in").is_not_null()
-    of_span = (
-        recorded.filter(pl.col("span_id").is_not_null())
-        .unique("span_id", keep="none")
+    records = (
+        recorded.with_columns(RECORD.alias("said_by"))
+        .drop_nulls("said_by")
+        .unique("said_by", keep="none")
         .select(
-            pl.col("span_id").alias("op_id"),
+            "said_by",
             (pl.col("elements_in") * size).alias("sent"),
             pl.when(known).then(pl.concat_str(text, separator=" ", ignore_nulls=True)).alias("what"),
         )
     )
+    by_operator = pl.col("op_id").is_in(recorded["span_id"].drop_nulls().implode())
+    said_by = pl.when(by_operator).then("op_id").otherwise(by_kernel(pl.col("activity_id")))
     # An operator that starts several collectives says nothing about a single one.
-    alone = pl.col("activity_id").len().over("op_id") == 1
+    alone = pl.len().over("said_by") == 1
     return (
-        rows.join(of_span, on="op_id", how="left", maintain_order="left")
+        rows.with_columns(said_by.alias("said_by"))
+        .join(records, on="said_by", how="left", maintain_order="left")
         .with_columns(pl.when(alone).then(name).alias(name) for name in ("sent", "what"))
+        .drop("said_by")
         .sort("start", "activity_id")
     )
 

@@ -9,9 +9,11 @@ import polars as pl
 import pytest
 from synthetic.job import LATENCY, simulate
 
+from tracekit.analyses.ranks.align import Alignment
 from tracekit.analyses.ranks.blame import blame_of
 from tracekit.analyses.ranks.clocks import clocks_of
 from tracekit.analyses.ranks.matching import by_time, missing_calls
+from tracekit.analyses.ranks.waits import waits_of
 
 INTS = pl.Int64
 
@@ -147,6 +149,28 @@ def test_blame_follows_a_delay_back_to_where_it_arose() -> None:
         [(0, 0, 0), (1, 2, 30), (2, 1, 30), (3, 1, 7)], schema=("match", "last", "alone_ns"), orient="row"
     )
     assert blame_of(calls, collectives).rows() == [(1, 1, 2, 30), (2, 1, 2, 30), (3, 3, 1, 7)]
+
+
+def test_waits_of_calls_that_run_at_once_count_once() -> None:
+    """Two buckets of gradients wait for one rank at a time: their waits summed to 140 % of the window, and its speed to 0."""
+    rows = [
+        (match, at, start, ready + 5)
+        for match, starts in ((1, (100, 104, 150)), (2, (120, 118, 190)), (3, (300, 310, 290)))
+        for ready in (max(starts),)
+        for at, start in enumerate(starts)
+    ]
+    calls = pl.DataFrame(rows, schema=("match", "at", "start", "end"), orient="row").with_columns(
+        (pl.col("end") - pl.col("start")).alias("duration_ns"),
+        *(pl.lit(1).alias(name) for name in ("bytes", "bus_bytes", "step")),
+        pl.lit(3).alias("group_size"),
+        *(pl.lit("g").alias(name) for name in ("name", "group")),
+    )
+    waits = waits_of(Alignment(calls, pl.DataFrame(), pl.DataFrame(), numbered=True))
+    # Rank 0 waits from 100 to 150, from 120 to 190 and from 300 to 310; rank 1 from 104 and 118.
+    assert waits.ranks["wait_ns"].to_list() == [90 + 10, 86, 20]
+    # The ranks before it come at 104 and 120: from 150 on the second one waits alone.
+    assert waits.collectives["alone_ns"].to_list() == [46, 40, 10]
+    assert waits.ranks["caused_ns"].to_list() == [0, 10, 86]
 
 
 def test_a_call_that_one_rank_of_two_lost_is_missing_and_a_send_is_not() -> None:

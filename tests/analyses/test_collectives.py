@@ -12,6 +12,7 @@ import pytest
 from paths import PUBLIC_NSYS
 from planted import A100 as PLANTED
 from planted import MS, US, Planted
+from synthetic.job import simulate, write_job
 from synthetic.nsys_export import PID, global_id, write_sqlite
 from synthetic.nsys_odd import small
 
@@ -217,3 +218,39 @@ def test_mpi_ranges_of_a_public_export(path: Path) -> None:
     found = collectives(tracekit.read(path))
     assert found.answer.startswith("12 calls (8 send, 4 recv).")
     assert found.by_size["exposed_ns"].null_count() == 2
+
+
+@pytest.mark.parametrize("operators", ["with the records", "without them", "none"])
+def test_kernels_repeat_the_record_of_their_operator(tmp_path: Path, operators: str) -> None:
+    """A trace whose record operators are gone, or say nothing, lost sizes, groups and numbers of its collectives."""
+    job = simulate(ranks=4, columns=2, steps=1)
+    events = job.events[1]
+    whole = tracekit.read(write_job(job, tmp_path)[1])
+    said: dict[int, dict[str, Any]] = {}
+    for number, event in enumerate(events):
+        if "Collective name" in event["args"]:
+            said[events[number + 1]["args"]["correlation"]] = event["args"] | {"External id": number}
+            event["args"] = said[max(said)] if operators == "with the records" else {}
+    for event in events:
+        if event["cat"] == "kernel":
+            event["args"] |= said.get(event["args"]["correlation"], {})
+    if operators == "none":
+        job.events[1] = [event for event in events if event["name"] != "record_param_comms"]
+    folder = tmp_path / "of kernels"
+    folder.mkdir()
+    trace = tracekit.read(write_job(job, folder)[1])
+    assert whole.collectives is not None
+    assert trace.collectives is not None
+    assert trace.collectives.height == whole.collectives.height == len(said) > 0
+    columns = [
+        "name",
+        "group",
+        "group_ranks",
+        "sequence",
+        "dtype",
+        "bytes",
+        "bus_bytes",
+        "start",
+        "duration_ns",
+    ]
+    assert collectives(trace).calls.select(columns).equals(collectives(whole).calls.select(columns))

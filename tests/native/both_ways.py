@@ -19,7 +19,10 @@ from tracekit.readers.kineto.records import decode_array
 from tracekit.readers.kineto.salvage import Defects
 from tracekit.trace import FRAMES, Trace
 
-RAW = ("host", "device", "syncs", "memory", "counters", "collectives", "flow_starts", "flow_ends")
+RAW = (
+    *("host", "device", "syncs", "memory", "counters"),
+    *("collectives", "kernel_collectives", "flow_starts", "flow_ends"),
+)
 
 __all__ = ["block_differences", "differences", "raw_differences", "read"]
 

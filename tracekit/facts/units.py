@@ -44,10 +44,11 @@ def format_ns(ns: float | None) -> str:
 def format_change(ns: float | None) -> str:
     """By how much a time differs, with its sign.
 
-    >>> format_change(3_907_825), format_change(-999), format_change(0)
+    >>> format_change(3_907_825), format_change(-999), format_change(-0.1)
     ('+3.91 ms', '−999 ns', '0 ns')
     """
-    sign = "" if not ns else "+" if ns > 0 else "−"
+    whole = round(ns or 0)
+    sign = "" if not whole else "+" if whole > 0 else "−"
     return NOT_CAPTURED if ns is None else f"{sign}{format_ns(abs(ns))}"
 
 

@@ -24,6 +24,8 @@ _IN_ORDER: Final = 8
 """Up to so many ranks stand in their order; of more, those that delay others most come first."""
 _MOST_ITEMS: Final = 6
 """Rows in which two ranks stand side by side."""
+_LEAST_ITEM: Final = 0.01
+"""A difference of less than this part of the largest one has no row."""
 
 _TITLES: Final = {
     "exposed_communication_share": "only communicating",
@@ -112,8 +114,13 @@ def _beside_table(job: Job, pair: Beside) -> Table:
     """What differs most between the two ranks, in order of time."""
     rows = (job.table.row(at, named=True) for at in (pair.late, pair.fast))
     late, fast = (row["trace"] if row["rank"] is None else f"rank {row['rank']}" for row in rows)
-    most = pair.items.with_row_index().sort(pl.col("longer_ns").abs(), descending=True).head(_MOST_ITEMS)
-    frame = most.sort("index").select("kind", "what", "where", "late_ns", "fast_ns", "longer_ns")
+    size = pl.col("longer_ns").abs()
+    most = pair.items.with_row_index().sort(size, descending=True).head(_MOST_ITEMS)
+    frame = (
+        most.filter(size >= _LEAST_ITEM * size.max())
+        .sort("index")
+        .select("kind", "what", "where", "late_ns", "fast_ns", "longer_ns")
+    )
     items = [
         f"idle: {cause_name(what)}" if kind == "idle" else NO_LAYERS.get(what, what)
         for kind, what in frame.select("kind", "what").rows()

@@ -51,6 +51,7 @@ def take_excerpt(store: FrameStore, path: Path, health: HealthLog) -> Excerpt | 
             "host": lambda part: crossing | inside | _calls(part, wanted) | captures.enclosing(part),
             "device": lambda _: touching | _is_in("correlation", launched),
             "collectives": lambda _: crossing | inside,
+            "kernel_collectives": lambda _: touching,
             "syncs": lambda _: touching,
             "memory": lambda _: inside,
             "counters": lambda _: inside,

@@ -65,7 +65,10 @@ def trace_frames(raw: dict[str, pl.DataFrame | None], health: HealthLog) -> Trac
     both = [_whole(raw, name, origin) for name in ("host", "device")]
     assembled = assemble(both, health)
     _count_partial_overlaps(assembled.host, health)
-    others = {"collectives": _collectives(raw.pop("collectives", None), assembled.host, origin)}
+    of_kernels = _of_kernels(
+        raw.pop("kernel_collectives", None), raw.get("collectives"), assembled.device, origin
+    )
+    others = {"collectives": _collectives(raw.pop("collectives", None), of_kernels, assembled.host, origin)}
     for name in list(raw):
         frame = side_frame(raw.pop(name), FRAMES[name], origin, health, f"{name} row")
         # A kind of which no row can be used was not captured.
@@ -98,14 +101,35 @@ def _shifted(frame: pl.DataFrame, origin: int) -> pl.DataFrame:
     return frame.with_columns(pl.col("start") - origin)
 
 
-def _collectives(frame: pl.DataFrame | None, host: pl.DataFrame, origin: int) -> pl.DataFrame | None:
-    """The collectives, each with the span of the operator that recorded it."""
+def _collectives(
+    frame: pl.DataFrame | None, of_kernels: pl.DataFrame | None, host: pl.DataFrame, origin: int
+) -> pl.DataFrame | None:
+    """The collectives, each with the span of the operator that recorded it, or with the kernel that did."""
     if frame is None:
-        return None
+        return of_kernels
     key = ["process_id", "thread_id", "start", "duration"]
     spans = host.filter(pl.col("kind") == "op").select(*key, "span_id").unique(key, keep="last")
     joined = _shifted(frame, origin).join(spans, on=key, how="left", maintain_order="left")
-    return conform(joined, COLLECTIVE_SCHEMA).sort("start", maintain_order=True)
+    parts = [conform(joined, COLLECTIVE_SCHEMA), *([] if of_kernels is None else [of_kernels])]
+    return pl.concat(parts).sort("start", maintain_order=True)
+
+
+def _of_kernels(
+    frame: pl.DataFrame | None, recorded: pl.DataFrame | None, device: pl.DataFrame, origin: int
+) -> pl.DataFrame | None:
+    """The collectives that only their kernels tell of: the file lacks the operator whose record they repeat."""
+    if frame is None:
+        return None
+    there = (
+        recorded["external_id"].drop_nulls().unique()
+        if recorded is not None
+        else frame["external_id"].clear()
+    )
+    key = ["device_id", "stream_id", "start", "duration"]
+    kernels = device.select(*key, "activity_id").unique(key, keep="last")
+    rows = frame.filter(~pl.col("external_id").is_in(there.implode()).fill_null(value=False))
+    joined = _shifted(rows, origin).join(kernels, on=key, how="inner", maintain_order="left")
+    return conform(joined, COLLECTIVE_SCHEMA).sort("start", maintain_order=True) if joined.height else None
 
 
 def _count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:

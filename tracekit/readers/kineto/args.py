@@ -35,17 +35,10 @@ Real = Annotated[Scalar, msgspec.Meta(extra={REAL: True})]
 """Read as a number of floating point."""
 
 
-class OpArgs(
+class CollectiveArgs(
     msgspec.Struct,
     gc=False,
     rename={
-        "external_id": "External id",
-        "sequence": "Sequence number",
-        "forward_thread": "Fwd thread id",
-        "shapes": "Input Dims",
-        "dtypes": "Input type",
-        "concrete_inputs": "Concrete Inputs",
-        "call_stack": "Call stack",
         "collective": "Collective name",
         "elements_in": "In msg nelems",
         "elements_out": "Out msg nelems",
@@ -59,17 +52,8 @@ class OpArgs(
         "destination": "Dst Rank",
     },
 ):
-    """Operators and annotations."""
+    """What is recorded of a collective: by the operator `record_param_comms`, and once more by the kernels that it launched."""
 
-    external_id: Scalar = None
-    sequence: Scalar = None
-    forward_thread: Scalar = None
-    shapes: msgspec.Raw = msgspec.Raw()
-    dtypes: msgspec.Raw = msgspec.Raw()
-    concrete_inputs: msgspec.Raw = msgspec.Raw()
-    call_stack: Label = None
-    layer: Label = None
-    module: Label = None
     collective: Label = None
     dtype: Label = None
     elements_in: Scalar = None
@@ -82,6 +66,32 @@ class OpArgs(
     split_out: msgspec.Raw = msgspec.Raw()
     source: Scalar = None
     destination: Scalar = None
+
+
+class OpArgs(
+    CollectiveArgs,
+    gc=False,
+    rename={
+        "external_id": "External id",
+        "sequence": "Sequence number",
+        "forward_thread": "Fwd thread id",
+        "shapes": "Input Dims",
+        "dtypes": "Input type",
+        "concrete_inputs": "Concrete Inputs",
+        "call_stack": "Call stack",
+    },
+):
+    """Operators and annotations."""
+
+    external_id: Scalar = None
+    sequence: Scalar = None
+    forward_thread: Scalar = None
+    shapes: msgspec.Raw = msgspec.Raw()
+    dtypes: msgspec.Raw = msgspec.Raw()
+    concrete_inputs: msgspec.Raw = msgspec.Raw()
+    call_stack: Label = None
+    layer: Label = None
+    module: Label = None
 
 
 class RuntimeArgs(
@@ -111,7 +121,7 @@ class PythonArgs(
 
 
 class ActivityArgs(
-    msgspec.Struct,
+    CollectiveArgs,
     gc=False,
     rename={
         "external_id": "External id",

@@ -187,30 +187,7 @@ class RawFrames:
         stacks = args.filled_labels("call_stack")
         if stacks is not None:
             base["call_stack"] = stacks
-        collective = args.labels("collective")
-        if collective.null_count() < collective.len():
-            self._keep(
-                "collectives",
-                {
-                    "name": collective,
-                    "process_id": base["process_id"],
-                    "thread_id": base["thread_id"],
-                    "start": base["start"],
-                    "duration": base["duration"],
-                    "group": args.labels("group").cast(pl.String),
-                    "dtype": args.labels("dtype"),
-                    "group_size": args.integers("group_size"),
-                    "elements_in": args.integers("elements_in"),
-                    "elements_out": args.integers("elements_out"),
-                    "sequence": args.integers("collective_sequence"),
-                    "peer": _either(args, "source", "destination"),
-                    **{
-                        key: _list_text(args.raw_texts(key))
-                        for key in ("group_ranks", "split_in", "split_out")
-                    },
-                },
-                only=collective.is_not_null(),
-            )
+        self._add_collectives("collectives", args, base, ("process_id", "thread_id"))
 
     def _add_activities(self, kind: str, group: Group) -> None:
         args = group.args(ActivityArgs, self.defects)
@@ -218,24 +195,47 @@ class RawFrames:
         # Writers that leave device and stream out of args place them in pid and tid.
         device = device if not device.null_count() else _coalesce(device, group.identities("pid"))
         stream = stream if not stream.null_count() else _coalesce(stream, group.identities("tid"))
+        base = {
+            **self._common(group),
+            "kind": pl.Series([kind], dtype=DEVICE_SCHEMA["kind"]).new_from_index(0, len(group)),
+            "device_id": device,
+            "stream_id": stream,
+            "correlation": args.integers("correlation"),
+            "external_id": _either(args, "external_id", "external_id_2021"),
+            "grid": args.raw_texts("grid"),
+            "block": args.raw_texts("block"),
+            "registers": args.integers("registers"),
+            "shared_memory": args.integers("shared_memory"),
+            "occupancy": args.floats("occupancy") / 100.0,
+            "graph_node": args.integers("graph_node"),
+            "bytes": _either(args, "byte_count", "byte_count_2024"),
+            "context_id": args.integers("context"),
+        }
+        self._keep("device", base)
+        self._add_collectives("kernel_collectives", args, base, ("device_id", "stream_id"))
+
+    def _add_collectives(
+        self, frame: str, args: Arguments, base: dict[str, pl.Series], place: tuple[str, str]
+    ) -> None:
+        """What operators, or kernels, say of the collectives that they are."""
+        collective = args.labels("collective")
+        if collective.null_count() == collective.len():
+            return
         self._keep(
-            "device",
+            frame,
             {
-                **self._common(group),
-                "kind": pl.Series([kind], dtype=DEVICE_SCHEMA["kind"]).new_from_index(0, len(group)),
-                "device_id": device,
-                "stream_id": stream,
-                "correlation": args.integers("correlation"),
-                "external_id": _either(args, "external_id", "external_id_2021"),
-                "grid": args.raw_texts("grid"),
-                "block": args.raw_texts("block"),
-                "registers": args.integers("registers"),
-                "shared_memory": args.integers("shared_memory"),
-                "occupancy": args.floats("occupancy") / 100.0,
-                "graph_node": args.integers("graph_node"),
-                "bytes": _either(args, "byte_count", "byte_count_2024"),
-                "context_id": args.integers("context"),
+                "name": collective,
+                **{key: base[key] for key in (*place, "start", "duration", "external_id")},
+                "group": args.labels("group").cast(pl.String),
+                "dtype": args.labels("dtype"),
+                "group_size": args.integers("group_size"),
+                "elements_in": args.integers("elements_in"),
+                "elements_out": args.integers("elements_out"),
+                "sequence": args.integers("collective_sequence"),
+                "peer": _either(args, "source", "destination"),
+                **{key: _list_text(args.raw_texts(key)) for key in ("group_ranks", "split_in", "split_out")},
             },
+            only=collective.is_not_null(),
         )
 
     def _add_syncs(self, group: Group) -> None:

@@ -79,7 +79,8 @@ def _build(
         health.count(kind, count, stream.defects.examples.get(kind, ""))
     _count_messages(stream.header, health)
     health.count("merged_ranks", int((_int(stream.header.get(MERGED_KEY)) or 0) > 1))
-    rows = {name: raw.frame(name) for name in ("device", "syncs", "memory", "counters", "collectives")}
+    names = ("device", "syncs", "memory", "counters", "collectives", "kernel_collectives")
+    rows = {name: raw.frame(name) for name in names}
     rows["host"] = _host_kinds(raw.frame("host"))
     frames = trace_frames(rows, health)
     flows = _flows(raw.frame("flow_starts"), raw.frame("flow_ends"), frames.origin, health)
