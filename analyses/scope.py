@@ -22,6 +22,7 @@ from tracekit.classify import ACTIVITY_CLASSES, activity_class
 from tracekit.errors import UsageError
 from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.facts.units import format_count
+from tracekit.groups import at_rows, or_none
 from tracekit.intervals import IntervalSet
 from tracekit.names import clean
 from tracekit.trace import HOST_KINDS, Trace, one_of
@@ -368,7 +369,7 @@ def _label(
 
 def launch_times(trace: Trace, rows: pl.DataFrame) -> npt.NDArray[np.int64]:
     """When each activity was launched, in ns from the trace's origin; its own start where no launch is known."""
-    launch = rows["launch_id"].fill_null(-1).to_numpy()
+    launch = or_none(rows["launch_id"])
     called, own = trace.host["start"].to_numpy(), rows["start"].to_numpy()
     return np.where(launch >= 0, called[np.maximum(launch, 0)], own) if called.size else own
 
@@ -379,7 +380,7 @@ def step_at(steps: pl.DataFrame, times: npt.NDArray[np.int64]) -> pl.Series:
         return pl.Series("step", [None] * times.size, dtype=pl.Int64)
     index = np.maximum(np.searchsorted(steps["start"].to_numpy(), times, side="right") - 1, 0)
     inside = (times >= steps["start"].to_numpy()[index]) & (times < steps["end"].to_numpy()[index])
-    return pl.select(pl.when(pl.Series(inside)).then(steps["step"].gather(index)).alias("step")).to_series()
+    return at_rows(steps["step"], np.where(inside, index, -1))
 
 
 def _int(value: object) -> int:

@@ -30,6 +30,7 @@ from tracekit.analyses.flops.count import WIDENED
 from tracekit.analyses.scope import Scope, launch_times, step_at
 from tracekit.classify import categorise
 from tracekit.facts.kernel_rules import TF32
+from tracekit.groups import at_rows, or_none
 from tracekit.spans import Int64Array, NameTable, take
 from tracekit.trace import Schema, one_of
 
@@ -110,7 +111,7 @@ def _of_ranges(scope: Scope) -> pl.DataFrame:
     if ranges is None:
         return with_counters(_of_activities(scope), None, linked(scope.trace))
     if scope.window == "steps":
-        opened = step_at(scope.steps, scope.trace.host["start"].gather(ranges["launch_id"]).to_numpy())
+        opened = step_at(scope.steps, at_rows(scope.trace.host["start"], ranges["launch_id"]).to_numpy())
         ranges = ranges.filter(opened.is_not_null())
     model = attribution(scope).model
     launch = ranges["launch_id"].to_numpy()
@@ -124,7 +125,7 @@ def _of_ranges(scope: Scope) -> pl.DataFrame:
         *(pl.col("launch_id").alias(name) for name in ("anchor", "call")),
         *(pl.lit(None, pl.Int64).alias(name) for name in ("duration", "bytes", "device_id")),
         pl.when(pl.col("flops").is_not_null()).then(pl.lit(COUNTED)).alias("flops_source"),
-    ).with_columns(scope.trace.host["name"].gather(pl.Series(operator).replace(-1, None)).alias("operator"))
+    ).with_columns(at_rows(scope.trace.host["name"], pl.Series(operator).replace(-1, None)).alias("operator"))
     quiet = pl.repeat(False, ranges.height, dtype=pl.Boolean, eager=True)
     category = categorise(kinds, rows["name"], rows["operator"].cast(pl.String), quiet)
     return rows.with_columns(category.alias("category"), kinds.alias("kind"))
@@ -143,7 +144,7 @@ def _with_models(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     read, written = take(work.read, owner), take(work.written, owner)
     owned = _known(owner)
     matrix = take(work.matrix.astype(np.int64), owner) == 1
-    precision = pl.Series([*work.names, None], dtype=pl.String).gather(take(work.precision, owner))
+    precision = at_rows(pl.Series([*work.names, None], dtype=pl.String), take(work.precision, owner))
     return rows.with_columns(
         owned.alias("owner"),
         _known(take(work.flops, owner)).alias("model_flops"),
@@ -154,7 +155,7 @@ def _with_models(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
         pl.Series("inside", inside),
         pl.Series("op_id", pl.select(pl.coalesce(owned, rows["op_id"])).to_series()),
         pl.Series(
-            "operator", pl.select(pl.coalesce(host["name"].gather(owned), rows["operator"])).to_series()
+            "operator", pl.select(pl.coalesce(at_rows(host["name"], owned), rows["operator"])).to_series()
         ),
     )
 
@@ -179,7 +180,7 @@ def _in_pieces(rows: pl.DataFrame, *, timed: bool) -> pl.DataFrame:
     together = pl.col("flops_by_model") | pl.col("bytes_by_model")
     piece = rows.select(pl.when(together).then("owner").otherwise(-1 - pl.col("row"))).to_series().to_numpy()
     copies = rows.select(one_of("kind", "memcpy", "memset")).to_series().to_numpy()
-    order = np.lexsort((-rows["duration"].fill_null(0).to_numpy(), copies, piece))
+    order = np.lexsort((-or_none(rows["duration"], 0), copies, piece))
     begins = np.flatnonzero(np.diff(piece[order], prepend=np.iinfo(np.int64).min))
     whole = [_sums(rows[name], order, begins) for name in (*_COUNTED, "duration")]
     figures = rows[order[begins]].with_columns(whole).select("row", *_figures(timed=timed))
@@ -200,7 +201,7 @@ def _sums(values: pl.Series, order: Int64Array, begins: Int64Array) -> pl.Series
     """The sum of each piece; null if one of its values is."""
     if not order.size:
         return values
-    sums = np.add.reduceat(values.fill_null(0).to_numpy()[order], begins)
+    sums = np.add.reduceat(or_none(values, 0)[order], begins)
     lacking = np.add.reduceat(values.is_null().to_numpy()[order].astype(np.int64), begins)
     return pl.select(pl.when(pl.Series(lacking == 0)).then(pl.Series(sums))).to_series().alias(values.name)
 
