@@ -175,9 +175,9 @@ def _with_operators(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 def _table(rows: pl.DataFrame, keys: list[str], total: int) -> pl.DataFrame:
     # Names stay encoded until they are few: as text, half a million of them take more than all else.
-    grouped = rows.group_by(keys).agg(*duration_aggregates()).with_columns(pl.col(keys).cast(pl.String))
     share = (pl.col("total_ns") / total) if total else pl.lit(None, dtype=pl.Float64)
-    return grouped.with_columns(share.alias("share")).sort(
+    grouped = rows.group_by(keys).agg(*duration_aggregates())
+    return grouped.with_columns(pl.col(keys).cast(pl.String), share.alias("share")).sort(
         ["total_ns", *keys], descending=[True, *[False] * len(keys)], nulls_last=True
     )
 

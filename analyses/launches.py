@@ -126,7 +126,7 @@ def _linked(scope: Scope) -> pl.DataFrame:
         "duration",
     )
     host, rows = scope.trace.host, scope.activities.select(columns)
-    rows = rows.filter((at_rows(host["kind"], rows["launch_id"]) == "runtime").fill_null(value=False))
+    rows = rows.filter(at_rows(host["kind"], rows["launch_id"]) == "runtime")
     rows = rows.sort("device_id", "stream_id", "start", "end")
     rows = rows.with_columns(
         at_rows(host["start"], rows["launch_id"]).alias("call_start"),

@@ -108,7 +108,8 @@ class Scope:
         if device_id is not None:
             wanted &= rows["device_id"].to_numpy() == device_id
         if classes:
-            wanted &= _is_one_of(rows["class"], classes, ACTIVITY_CLASSES)
+            kind = self.once("classes", lambda: rows["class"].to_physical().to_numpy())
+            wanted &= _is_one_of(kind, classes, ACTIVITY_CLASSES)
         if not wanted.all():
             starts, ends = starts[wanted], ends[wanted]
         return IntervalSet.of(np.clip(starts, self.start, self.end), np.clip(ends, self.start, self.end))
@@ -124,7 +125,8 @@ class Scope:
 
     def _host_rows(self, kinds: Sequence[str]) -> npt.NDArray[np.int64]:
         host = self.trace.host
-        wanted = _is_one_of(host["kind"], kinds, HOST_KINDS) if kinds else np.ones(host.height, dtype=bool)
+        kind = self.once("kinds", lambda: host["kind"].to_physical().to_numpy())
+        wanted = _is_one_of(kind, kinds, HOST_KINDS) if kinds else np.ones(host.height, dtype=bool)
         if self.window == "steps" and self.steps.height:
             low, high = self.host_window()
             start = host["start"].to_numpy()
@@ -142,10 +144,11 @@ class Scope:
         return _int(host["start"].min()), _int(ends.max())
 
 
-def _is_one_of(column: pl.Series, values: Sequence[str], names: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Which rows of a column of an Enum of these names have one of the values."""
-    wanted = np.array([name in values for name in names])
-    mask: npt.NDArray[np.bool_] = wanted[column.to_physical().to_numpy()]
+def _is_one_of(
+    numbers: npt.NDArray[np.unsignedinteger], values: Sequence[str], names: Sequence[str]
+) -> npt.NDArray[np.bool_]:
+    """Which rows of an Enum of these names, as numbers, have one of the values."""
+    mask: npt.NDArray[np.bool_] = np.array([name in values for name in names])[numbers]
     return mask
 
 

@@ -7,16 +7,18 @@ rows, or by few keys; there these functions are faster.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.spans import Int64Array, take
+from tracekit.spans import BoolArray, Int64Array, take
 
 __all__ = [
     "Groups",
+    "NameTable",
     "any_known",
     "at_rows",
     "codes_of",
@@ -196,3 +198,44 @@ def text_codes(column: pl.Series) -> tuple[Int64Array, list[str | None]]:
     one = np.zeros(values.size, dtype=np.int64)
     one[codes] = np.arange(codes.size)
     return codes, at_rows(column, one).cast(pl.String).to_list()
+
+
+# -- names of rows ----------------------------------------------------------------------------------
+#
+# Which rows of a categorical column bear a name that a pattern matches: each distinct name is looked at once.
+
+_MOST_REMEMBERED: Final = 4_096
+_remembered: dict[str, dict[str | None, bool]] = {}
+"""For each pattern, the names that were looked at before in this process: the ranks of a job have the same ones, and Polars, which
+keeps 32 compiled patterns, takes longer to compile one than to look at the names of a small trace."""
+
+
+def _which_match(texts: list[str | None], pattern: str) -> list[bool]:
+    """For each of these texts whether the pattern matches it."""
+    if len(texts) > _MOST_REMEMBERED:
+        return pl.Series(texts, dtype=pl.String).str.contains(pattern).fill_null(value=False).to_list()
+    known = _remembered.get(pattern, {None: False})
+    new = [text for text in texts if text not in known]
+    if new:
+        if len(known) + len(new) > _MOST_REMEMBERED:
+            known, new = {None: False}, texts
+        known.update(zip(new, pl.Series(new, dtype=pl.String).str.contains(pattern), strict=True))
+        _remembered[pattern] = known
+    return [known[text] for text in texts]
+
+
+class NameTable:
+    """The distinct names of a categorical column.
+
+    >>> names = NameTable(pl.Series(["aten::mm", None, "cudaLaunchKernel", "aten::mm"], dtype=pl.Categorical))
+    >>> names.matching("^aten::").tolist()
+    [True, False, False, True]
+    """
+
+    def __init__(self, names: pl.Series) -> None:
+        codes, self._texts = text_codes(names)
+        self._codes = codes.astype(np.int32)
+
+    def matching(self, pattern: str) -> BoolArray:
+        """A truth value per row; a row without a name matches nothing."""
+        return np.array(_which_match(self._texts, pattern), dtype=bool)[self._codes]

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.groups import at_rows, groups, or_none, text_codes
-from tracekit.spans import BoolArray, Int64Array, NameTable, Nesting, kept_nesting, nest
+from tracekit.groups import NameTable, at_rows, groups, or_none, text_codes
+from tracekit.spans import BoolArray, Int64Array, Nesting, kept_nesting, nest
 from tracekit.trace import HOST_KINDS, Trace
 
 __all__ = ["HostStack", "host_stack", "one_begins_in", "texts"]

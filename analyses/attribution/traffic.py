@@ -26,8 +26,8 @@ from tracekit.facts.stack_names import (
     REDUCTION,
     SET_UP_LAYER,
 )
-from tracekit.groups import or_none
-from tracekit.spans import BoolArray, Int64Array, NameTable, take
+from tracekit.groups import NameTable, or_none
+from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import one_of
 
 __all__ = ["Places", "of_collectives", "of_copies"]

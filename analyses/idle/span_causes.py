@@ -32,8 +32,8 @@ from tracekit.facts.idle_names import (
 )
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.stack_names import PHASES
-from tracekit.groups import or_none, text_codes
-from tracekit.spans import BoolArray, Int64Array, NameTable, take
+from tracekit.groups import NameTable, or_none, text_codes
+from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace
 
 __all__ = ["CAUSE_NUMBER", "SpanCauses", "awaited_copies", "span_causes", "user_frames"]

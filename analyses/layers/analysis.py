@@ -28,8 +28,8 @@ from tracekit.analyses.roofline.rates import RATES, tree_rates, with_rates
 from tracekit.analyses.scope import Scope, launch_times, once
 from tracekit.facts.stack_names import NO_LAYERS, PHASES
 from tracekit.facts.units import format_ns, format_share
-from tracekit.groups import any_known, at_rows, or_none
-from tracekit.spans import Int64Array
+from tracekit.groups import any_known, at_rows, none_to_null, or_none
+from tracekit.spans import BoolArray, Int64Array
 from tracekit.trace import Trace
 from tracekit.trees import depth_first, rolled_up, rolled_up_least, union_per_node
 
@@ -269,7 +269,7 @@ def _idle_caused(scope: Scope, size: int) -> Int64Array:
 
 def _idle_columns(scope: Scope, idle: Int64Array, own: Int64Array) -> dict[str, pl.Series]:
     has_launches = scope.on_cpu or any_known(scope.activities["launch_id"])
-    captured = np.full(idle.size, bool(has_launches))
+    captured = np.full(idle.size, has_launches)
     return {"idle_caused_ns": _or_null(idle, captured), "idle_caused_own_ns": _or_null(own, captured)}
 
 
@@ -277,9 +277,8 @@ def _with(values: pl.Series, last: object) -> pl.Series:
     return pl.concat([values, pl.Series([last], dtype=values.dtype)], rechunk=True)
 
 
-def _or_null(values: Int64Array, captured: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pl.Series:
-    frame = pl.DataFrame({"value": values, "known": captured})
-    return frame.select(pl.when("known").then("value")).to_series()
+def _or_null(values: Int64Array, captured: BoolArray) -> pl.Series:
+    return none_to_null(np.where(captured, values, -1))
 
 
 def _walk(kept: Int64Array, parent: Int64Array, first: Int64Array) -> Int64Array:

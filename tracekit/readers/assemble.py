@@ -13,10 +13,10 @@ import polars as pl
 from tracekit.classify import categorise
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.launch_apis import LAUNCH
-from tracekit.groups import any_known, at_rows, or_none
+from tracekit.groups import NameTable, any_known, at_rows, or_none
 from tracekit.health import HealthLog
 from tracekit.missing import ABSURD_NS
-from tracekit.spans import NameTable, Nesting, nesting_of, take
+from tracekit.spans import Nesting, nesting_of, take
 from tracekit.trace import DEVICE_SCHEMA, Schema, one_of
 
 __all__ = ["LinkedFrames", "assemble", "conform", "lean"]
