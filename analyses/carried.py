@@ -20,6 +20,7 @@ from tracekit.analyses.calls import calls_of
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.collectives import SHARDED_RANGE
 from tracekit.facts.stack_names import ACCUMULATE_NODE, NO_LAYERS
+from tracekit.groups import or_none
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Schema, empty
 
@@ -116,7 +117,7 @@ def _of_buckets(
     calls = np.flatnonzero(in_hook)
     calls = calls[np.argsort(stack.start[spans[calls]], kind="stable")]
     sizes = np.array([elements_of(text) or 0 for text in shapes[nodes].cast(pl.String)], dtype=np.int64)
-    wanted = table["elements_in"].fill_null(0).to_numpy()
+    wanted = or_none(table["elements_in"], 0)
     found: list[tuple[int, Int64Array, Int64Array]] = []
     for thread in np.unique(stack.thread[spans[calls]]):
         mine = stack.thread[nodes] == thread

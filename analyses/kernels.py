@@ -21,6 +21,7 @@ from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView
 from tracekit.analyses.roofline.rates import RATES, with_rates
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import format_ns, format_share
+from tracekit.groups import at_rows
 from tracekit.names import category_name
 from tracekit.readers import how_to_record
 from tracekit.statistics import duration_aggregates
@@ -148,7 +149,7 @@ def _layer_paths(scope: Scope) -> pl.Series:
     """The path of each activity's layer."""
     known = attribution(scope)
     paths = known.layers["path"].cast(pl.Categorical())
-    found = paths.gather(known.activities["layer_id"])
+    found = at_rows(paths, known.activities["layer_id"])
     return found.fill_null(UNATTRIBUTED).alias("layer")
 
 
@@ -169,14 +170,14 @@ def _per_call(scope: Scope, layer: pl.Series) -> pl.DataFrame:
 
 def _with_operators(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     columns = {"operator": "name", "shapes": "shapes", "dtypes": "dtypes"}
-    return rows.hstack([trace.host[of].gather(rows["op_id"]).alias(name) for name, of in columns.items()])
+    return rows.hstack([at_rows(trace.host[of], rows["op_id"]).alias(name) for name, of in columns.items()])
 
 
 def _table(rows: pl.DataFrame, keys: list[str], total: int) -> pl.DataFrame:
     # Names stay encoded until they are few: as text, half a million of them take more than all else.
-    grouped = rows.group_by(keys).agg(*duration_aggregates()).with_columns(pl.col(keys).cast(pl.String))
     share = (pl.col("total_ns") / total) if total else pl.lit(None, dtype=pl.Float64)
-    return grouped.with_columns(share.alias("share")).sort(
+    grouped = rows.group_by(keys).agg(*duration_aggregates())
+    return grouped.with_columns(pl.col(keys).cast(pl.String), share.alias("share")).sort(
         ["total_ns", *keys], descending=[True, *[False] * len(keys)], nulls_last=True
     )
 

@@ -19,6 +19,7 @@ from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView,
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US, count_of, format_ns, format_share
+from tracekit.groups import at_rows
 from tracekit.readers import how_to_record
 from tracekit.statistics import duration_aggregates
 from tracekit.trace import Trace
@@ -125,11 +126,11 @@ def _linked(scope: Scope) -> pl.DataFrame:
         "duration",
     )
     host, rows = scope.trace.host, scope.activities.select(columns)
-    rows = rows.filter((host["kind"].gather(rows["launch_id"]) == "runtime").fill_null(value=False))
+    rows = rows.filter(at_rows(host["kind"], rows["launch_id"]) == "runtime")
     rows = rows.sort("device_id", "stream_id", "start", "end")
     rows = rows.with_columns(
-        host["start"].gather(rows["launch_id"]).alias("call_start"),
-        host["duration"].gather(rows["launch_id"]).alias("launch_call"),
+        at_rows(host["start"], rows["launch_id"]).alias("call_start"),
+        at_rows(host["duration"], rows["launch_id"]).alias("launch_call"),
     )
     dry = pl.col("end").cum_max().shift(1).over("device_id", "stream_id")
     call_end = pl.col("call_start") + pl.col("launch_call")

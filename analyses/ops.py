@@ -25,6 +25,7 @@ from tracekit.analyses.roofline.rates import RATES, with_rates
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import count_of, format_ns, format_share
+from tracekit.groups import or_none
 from tracekit.readers import how_to_record
 from tracekit.spans import Int64Array, Nesting, nest, thread_codes
 from tracekit.trace import Trace
@@ -174,7 +175,7 @@ def _launched(scope: Scope, spans: pl.DataFrame) -> tuple[Int64Array, Int64Array
     found = np.zeros((spans.height + 1, columns), dtype=np.int64)
     if not scope.on_cpu:
         rows = attributed(scope)
-        place = np.searchsorted(spans["span_id"].to_numpy(), rows["op_id"].fill_null(-1).to_numpy())
+        place = np.searchsorted(spans["span_id"].to_numpy(), or_none(rows["op_id"]))
         op = np.where(rows["op_id"].is_null().to_numpy(), -1, place)  # −1 is the last row
         phase = rows["phase"].to_physical().to_numpy()
         np.add.at(found, (op, phase), rows["duration"].to_numpy())

@@ -24,6 +24,7 @@ from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.stalls import code_stalls
 from tracekit.analyses.steps import steps
 from tracekit.facts.units import count_of
+from tracekit.groups import any_known
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace
 
@@ -246,7 +247,7 @@ def _device_parts(scope: Scope) -> DeviceParts:
         unknown_wait=waits["unknown"],
         before=IntervalSet.of(earlier["start"].to_numpy(), earlier["end"].to_numpy()).measure,
         lead_in=int(worked.starts[0]) - scope.start if worked.measure else 0,
-        causes_known=bool(scope.activities["launch_id"].is_not_null().any()),
+        causes_known=any_known(scope.activities["launch_id"]),
         launch_calls=has_launch_calls(scope.trace),
         devices=devices.height,
         streams=scope.overlapping.filter(pl.col("device_id") == device)["stream_id"].n_unique(),

@@ -8,7 +8,8 @@ import polars as pl
 from tracekit.classify import categorise
 from tracekit.facts.idle_names import COMPILING_SPAN, NOT_AN_OPERATOR
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
-from tracekit.spans import NameTable, kept_nesting, nesting_of
+from tracekit.groups import NameTable
+from tracekit.spans import kept_nesting, nesting_of
 from tracekit.trace import DEVICE_SCHEMA, Trace, one_of
 
 __all__ = ["CPU_DEVICE", "cpu_activities", "slowed_by_recording"]

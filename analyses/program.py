@@ -10,6 +10,7 @@ import msgspec
 import polars as pl
 
 from tracekit.facts.program_names import PYTHON_FUNCTION, PYTHON_KERNEL, PYTORCH_KERNEL, PYTORCH_RANGE
+from tracekit.groups import any_known
 from tracekit.readers import format_named
 from tracekit.trace import Trace
 
@@ -34,8 +35,8 @@ def program(trace: Trace) -> Program:
     Program(pytorch=True, python=True)
     """
     if format_named(trace.meta.format).of_pytorch:
-        return Program(pytorch=True, python=bool(trace.host["kind"].is_in(_OF_PYTHON).any()))
-    if _any(trace.host, "name", PYTORCH_RANGE) or trace.host["sequence"].is_not_null().any():
+        return Program(pytorch=True, python=not set(trace.host["kind"].unique()).isdisjoint(_OF_PYTHON))
+    if _any(trace.host, "name", PYTORCH_RANGE) or any_known(trace.host["sequence"]):
         return Program(pytorch=True, python=True)
     # A program in C++ may use the library of PyTorch.
     pytorch = _any(trace.device, "name", PYTORCH_KERNEL)

@@ -14,6 +14,7 @@ from tracekit.facts.launch_apis import LAUNCH
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import count_of
 from tracekit.findings import Finding
+from tracekit.groups import any_known
 from tracekit.names import clean, clean_frame
 from tracekit.notebook import ROWS, block, heading, items, paragraph
 from tracekit.readers import how_to_record
@@ -333,7 +334,7 @@ def no_launches(scope: Scope, so: str = "") -> str | None:
     If there are launch calls but none has an activity, the correlation ids are missing, and no flag of the profiler brings
     them back.
     """
-    if scope.on_cpu or not scope.activities.height or scope.activities["launch_id"].is_not_null().any():
+    if scope.on_cpu or not scope.activities.height or any_known(scope.activities["launch_id"]):
         return None
     follows = f", {so}" if so else ""
     if has_launch_calls(scope.trace):

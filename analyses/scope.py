@@ -22,6 +22,7 @@ from tracekit.classify import ACTIVITY_CLASSES, activity_class
 from tracekit.errors import UsageError
 from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.facts.units import format_count
+from tracekit.groups import at_rows, or_none
 from tracekit.intervals import IntervalSet
 from tracekit.names import clean
 from tracekit.trace import HOST_KINDS, Trace, one_of
@@ -107,7 +108,8 @@ class Scope:
         if device_id is not None:
             wanted &= rows["device_id"].to_numpy() == device_id
         if classes:
-            wanted &= _is_one_of(rows["class"], classes, ACTIVITY_CLASSES)
+            kind = self.once("classes", lambda: rows["class"].to_physical().to_numpy())
+            wanted &= _is_one_of(kind, classes, ACTIVITY_CLASSES)
         if not wanted.all():
             starts, ends = starts[wanted], ends[wanted]
         return IntervalSet.of(np.clip(starts, self.start, self.end), np.clip(ends, self.start, self.end))
@@ -123,7 +125,8 @@ class Scope:
 
     def _host_rows(self, kinds: Sequence[str]) -> npt.NDArray[np.int64]:
         host = self.trace.host
-        wanted = _is_one_of(host["kind"], kinds, HOST_KINDS) if kinds else np.ones(host.height, dtype=bool)
+        kind = self.once("kinds", lambda: host["kind"].to_physical().to_numpy())
+        wanted = _is_one_of(kind, kinds, HOST_KINDS) if kinds else np.ones(host.height, dtype=bool)
         if self.window == "steps" and self.steps.height:
             low, high = self.host_window()
             start = host["start"].to_numpy()
@@ -141,10 +144,11 @@ class Scope:
         return _int(host["start"].min()), _int(ends.max())
 
 
-def _is_one_of(column: pl.Series, values: Sequence[str], names: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Which rows of a column of an Enum of these names have one of the values."""
-    wanted = np.array([name in values for name in names])
-    mask: npt.NDArray[np.bool_] = wanted[column.to_physical().to_numpy()]
+def _is_one_of(
+    numbers: npt.NDArray[np.unsignedinteger], values: Sequence[str], names: Sequence[str]
+) -> npt.NDArray[np.bool_]:
+    """Which rows of an Enum of these names, as numbers, have one of the values."""
+    mask: npt.NDArray[np.bool_] = np.array([name in values for name in names])[numbers]
     return mask
 
 
@@ -368,7 +372,7 @@ def _label(
 
 def launch_times(trace: Trace, rows: pl.DataFrame) -> npt.NDArray[np.int64]:
     """When each activity was launched, in ns from the trace's origin; its own start where no launch is known."""
-    launch = rows["launch_id"].fill_null(-1).to_numpy()
+    launch = or_none(rows["launch_id"])
     called, own = trace.host["start"].to_numpy(), rows["start"].to_numpy()
     return np.where(launch >= 0, called[np.maximum(launch, 0)], own) if called.size else own
 
@@ -379,7 +383,7 @@ def step_at(steps: pl.DataFrame, times: npt.NDArray[np.int64]) -> pl.Series:
         return pl.Series("step", [None] * times.size, dtype=pl.Int64)
     index = np.maximum(np.searchsorted(steps["start"].to_numpy(), times, side="right") - 1, 0)
     inside = (times >= steps["start"].to_numpy()[index]) & (times < steps["end"].to_numpy()[index])
-    return pl.select(pl.when(pl.Series(inside)).then(steps["step"].gather(index)).alias("step")).to_series()
+    return at_rows(steps["step"], np.where(inside, index, -1))
 
 
 def _int(value: object) -> int:

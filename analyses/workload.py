@@ -21,6 +21,7 @@ from tracekit.analyses.scope import Scope, launch_times, once
 from tracekit.facts.capture_names import PHASE_PREFIX
 from tracekit.facts.device_peaks import peak_tflops
 from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.groups import at_rows
 from tracekit.intervals import IntervalSet, union
 from tracekit.manifest import LEVELS, Manifest
 from tracekit.statistics import trimmed_mean
@@ -203,7 +204,7 @@ def _device_time(scope: Scope, ranges: pl.DataFrame) -> dict[str, int]:
     start = ranges["start"].to_numpy()
     index = np.searchsorted(start, at, side="right") - 1
     inside = (index >= 0) & (at < (start + ranges["duration"].to_numpy())[np.maximum(index, 0)])
-    phase = ranges["phase"].gather(np.maximum(index, 0))
+    phase = at_rows(ranges["phase"], np.maximum(index, 0))
     sums = (
         pl.DataFrame({"phase": phase, "inside": inside, "duration": rows["duration"]})
         .with_columns(pl.when("inside").then("phase").otherwise(pl.lit(NO_PHASE)).alias("phase"))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracekit.groups import NameTable
 from tracekit.health import HealthLog
 from tracekit.readers.assemble import assemble
-from tracekit.spans import NameTable
 from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA, empty
 
 INWARD = {"python": 0, "runtime": 2, "sync": 2}

@@ -7,18 +7,33 @@ rows, or by few keys; there these functions are faster.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.spans import Int64Array
+from tracekit.spans import BoolArray, Int64Array, take
 
-__all__ = ["Groups", "codes_of", "falling", "groups", "none_to_null", "or_none", "text_codes"]
+__all__ = [
+    "Groups",
+    "NameTable",
+    "any_known",
+    "at_rows",
+    "codes_of",
+    "falling",
+    "groups",
+    "none_to_null",
+    "or_none",
+    "rows_of",
+    "text_codes",
+]
 
 _ROOM = 1 << 10
 """So many possible keys are counted in a table; more, where there are more rows."""
+_FEW = 1 << 10
+"""A loop over fewer rows takes less time than a query."""
 
 Integers = npt.NDArray[np.integer]
 
@@ -119,17 +134,22 @@ def falling(*keys: npt.NDArray[np.generic] | Int64Array) -> Int64Array:
 # -- between columns and arrays ---------------------------------------------------------------------
 
 
-def or_none(rows: pl.Series) -> Int64Array:
-    """Numbers of rows as an array, −1 for null.
+def or_none(values: pl.Series, none: int = -1) -> Int64Array:
+    """Whole numbers, such as those of rows, as an array, with `none` for null.
 
-    >>> or_none(pl.Series([4, None])).tolist()
-    [4, -1]
+    >>> or_none(pl.Series([4, None]))
+    array([ 4, -1])
     """
-    return (
-        (rows.cast(pl.Int64).fill_null(-1) if rows.null_count() else rows)
-        .to_numpy()
-        .astype(np.int64, copy=False)
-    )
+    if not values.null_count():
+        return values.to_numpy().astype(np.int64, copy=False)
+    if values.len() < _FEW:
+        return np.array([none if value is None else value for value in values.to_list()], dtype=np.int64)
+    return values.cast(pl.Int64).fill_null(none).to_numpy()
+
+
+def any_known(values: pl.Series) -> bool:
+    """Whether a value is not null."""
+    return values.null_count() < values.len()
 
 
 def none_to_null(rows: Int64Array) -> pl.Series:
@@ -143,6 +163,29 @@ def none_to_null(rows: Int64Array) -> pl.Series:
     return column.set(pl.Series(missing), None) if missing.any() else column
 
 
+def at_rows(column: pl.Series, rows: pl.Series | Int64Array) -> pl.Series:
+    """The values of a column in these rows, null where the row is null or −1. `Series.gather` runs a query for it.
+
+    >>> at_rows(pl.Series(["a", "b"]), np.array([1, -1, 0])).to_list()
+    ['b', None, 'a']
+    """
+    numbers = rows if isinstance(rows, pl.Series) else pl.Series(rows, dtype=pl.Int64)
+    return column[numbers.cast(pl.get_index_type(), strict=False)]
+
+
+def rows_of(ids: pl.Series, wanted: Int64Array) -> Int64Array:
+    """The row of each wanted one among the ids, numbers from 0; −1 where it is not among them, or is −1.
+
+    >>> rows_of(pl.Series([7, 3]), np.array([3, -1, 9])).tolist()
+    [1, -1, -1]
+    """
+    rows = np.full(int(wanted.max(initial=-1)) + 1, -1, dtype=np.int64)
+    numbers = ids.to_numpy()
+    there = np.flatnonzero(numbers < rows.size)
+    rows[numbers[there]] = there
+    return take(rows, wanted)
+
+
 def text_codes(column: pl.Series) -> tuple[Int64Array, list[str | None]]:
     """For each row of a column of texts the number of its text, and the texts by their numbers.
 
@@ -154,4 +197,45 @@ def text_codes(column: pl.Series) -> tuple[Int64Array, list[str | None]]:
     codes, values = codes_of(or_none(encoded.to_physical()))
     one = np.zeros(values.size, dtype=np.int64)
     one[codes] = np.arange(codes.size)
-    return codes, column.gather(one).cast(pl.String).to_list()
+    return codes, at_rows(column, one).cast(pl.String).to_list()
+
+
+# -- names of rows ----------------------------------------------------------------------------------
+#
+# Which rows of a categorical column bear a name that a pattern matches: each distinct name is looked at once.
+
+_MOST_REMEMBERED: Final = 4_096
+_remembered: dict[str, dict[str | None, bool]] = {}
+"""For each pattern, the names that were looked at before in this process: the ranks of a job have the same ones, and Polars, which
+keeps 32 compiled patterns, takes longer to compile one than to look at the names of a small trace."""
+
+
+def _which_match(texts: list[str | None], pattern: str) -> list[bool]:
+    """For each of these texts whether the pattern matches it."""
+    if len(texts) > _MOST_REMEMBERED:
+        return pl.Series(texts, dtype=pl.String).str.contains(pattern).fill_null(value=False).to_list()
+    known = _remembered.get(pattern, {None: False})
+    new = [text for text in texts if text not in known]
+    if new:
+        if len(known) + len(new) > _MOST_REMEMBERED:
+            known, new = {None: False}, texts
+        known.update(zip(new, pl.Series(new, dtype=pl.String).str.contains(pattern), strict=True))
+        _remembered[pattern] = known
+    return [known[text] for text in texts]
+
+
+class NameTable:
+    """The distinct names of a categorical column.
+
+    >>> names = NameTable(pl.Series(["aten::mm", None, "cudaLaunchKernel", "aten::mm"], dtype=pl.Categorical))
+    >>> names.matching("^aten::").tolist()
+    [True, False, False, True]
+    """
+
+    def __init__(self, names: pl.Series) -> None:
+        codes, self._texts = text_codes(names)
+        self._codes = codes.astype(np.int32)
+
+    def matching(self, pattern: str) -> BoolArray:
+        """A truth value per row; a row without a name matches nothing."""
+        return np.array(_which_match(self._texts, pattern), dtype=bool)[self._codes]

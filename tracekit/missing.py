@@ -13,7 +13,7 @@ import msgspec
 import polars as pl
 
 from tracekit.facts.launch_apis import CAPTURE_BEGIN, CAPTURE_END, GRAPH_LAUNCH, KERNEL_LAUNCH
-from tracekit.spans import NameTable
+from tracekit.groups import NameTable
 from tracekit.trace import one_of
 
 __all__ = [

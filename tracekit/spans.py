@@ -9,7 +9,6 @@ each other's ancestors, and nothing is moved or dropped.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Final
 
 import msgspec
 import numpy as np
@@ -19,7 +18,6 @@ import polars as pl
 __all__ = [
     "BoolArray",
     "Int64Array",
-    "NameTable",
     "Nesting",
     "distinct_rows",
     "kept_nesting",
@@ -361,54 +359,3 @@ def _last_started(
         at = low + np.searchsorted(start[low:high], query_time[group], side="right") - 1
         last[group] = np.where(at >= low, at, -1)
     return last
-
-
-# -- names of rows ----------------------------------------------------------------------------------
-#
-# Which rows of a categorical column bear a name that a pattern matches: each distinct name is looked at once.
-
-_MOST_REMEMBERED: Final = 4_096
-_remembered: dict[str, dict[str, bool]] = {}
-"""For each pattern, the names that were looked at before in this process: the ranks of a job have the same ones, and Polars, which
-keeps 32 compiled patterns, takes longer to compile one than to look at the names of a small trace."""
-
-
-def _which_match(texts: list[str], pattern: str) -> list[bool]:
-    """For each of a few texts whether the pattern matches it."""
-    known = _remembered.get(pattern, {})
-    new = [text for text in texts if text not in known]
-    if new:
-        if len(known) + len(new) > _MOST_REMEMBERED:
-            known, new = {}, texts
-        known.update(zip(new, pl.Series(new, dtype=pl.String).str.contains(pattern), strict=True))
-        _remembered[pattern] = known
-    return [known[text] for text in texts]
-
-
-class NameTable:
-    """The distinct names of a categorical column.
-
-    >>> names = NameTable(pl.Series(["aten::mm", None, "cudaLaunchKernel", "aten::mm"], dtype=pl.Categorical))
-    >>> names.matching("^aten::").tolist()
-    [True, False, False, True]
-    """
-
-    def __init__(self, names: pl.Series) -> None:
-        distinct = names.unique().drop_nulls()
-        self._texts = distinct.cast(pl.String)
-        self._few = self._texts.to_list() if distinct.len() <= _MOST_REMEMBERED else None
-        self._numbers = distinct.to_physical().to_numpy()
-        no_name = int(self._numbers.max()) + 1 if self._numbers.size else 0
-        self._size = no_name + 1
-        self._of_rows = names.to_physical().fill_null(no_name).to_numpy()
-
-    def matching(self, pattern: str) -> npt.NDArray[np.bool_]:
-        """A truth value per row; a row without a name matches nothing."""
-        which = self._texts.str.contains(pattern) if self._few is None else _which_match(self._few, pattern)
-        wanted = self._numbers[np.array(which, dtype=bool)]
-        if not wanted.size:
-            return np.zeros(self._of_rows.size, dtype=bool)
-        matches = np.zeros(self._size, dtype=bool)
-        matches[wanted] = True
-        of_rows: npt.NDArray[np.bool_] = matches.take(self._of_rows)
-        return of_rows

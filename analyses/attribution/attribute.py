@@ -38,6 +38,7 @@ from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.launch_apis import GRAPH_COPY, GRAPH_LAUNCH
 from tracekit.facts.stack_names import GRAPH_LAYER, PHASES
+from tracekit.groups import any_known, at_rows, or_none
 from tracekit.names import fused_operators
 from tracekit.readers import flag_for
 from tracekit.spans import BoolArray, Int64Array, distinct_rows, take
@@ -112,8 +113,8 @@ def _attributed(scope: Scope) -> pl.DataFrame:
 
 def _attribute(scope: Scope, model: StackModel) -> Attribution:
     rows = scope.activities
-    launch = rows["launch_id"].fill_null(-1).to_numpy()
-    op = rows["op_id"].fill_null(-1).to_numpy()
+    launch = or_none(rows["launch_id"])
+    op = or_none(rows["op_id"])
     anchor = np.where(launch >= 0, launch, op)
     distinct, back = distinct_rows(anchor, model.stack.size)
     places = model.places(distinct)
@@ -154,7 +155,7 @@ def _operators(scope: Scope) -> pl.Series:
     """The name of each activity's innermost operator, or the operators that a fused kernel's name holds."""
     activities = scope.activities
     rows = activities.select("name").with_columns(
-        scope.trace.host["name"].gather(activities["op_id"]).alias("operator")
+        at_rows(scope.trace.host["name"], activities["op_id"]).alias("operator")
     )
     kernels = rows.filter(pl.col("operator").is_null()).select("name").unique()
     fused = [", ".join(fused_operators(name)) or None for name in kernels["name"].cast(pl.String)]
@@ -253,7 +254,7 @@ def captured_in(scope: Scope, stack: HostStack) -> Int64Array:
     """
     nodes = scope.trace.graph_nodes
     rows = scope.activities
-    if nodes is None or not rows["graph_node"].is_not_null().any():
+    if nodes is None or not any_known(rows["graph_node"]):
         return np.full(rows.height, -1, dtype=np.int64)
     nodes = nodes.unique(["process_id", "graph_node"], keep="first", maintain_order=True)
     thread = stack.code_of(nodes["process_id"], nodes["thread_id"])
@@ -264,12 +265,12 @@ def captured_in(scope: Scope, stack: HostStack) -> Int64Array:
     joined = rows.select("process_id", "graph_node").join(
         captures, on=["process_id", "graph_node"], how="left", maintain_order="left"
     )
-    return joined["span"].fill_null(-1).to_numpy()
+    return or_none(joined["span"])
 
 
 def lies_below(layers: pl.DataFrame, inner: Int64Array, outer: Int64Array) -> BoolArray:
     """Which layers of `inner` lie below those of `outer` beside them (rows of `layers`); −1, none, lies nowhere."""
-    parent = layers["parent_layer_id"].fill_null(-1).to_numpy()
+    parent = or_none(layers["parent_layer_id"])
     below = np.zeros(inner.size, dtype=bool)
     above = take(parent, inner)
     while (above >= 0).any():

@@ -16,6 +16,7 @@ import polars as pl
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.attribution.recomputed import recomputed_spans
 from tracekit.facts.stack_names import BACKWARD_NODE, ENGINE_THREAD
+from tracekit.groups import or_none
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace
 
@@ -104,7 +105,7 @@ def _last_numbered(stack: HostStack, is_node: BoolArray, numbered: BoolArray, no
         {"row": rows, "thread": stack.thread[rows], "parent": parent, "carries": carrier[rows]}
     ).with_columns(pl.when("carries").then("row").alias("row"))
     frame = frame.with_columns(pl.col("row").forward_fill().over("thread", "parent").alias("before"))
-    source[rows] = frame["before"].fill_null(-1).to_numpy()
+    source[rows] = or_none(frame["before"])
     # The engine's span of a node without a number has what comes before it, and the node in it inherits that.
     return take(source, stack.nesting.nearest_ancestor(source >= 0))
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.groups import groups, text_codes
-from tracekit.spans import BoolArray, Int64Array, NameTable, Nesting, kept_nesting, nest
+from tracekit.groups import NameTable, at_rows, groups, or_none, text_codes
+from tracekit.spans import BoolArray, Int64Array, Nesting, kept_nesting, nest
 from tracekit.trace import HOST_KINDS, Trace
 
 __all__ = ["HostStack", "host_stack", "one_begins_in", "texts"]
@@ -89,7 +89,7 @@ def host_stack(trace: Trace) -> HostStack:
         nesting=kept_nesting(host),
         kind=host["kind"].to_physical().cast(pl.UInt8).to_numpy(),
         process=host["process_id"].to_numpy(),
-        sequence=host["sequence"].fill_null(-1).to_numpy(),
+        sequence=or_none(host["sequence"]),
         names=NameTable(host["name"]),
     )
 
@@ -120,4 +120,4 @@ def texts(names: pl.Series) -> pl.Series:
     ['a', None, 'a']
     """
     codes, distinct = text_codes(names)
-    return pl.Series(names.name, distinct, dtype=pl.String).gather(codes)
+    return at_rows(pl.Series(names.name, distinct, dtype=pl.String), codes)

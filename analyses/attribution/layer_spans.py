@@ -24,7 +24,7 @@ from tracekit.analyses.attribution.layer_ranges import (
 )
 from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.facts.stack_names import COMPILED_REGION, MODULE_PREFIX
-from tracekit.groups import groups, text_codes
+from tracekit.groups import groups, or_none, text_codes
 from tracekit.limits import LONGEST_NAME
 from tracekit.spans import Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
@@ -363,5 +363,5 @@ def rows_of(values: pl.Series, keys: pl.Series) -> Int64Array:
     """The row in `keys` of each value; −1 for a value that is not there."""
     rows = pl.DataFrame({"value": keys, "row": np.arange(keys.len())})
     joined = values.alias("value").to_frame().join(rows, on="value", how="left", maintain_order="left")
-    row: Int64Array = joined["row"].fill_null(-1).to_numpy()
+    row: Int64Array = or_none(joined["row"])
     return row

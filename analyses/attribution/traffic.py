@@ -26,7 +26,8 @@ from tracekit.facts.stack_names import (
     REDUCTION,
     SET_UP_LAYER,
 )
-from tracekit.spans import BoolArray, Int64Array, NameTable, take
+from tracekit.groups import NameTable, or_none
+from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import one_of
 
 __all__ = ["Places", "of_collectives", "of_copies"]
@@ -106,7 +107,7 @@ def of_copies(scope: Scope, model: StackModel, places: Places) -> Places:
     rows = scope.activities
     if scope.on_cpu or not (rows["kind"] == "memcpy").any():
         return places
-    launch = rows["launch_id"].fill_null(-1).to_numpy()
+    launch = or_none(rows["launch_id"])
     marker = take(model.phases.marker, launch)
     copies = NameTable(rows["name"]).matching(HOST_TO_DEVICE)
     copies &= (rows["kind"] == "memcpy").to_numpy() & (launch >= 0)

@@ -12,6 +12,7 @@ from tracekit.analyses.scope import Scope, once
 from tracekit.counted_work import COUNTED, WORK_SCHEMA, work_of
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH
 from tracekit.facts.units import count_of
+from tracekit.groups import any_known
 from tracekit.readers import how_to_record
 from tracekit.trace import Trace
 
@@ -167,7 +168,7 @@ def linked(trace: Trace) -> pl.DataFrame:
     0
     """
     schema = {"activity_id": pl.Int64, **MEASURED}
-    if trace.counters is None:
+    if trace.counters is None or not any_known(trace.counters["activity_id"]):
         return pl.DataFrame(schema=schema)
     rows = trace.counters.filter(pl.col("activity_id").is_not_null())
     work = work_of(rows.with_columns(pl.col("name", "series").cast(pl.String)), ["activity_id", "name"])
@@ -233,6 +234,9 @@ def with_counters(rows: pl.DataFrame, ranges: pl.DataFrame | None, ncu: pl.DataF
 
     The rows are activities (`activity_id`, `kind`, `name`, `step`, `occupancy`) in the order of their launches.
     """
+    if not ncu.height and (ranges is None or not ranges.height):
+        estimated = pl.when(pl.col("occupancy").is_not_null()).then(pl.lit("estimate"))
+        return rows.with_columns(*_UNMEASURED, estimated.alias("occupancy_source"))
     kernels = rows.filter(pl.col("kind") == "kernel")
     counted = pl.DataFrame(schema=MEASURED).clear(kernels.height)
     if ranges is not None and ranges.height:
@@ -259,6 +263,13 @@ def with_counters(rows: pl.DataFrame, ranges: pl.DataFrame | None, ncu: pl.DataF
         pl.coalesce(_source("occupancy"), estimated).alias("occupancy_source"),
     )
     return rows.with_columns(figures.get_columns())
+
+
+_UNMEASURED: Final = [
+    pl.lit(None, kind).alias(name)
+    for name, kind in {**MEASURED, "flops_source": pl.String}.items()
+    if name != "occupancy"
+]
 
 
 def _source(figure: str) -> pl.Expr:

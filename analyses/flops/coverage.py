@@ -13,6 +13,7 @@ from tracekit.analyses.flops.calls import is_composite, modelled_names
 from tracekit.analyses.flops.count import counted
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
+from tracekit.groups import at_rows, or_none
 from tracekit.spans import take
 from tracekit.trace import Trace, one_of
 
@@ -104,15 +105,15 @@ def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int
     modelled = host["name"].is_in(names).to_numpy()
     outermost = modelled & (stack.nesting.nearest_ancestor(modelled, include_self=False) < 0)
     span = take(stack.nesting.nearest_ancestor(outermost), anchor)
-    operator = rows["op_id"].fill_null(-1).to_numpy()
+    operator = or_none(rows["op_id"])
     named = pl.Series("span", np.where(span >= 0, span, operator)).replace(-1, None)
     replayed = take(stack.named(GRAPH_LAUNCH, "runtime").astype(np.int64), anchor) == 1
     shown = rows.with_columns(
         named,
         pl.Series("replayed", replayed),
         pl.Series("modelled", span >= 0),
-        host["shapes"].gather(named).cast(pl.String).is_not_null().alias("shaped"),
-        host["name"].gather(named).cast(pl.String).alias("operator"),
+        at_rows(host["shapes"], named).cast(pl.String).is_not_null().alias("shaped"),
+        at_rows(host["name"], named).cast(pl.String).alias("operator"),
     )
     reason = (
         pl.when("replayed").then(pl.lit("replayed graph"))

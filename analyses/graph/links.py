@@ -20,6 +20,7 @@ from tracekit.analyses.idle.span_causes import awaited_copies
 from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US
+from tracekit.groups import any_known
 from tracekit.spans import BoolArray, Int64Array
 
 __all__ = ["CLOCKS_NS", "Handovers", "Lines", "Waits", "between_streams", "handovers", "waits"]
@@ -119,7 +120,7 @@ def between_streams(scope: Scope, lines: Lines) -> tuple[Int64Array, Int64Array,
     syncs = scope.trace.syncs
     if lines.device.size < 2:
         return _none(), _none(), True
-    if syncs is None or not syncs["wait_on_stream"].is_not_null().any():
+    if syncs is None or not any_known(syncs["wait_on_stream"]):
         return (*_by_time(lines), False)
     sources, targets = [_none()], [_none()]
     events = wait_events(scope.trace)

@@ -125,7 +125,7 @@ def parts_of(joint: Joint) -> pl.DataFrame:
     frames = []
     for number, (made, rank, shift) in enumerate(zip(joint.members, joint.ranks, joint.shift, strict=True)):
         owners = attribution(made.scope)
-        causes = span_causes(made.scope.trace, owners.model)
+        causes = span_causes(made.scope)
         mine = path if len(joint.members) == 1 else path.of(member == number, shift)
         for rows in (_device(made, mine), _host(made, owners, causes, mine), _waits(made, owners, mine)):
             placed = rows.with_columns(pl.lit(rank).alias("rank"), pl.col("start") + shift)

@@ -19,6 +19,7 @@ from tracekit.analyses.idle.tables import LISTED_GAPS
 from tracekit.analyses.result import TableView, no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import NS_PER_US
+from tracekit.groups import at_rows
 from tracekit.trace import Trace
 
 __all__ = ["KERNEL_WAIT_NS", "TABLES", "Idle", "idle"]
@@ -170,7 +171,7 @@ def _gaps(scope: Scope) -> pl.DataFrame:
     """The gaps of each stream, with the activity that ended each."""
     per = ["device_id", "stream_id"]
     columns = ["device_id", "stream_id", "start", "end", "name", "activity_id", "launch_id"]
-    launched = scope.trace.host["start"].gather(scope.activities["launch_id"]).alias("launch_start")
+    launched = at_rows(scope.trace.host["start"], scope.activities["launch_id"]).alias("launch_start")
     rows = scope.activities[columns].with_columns(launched).sort([*per, "start", "end"])
     before = pl.col("end").cum_max().shift(1).over(per)
     rows = rows.with_columns(before.alias("gap_start")).filter(pl.col("start") > pl.col("gap_start"))

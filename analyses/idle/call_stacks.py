@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.facts.idle_names import LIBRARIES, PROFILER_FRAME, PYTHON_FILE
+from tracekit.groups import at_rows, or_none
 from tracekit.spans import BoolArray, Int64Array
 
 __all__ = ["CallStacks", "of_users"]
@@ -28,6 +29,8 @@ class CallStacks(msgspec.Struct, frozen=True, eq=False):
         out. One that it opens for a library's function lies in one call of it.
         """
         column = host["call_stack"]
+        if column.null_count() == column.len():
+            return None
         distinct = column.unique().drop_nulls()
         frames = distinct.cast(pl.String).str.split(";")
         outside = frames.list.eval(
@@ -42,7 +45,7 @@ class CallStacks(msgspec.Struct, frozen=True, eq=False):
         physical = column.to_physical().cast(pl.Int64)
         number = np.full(int(str(physical.max())) + 2, -1, dtype=np.int64)  # the last one stands for null
         number[codes] = np.arange(codes.size)
-        return cls(frames, number[physical.fill_null(-1).to_numpy()])
+        return cls(frames, number[or_none(physical)])
 
     def through(self, pattern: str) -> BoolArray:
         """Which spans have a stack with a frame that matches."""
@@ -56,7 +59,7 @@ class CallStacks(msgspec.Struct, frozen=True, eq=False):
         own = frames.filter(of_users(frames)).implode()
         chosen = self.frames.list.eval(pl.element().filter(pl.element().is_in(own))).list.first()
         none = pl.Series([None], dtype=pl.Categorical)
-        return chosen.cast(pl.Categorical).append(none).gather(self.number % (chosen.len() + 1))
+        return at_rows(chosen.cast(pl.Categorical).append(none), self.number % (chosen.len() + 1))
 
 
 def of_users(names: pl.Series) -> pl.Series:

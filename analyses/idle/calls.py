@@ -12,6 +12,7 @@ import polars as pl
 
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.facts.idle_names import FORWARDING_FRAME, PYTHON_FILE
+from tracekit.groups import at_rows
 from tracekit.spans import BoolArray, Int64Array
 
 __all__ = ["Calls"]
@@ -75,7 +76,7 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
         before[rows + 1] = 1
         np.cumsum(before, out=before)
         after = before[nesting.after[rows]]
-        names = stack.frame["name"].gather(rows[calls])
+        names = at_rows(stack.frame["name"], rows[calls])
         function = _functions(names)
         outer = np.flatnonzero(_outermost(calls, after[calls], function))
         calls, span = calls[outer], rows[calls[outer]]
@@ -86,7 +87,7 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
             function=function[outer],
             depth=stack.frame["depth"].to_numpy()[span].astype(np.int64),
             length=nesting.end[span] - nesting.start[span],
-            names=names.gather(outer),
+            names=at_rows(names, outer),
             window=window,
         )
 
@@ -184,7 +185,7 @@ def _functions(names: pl.Series) -> Int64Array:
     codes, first, back = np.unique(
         names.to_physical().fill_null(-1).to_numpy(), return_index=True, return_inverse=True
     )
-    texts = [_LINE.sub(": ", text or "", count=1) for text in names.gather(first).cast(pl.String)]
+    texts = [_LINE.sub(": ", text or "", count=1) for text in at_rows(names, first).cast(pl.String)]
     number = {text: index for index, text in enumerate(sorted(set(texts)))}
     return np.array([number[text] for text in texts], dtype=np.int64)[back] if codes.size else codes
 

@@ -35,7 +35,7 @@ from tracekit.analyses.idle.tables import (
 from tracekit.analyses.result import Result, no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import format_count, format_ns, format_share
-from tracekit.groups import or_none
+from tracekit.groups import any_known, or_none
 from tracekit.trace import Trace
 
 __all__ = ["IdleCauses", "IdleTables", "cause_name", "idle_causes"]
@@ -108,7 +108,7 @@ def _idle_causes(scope: Scope) -> IdleCauses:
     trace = scope.trace
     owners = attribution(scope)
     gaps = device_gaps(scope)
-    pieces = idle_pieces(scope, owners, gaps)
+    pieces = idle_pieces(scope)
     named = with_names(trace, owners, pieces)
     waits = host_code(trace, pieces)
     calls_ = Calls.of(owners.model.stack, or_none(pieces["span_id"]), scope.duration)
@@ -208,6 +208,6 @@ _NAMES = {
 def _not_captured(scope: Scope, gaps: pl.DataFrame) -> str | None:
     if scope.on_cpu:
         return "no device activity; the time in which no operator runs takes the place of idle time"
-    if gaps.height and not gaps["launched"].is_not_null().any():
+    if gaps.height and not any_known(gaps["launched"]):
         return no_launches(scope, "so the causes of idle time are unknown")
     return None

@@ -7,7 +7,7 @@ import polars as pl
 
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import NS_PER_US
-from tracekit.groups import falling, groups, none_to_null, or_none
+from tracekit.groups import any_known, at_rows, falling, groups, none_to_null, or_none
 from tracekit.spans import Int64Array, take
 from tracekit.trace import SYNC_SCHEMA, Trace
 
@@ -39,6 +39,10 @@ def device_gaps(scope: Scope) -> pl.DataFrame:
     there is none: `ended_by` is null, and since the host launched nothing until then, `launched` is the window's end,
     and `launch_id` the device's last launch, whose thread tells what the host did; null if no launch is recorded.
     """
+    return scope.once(device_gaps, lambda: _device_gaps(scope))
+
+
+def _device_gaps(scope: Scope) -> pl.DataFrame:
     rows, host = scope.overlapping, scope.trace.host
     device, start = rows["device_id"].to_numpy(), rows["start"].to_numpy()
     lasts, ids, launch = (
@@ -87,8 +91,8 @@ def device_gaps(scope: Scope) -> pl.DataFrame:
             "device_id": number_,
             "start": starts,
             "end": ends_,
-            "ended_by": rows["activity_id"].gather(ended),
-            "stream_id": rows["stream_id"].gather(ended),
+            "ended_by": at_rows(rows["activity_id"], ended),
+            "stream_id": at_rows(rows["stream_id"], ended),
             "launch_id": none_to_null(by),
             **{
                 name: pl.Series(np.where(at_end, ends_, time)).set(pl.Series(by < 0), None)
@@ -100,8 +104,8 @@ def device_gaps(scope: Scope) -> pl.DataFrame:
 
 def _launched(trace: Trace, launch: pl.Series) -> list[pl.Series]:
     """`launched` and `returned`: begin and end of each launch call (a row of the host frame), null for none."""
-    begin = trace.host["start"].gather(launch)
-    return [begin.alias("launched"), (begin + trace.host["duration"].gather(launch)).alias("returned")]
+    begin = at_rows(trace.host["start"], launch)
+    return [begin.alias("launched"), (begin + at_rows(trace.host["duration"], launch)).alias("returned")]
 
 
 def waits_for(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
@@ -115,7 +119,7 @@ def waits_for(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     `KERNEL_GAP_NS`, before or longer.
     """
     rows = _ready(scope, gaps)
-    if scope.trace.syncs is not None and scope.trace.syncs["wait_on_stream"].is_not_null().any():
+    if scope.trace.syncs is not None and any_known(scope.trace.syncs["wait_on_stream"]):
         return _by_events(scope, rows)
     return _by_time(scope, rows)
 
@@ -135,11 +139,11 @@ def stream_waits(scope: Scope, activities: pl.DataFrame) -> pl.DataFrame:
         "stream_id",
         "launch_id",
         pl.col("start").alias("end"),
-        scope.trace.host["start"].gather(activities["launch_id"]).alias("launched"),
+        at_rows(scope.trace.host["start"], activities["launch_id"]).alias("launched"),
     )
     ready = pl.max_horizontal(pl.col("launched") + YOUNG_LAUNCH_NS, "free")
     rows = _ready(scope, rows).with_columns(ready.alias("ready")).filter(pl.col("ready") < pl.col("end"))
-    events = scope.trace.syncs is not None and scope.trace.syncs["wait_on_stream"].is_not_null().any()
+    events = scope.trace.syncs is not None and any_known(scope.trace.syncs["wait_on_stream"])
     sources = _by_events(scope, rows) if events else _at_once(scope, rows)
     waited = rows.select(pl.col("gap_id").alias("activity_id"), "ready", pl.col("end").alias("start"))
     return waited.join(sources.rename({"gap_id": "activity_id"}), on="activity_id", how="inner")
@@ -174,7 +178,7 @@ def _at_once(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
 def _ready(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     """The gaps with `free` and `before`: the end and the launch of the stream's own last activity."""
     free, before = scope.once(_lines, lambda: _lines(scope.trace))
-    return gaps.with_columns(free.gather(gaps["ended_by"]), before.gather(gaps["ended_by"]))
+    return gaps.with_columns(at_rows(free, gaps["ended_by"]), at_rows(before, gaps["ended_by"]))
 
 
 def _lines(trace: Trace) -> tuple[pl.Series, pl.Series]:
@@ -196,7 +200,7 @@ def _lines(trace: Trace) -> tuple[pl.Series, pl.Series]:
     )
     place = np.empty(line.height, dtype=np.int64)
     place[line["ended_by"].to_numpy()] = np.arange(line.height)
-    return line["free"].gather(place), line["before"].gather(place)
+    return at_rows(line["free"], place), at_rows(line["before"], place)
 
 
 def _by_events(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
@@ -325,7 +329,7 @@ def _waits_of(gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     for (device, stream), mine in rows.group_by("device_id", "stream_id", maintain_order=True):
         own = waits.filter((pl.col("device_id") == device) & (pl.col("stream_id") == stream))
         at = own["waited"].to_numpy()
-        low = np.searchsorted(at, mine["before"].fill_null(-_LATEST).to_numpy(), side="left")
+        low = np.searchsorted(at, or_none(mine["before"], -_LATEST), side="left")
         high = np.searchsorted(at, mine["launched"].to_numpy(), side="right")
         which, wait = _ranges(low, np.maximum(high - low, 0))
         parts.append(

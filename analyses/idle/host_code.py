@@ -16,7 +16,7 @@ import polars as pl
 
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.program_names import TEXT_FUNCTION, UNNAMED_FUNCTION
-from tracekit.groups import or_none
+from tracekit.groups import at_rows, or_none
 from tracekit.intervals import IntervalSet
 from tracekit.limits import LONGEST_NAME
 from tracekit.spans import Int64Array, Nesting, nest, take
@@ -106,7 +106,7 @@ def _split(intervals: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     inside = pieces.span >= 0
     rows = pl.DataFrame(
         {
-            "os_call": calls["name"].cast(pl.String).gather(pieces.span[inside]),
+            "os_call": at_rows(calls["name"].cast(pl.String), pieces.span[inside]),
             "ns": (pieces.end - pieces.start)[inside],
             "call": pieces.span[inside],
         }

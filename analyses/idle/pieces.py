@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.attribution import Attribution
+from tracekit.analyses.attribution import Attribution, attribution
 from tracekit.analyses.attribution.host_stack import HostStack, texts
-from tracekit.analyses.idle.gaps import KERNEL_GAP_NS, waits_for
+from tracekit.analyses.idle.gaps import KERNEL_GAP_NS, device_gaps, waits_for
 from tracekit.analyses.idle.host_code import Pieces, timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_causes
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
-from tracekit.groups import or_none
+from tracekit.groups import at_rows, none_to_null, or_none, rows_of
 from tracekit.limits import LONGEST_NAME
 from tracekit.spans import Int64Array, distinct_rows, take
 from tracekit.trace import Schema
@@ -63,9 +64,13 @@ class _Places(msgspec.Struct, frozen=True, eq=False):
     frame: Int64Array
 
 
-def idle_pieces(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> pl.DataFrame:
+def idle_pieces(scope: Scope) -> pl.DataFrame:
     """The pieces of the gaps (`device_gaps`), by gap and time, with the columns of PIECE_COLUMNS."""
-    causes = span_causes(scope.trace, owners.model)
+    return scope.once(idle_pieces, lambda: _idle_pieces(scope))
+
+
+def _idle_pieces(scope: Scope) -> pl.DataFrame:
+    owners, gaps, causes = attribution(scope), device_gaps(scope), span_causes(scope)
     latency = _latency(gaps)
     gaps = gaps.with_columns(_returned(gaps, causes)).with_columns(_host_until(latency))
     host = _host_part(scope, owners, gaps, causes)
@@ -82,36 +87,31 @@ def idle_pieces(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> pl.Dat
 
     gap, start = sorted_("gap"), sorted_("start")
     made = {
-        "device_id": gaps["device_id"].gather(gap),
+        "device_id": at_rows(gaps["device_id"], gap),
         "gap_id": pl.Series(gap),
         "start": pl.Series(start),
         "duration_ns": pl.Series(sorted_("end") - start),
-        "cause": _enum(sorted_("cause"), CAUSES),
-        "span_id": _or_null(sorted_("span")),
-        "ended_by": gaps["ended_by"].gather(gap),
-        "layer_id": _or_null(sorted_("layer")),
-        "op_id": _or_null(sorted_("op")),
-        "phase": _enum(sorted_("phase"), PHASES),
+        "cause": at_rows(_CAUSES, sorted_("cause")),
+        "span_id": none_to_null(sorted_("span")),
+        "ended_by": at_rows(gaps["ended_by"], gap),
+        "layer_id": none_to_null(sorted_("layer")),
+        "op_id": none_to_null(sorted_("op")),
+        "phase": at_rows(_PHASES, sorted_("phase")),
         "frame": _frame_texts(causes, sorted_("frame")),
-        "dependency": dependency.gather(gap),
+        "dependency": at_rows(dependency, gap),
     }
     return pl.DataFrame([made[name].cast(dtype).alias(name) for name, dtype in PIECE_COLUMNS.items()])
 
 
-def _enum(numbers: Int64Array, names: tuple[str, ...]) -> pl.Series:
-    return pl.Series(names, dtype=pl.Enum(names)).gather(numbers)
-
-
-def _or_null(rows: Int64Array) -> pl.Series:
-    """The rows, null for −1."""
-    return pl.select(pl.when(pl.Series(rows) >= 0).then(pl.Series(rows))).to_series()
+_CAUSES: Final = pl.Series(CAUSES, dtype=PIECE_COLUMNS["cause"])
+_PHASES: Final = pl.Series(PHASES, dtype=PIECE_COLUMNS["phase"])
 
 
 def _frame_texts(causes: SpanCauses, frame: Int64Array) -> pl.Series:
     """The frames that these spans show; null for none."""
-    rows = pl.Series(frame, dtype=pl.Int64)
-    frames = pl.DataFrame({"row": rows}).select(pl.when(rows >= 0).then("row")).to_series()
-    return texts(causes.names.gather(frames)).str.slice(0, LONGEST_NAME)
+    if not (frame >= 0).any():
+        return pl.Series([None], dtype=pl.String).new_from_index(0, frame.size)
+    return texts(at_rows(causes.names, frame)).str.slice(0, LONGEST_NAME)
 
 
 def _columns(parts: Sequence[_Rows | _Places]) -> dict[str, list[Int64Array]]:
@@ -131,7 +131,7 @@ def _latency(gaps: pl.DataFrame) -> int:
 
 def _returned(gaps: pl.DataFrame, causes: SpanCauses) -> pl.Series:
     """When each launch call let the device go: at its end; at its begin, if it waits for what it launched itself."""
-    launch = gaps["launch_id"].fill_null(-1).to_numpy()
+    launch = or_none(gaps["launch_id"])
     waits = pl.Series(causes.of(launch) == _C["synchronisation"]) & gaps["ended_by"].is_not_null()
     return gaps.select(pl.when(waits).then("launched").otherwise("returned").alias("returned")).to_series()
 
@@ -157,9 +157,9 @@ def _host_part(scope: Scope, owners: Attribution, gaps: pl.DataFrame, causes: Sp
         main = _stepping_thread(owners)
         thread = np.full(late.size, main, dtype=np.int64)
     else:
-        end = gaps["until"].fill_null(_NEVER).to_numpy()
+        end = or_none(gaps["until"], _NEVER)
         late = np.flatnonzero(end > start)
-        launch = gaps["launch_id"].gather(late).to_numpy().astype(np.int64)
+        launch = at_rows(gaps["launch_id"], late).to_numpy().astype(np.int64)
         thread = stack.thread[launch]
     pieces = timeline(stack, thread).split(thread, start[late], end[late])
     span = _inside_steps(stack, pieces)
@@ -210,7 +210,7 @@ def _rest(scope: Scope, gaps: pl.DataFrame, latency: int) -> tuple[_Rows, pl.Ser
         return _Rows(nothing, nothing, nothing, nothing, nothing), none
     start, end = gaps["start"].to_numpy(), gaps["end"].to_numpy()
     linked = gaps["launched"].is_not_null().to_numpy()
-    launched = gaps["launched"].fill_null(_NEVER).to_numpy()
+    launched = or_none(gaps["launched"], _NEVER)
     late = launched > start
     waits = waits_for(scope, gaps.filter(pl.Series(linked & ~late)))
     waiting = np.zeros(gaps.height, dtype=bool)
@@ -221,7 +221,7 @@ def _rest(scope: Scope, gaps: pl.DataFrame, latency: int) -> tuple[_Rows, pl.Ser
     begin = gaps["until"].fill_null(gaps["start"]).to_numpy()
     started = np.where(late, end, np.clip(launched + latency, begin, end))
     started = np.where(linked, started, begin)
-    launch = gaps["launch_id"].fill_null(-1).to_numpy()
+    launch = or_none(gaps["launch_id"])
     waited, after = np.flatnonzero(started > begin), np.flatnonzero(end > started)
     rows = _Rows(
         np.concatenate([waited, after]),
@@ -270,9 +270,7 @@ def _at_activities(
 ) -> _Places:
     """Layer, operator and phase of the activities that end the gaps, and the frame around their launches."""
     ended = or_none(gaps["ended_by"])[rows.gap]
-    touching, own = (
-        take(_row_of(of["activity_id"], ended), ended) for of in (scope.overlapping, owners.activities)
-    )
+    touching, own = (rows_of(of["activity_id"], ended) for of in (scope.overlapping, owners.activities))
     op, launch = (take(or_none(scope.overlapping[name]), touching) for name in ("op_id", "launch_id"))
     anchor = np.where(launch >= 0, launch, op)
     distinct, back = distinct_rows(anchor, owners.model.stack.size)
@@ -286,15 +284,6 @@ def _at_activities(
         np.where(attributed, phase, places.phase[back]),
         _frames(owners, rows, anchor, main, causes),
     )
-
-
-def _row_of(ids: pl.Series, wanted: Int64Array) -> Int64Array:
-    """The row of each id up to the greatest one that is wanted; −1 for none."""
-    rows = np.full(int(wanted.max(initial=-1)) + 1, -1, dtype=np.int64)
-    numbers = ids.to_numpy()
-    there = np.flatnonzero(numbers < rows.size)
-    rows[numbers[there]] = there
-    return rows
 
 
 def _frames(
@@ -315,7 +304,7 @@ def _main_threads(scope: Scope, owners: Attribution, gaps: pl.DataFrame) -> Int6
     """For each gap the main thread of the process that launched the activity at its end; −1 if that is unknown."""
     if scope.on_cpu:
         return np.full(gaps.height, _stepping_thread(owners), dtype=np.int64)
-    launch = gaps["launch_id"].fill_null(-1).to_numpy()
+    launch = or_none(gaps["launch_id"])
     main = np.full(launch.size, -1, dtype=np.int64)
     launched = launch >= 0
     main[launched] = owners.model.phases.main_thread(owners.model.stack.process[launch[launched]])

@@ -6,10 +6,12 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.attribution.span_places import StackModel
 from tracekit.analyses.idle.call_stacks import CallStacks, of_users
 from tracekit.analyses.program import program
+from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import (
     ASYNCHRONOUS_CALL_NS,
     CAUSES,
@@ -30,6 +32,7 @@ from tracekit.facts.idle_names import (
 )
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.stack_names import PHASES
+from tracekit.groups import NameTable, or_none, text_codes
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace
 
@@ -55,14 +58,18 @@ class SpanCauses(msgspec.Struct, frozen=True, eq=False):
         return np.where(spans >= 0, take(self.cause, spans), self.outside)
 
 
-def span_causes(trace: Trace, model: StackModel) -> SpanCauses:
-    """The causes of all spans of a trace.
+def span_causes(scope: Scope) -> SpanCauses:
+    """The causes of all spans of the scope's trace.
 
     An API call that waits, allocates, launches or loads code has its own cause. Otherwise a span in the data loader is
     data loading. Otherwise the nearest span around it with a name that gives a cause decides. Otherwise it is dispatch
     inside an operator, and Python outside. If the names in the trace show no PyTorch, dispatch is a library call; if
     they show no Python, Python is host code.
     """
+    return scope.once(span_causes, lambda: _span_causes(scope.trace, attribution(scope).model))
+
+
+def _span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     shown = program(trace)
     dispatch = _C["operator_dispatch" if shown.pytorch else "library_call"]
     outside = _C["python" if shown.python else "host_code"]
@@ -147,25 +154,21 @@ def awaited_copies(trace: Trace, stack: HostStack) -> tuple[Int64Array, Int64Arr
     A copy from or to pageable memory waited if it returned at the end of the copy. If the name does not give the memory
     (ROCm), only the duration of the call shows it.
     """
-    copies = trace.device.filter((pl.col("kind") == "memcpy") & pl.col("launch_id").is_not_null()).select(
-        "launch_id",
-        (pl.col("start") + pl.col("duration")).alias("done"),
-        pl.col("name").cast(pl.String).str.contains(PAGEABLE_COPY).alias("pageable"),
-        pl.col("name").cast(pl.String).str.contains(UNNAMED_COPY).alias("unnamed"),
-    )
-    launch = copies["launch_id"].to_numpy().astype(np.int64)
+    device = trace.device
+    launch = or_none(device["launch_id"])
+    rows = np.flatnonzero((device["kind"] == "memcpy").to_numpy() & (launch >= 0))
+    launch, copies = launch[rows], device["name", "start", "duration"][rows]
+    names = NameTable(copies["name"])
     length = stack.end[launch] - stack.start[launch]
-    done = stack.end[launch] >= copies["done"].to_numpy()
-    likely = copies["pageable"].to_numpy() | (copies["unnamed"].to_numpy() & (length > ASYNCHRONOUS_CALL_NS))
+    done = stack.end[launch] >= (copies["start"] + copies["duration"]).to_numpy()
+    likely = names.matching(PAGEABLE_COPY) | (names.matching(UNNAMED_COPY) & (length > ASYNCHRONOUS_CALL_NS))
     return launch[likely & done], launch[~done]
 
 
 def user_frames(stack: HostStack) -> BoolArray:
     """Which spans are frames of Python code that belongs neither to a library nor to Python itself."""
-    names = stack.frame.filter(pl.col("kind") == "python").select(pl.col("name").unique())
-    own = names.filter(of_users(names["name"].cast(pl.String))).with_columns(pl.lit(value=True).alias("own"))
-    mask = np.zeros(stack.size, dtype=bool)
-    if own.height:
-        joined = stack.frame.select("name").join(own, on="name", how="left", maintain_order="left")
-        mask = joined["own"].fill_null(value=False).to_numpy() & stack.of_kind("python")
+    mask = stack.of_kind("python")
+    if mask.any():
+        codes, names = text_codes(stack.frame["name"].filter(pl.Series(mask)))
+        mask[mask] = of_users(pl.Series(names, dtype=pl.String)).to_numpy()[codes]
     return mask

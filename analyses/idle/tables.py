@@ -16,7 +16,7 @@ from tracekit.analyses.idle.calls import Calls
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import NOT_A_LAYER
-from tracekit.groups import codes_of, falling, groups, none_to_null, or_none, text_codes
+from tracekit.groups import at_rows, codes_of, falling, groups, none_to_null, or_none, text_codes
 from tracekit.limits import LONGEST_NAME
 from tracekit.range_filter import RangeFilter
 from tracekit.spans import BoolArray, nest, take
@@ -46,9 +46,9 @@ def with_names(trace: Trace, owners: Attribution, pieces: pl.DataFrame) -> pl.Da
     name, range_id = trace.host["name"], _ranges(trace, owners, pieces)
     named = {
         "range_id": range_id,
-        "operator": name.gather(pieces["op_id"]),
-        "layer": owners.layers["path"].gather(pieces["layer_id"]),
-        "range": name.gather(range_id),
+        "operator": at_rows(name, pieces["op_id"]),
+        "layer": at_rows(owners.layers["path"], pieces["layer_id"]),
+        "range": at_rows(name, range_id),
     }
     return pieces.hstack([column.alias(title) for title, column in named.items()])
 
@@ -219,7 +219,7 @@ def longest_gaps(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, calls: C
     cause_ns[by_cause_.keys[0][main]] = held[main]
 
     def of_largest(name: str) -> pl.Series:
-        return named[name].gather(largest)
+        return at_rows(named[name], largest)
 
     return pl.DataFrame(
         {

@@ -28,7 +28,8 @@ from tracekit.analyses.roofline.rates import RATES, tree_rates, with_rates
 from tracekit.analyses.scope import Scope, launch_times, once
 from tracekit.facts.stack_names import NO_LAYERS, PHASES
 from tracekit.facts.units import format_ns, format_share
-from tracekit.spans import Int64Array
+from tracekit.groups import any_known, at_rows, none_to_null, or_none
+from tracekit.spans import BoolArray, Int64Array
 from tracekit.trace import Trace
 from tracekit.trees import depth_first, rolled_up, rolled_up_least, union_per_node
 
@@ -167,7 +168,7 @@ def _layers(scope: Scope) -> Layers:
         not_captured="; ".join(places.missing) or None,
         tree=tree,
         by_type=with_rates(by_group(types, ["type"], total), scope, "types", ["type"])
-        if tree["type"].is_not_null().any()
+        if any_known(tree["type"])
         else None,
         by_pattern=by_pattern,
         by_phase=by_phase,
@@ -184,9 +185,9 @@ def _type_or_pseudo() -> pl.Expr:
 def _tree(scope: Scope, places: Attribution, rows: pl.DataFrame, total: int) -> pl.DataFrame:
     table = places.layers
     # One more row, for what is in no layer.
-    parent = np.append(table["parent_layer_id"].fill_null(-1).to_numpy(), -1)
+    parent = np.append(or_none(table["parent_layer_id"]), -1)
     depth = np.append(table["depth"].to_numpy(), 0)
-    layer = rows["layer_id"].fill_null(table.height).to_numpy()
+    layer = or_none(rows["layer_id"], table.height)
     own, first = _own_sums(scope, rows, layer, parent.size)
     host = host_times(scope, places.model, parent.size)
     sums = rolled_up(own, parent, depth)
@@ -244,7 +245,7 @@ def _columns(
         "layer_id": _with(table["layer_id"], None),
         "parent_layer_id": _with(above, None),
         "path": _with(paths, lost["path"]),
-        "parent": _with(paths.gather(above), None),
+        "parent": _with(at_rows(paths, above), None),
         **{name: _with(table[name], lost.get(name)) for name in ("name", "type", "source", "depth")},
         "calls": _or_null(calls, inside.has_spans),
         "device_ns": pl.Series(sums[:, 0]),
@@ -262,13 +263,13 @@ def _idle_caused(scope: Scope, size: int) -> Int64Array:
     """For each layer the idle time that its own spans caused; the last row has the idle time that no layer caused."""
     pieces = idle_causes(scope).pieces
     caused = np.zeros(size, dtype=np.int64)
-    np.add.at(caused, pieces["layer_id"].fill_null(size - 1).to_numpy(), pieces["duration_ns"].to_numpy())
+    np.add.at(caused, or_none(pieces["layer_id"], size - 1), pieces["duration_ns"].to_numpy())
     return caused
 
 
 def _idle_columns(scope: Scope, idle: Int64Array, own: Int64Array) -> dict[str, pl.Series]:
-    has_launches = scope.on_cpu or scope.activities["launch_id"].is_not_null().any()
-    captured = np.full(idle.size, bool(has_launches))
+    has_launches = scope.on_cpu or any_known(scope.activities["launch_id"])
+    captured = np.full(idle.size, has_launches)
     return {"idle_caused_ns": _or_null(idle, captured), "idle_caused_own_ns": _or_null(own, captured)}
 
 
@@ -276,9 +277,8 @@ def _with(values: pl.Series, last: object) -> pl.Series:
     return pl.concat([values, pl.Series([last], dtype=values.dtype)], rechunk=True)
 
 
-def _or_null(values: Int64Array, captured: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pl.Series:
-    frame = pl.DataFrame({"value": values, "known": captured})
-    return frame.select(pl.when("known").then("value")).to_series()
+def _or_null(values: Int64Array, captured: BoolArray) -> pl.Series:
+    return none_to_null(np.where(captured, values, -1))
 
 
 def _walk(kept: Int64Array, parent: Int64Array, first: Int64Array) -> Int64Array:

@@ -18,6 +18,7 @@ from tracekit.analyses.attribution import Attribution
 from tracekit.analyses.attribution.span_places import StackModel
 from tracekit.analyses.scope import Scope
 from tracekit.facts.stack_names import PHASES
+from tracekit.groups import or_none
 from tracekit.spans import Int64Array, nest, take
 from tracekit.trace import Schema
 
@@ -142,7 +143,7 @@ def _device(scope: Scope, attributed: Attribution) -> pl.DataFrame:
     following = frame.select(pl.col("start").shift(-1).over("thread")).to_series()
     end = frame.select(pl.min_horizontal("end", following)).to_series().to_numpy()
     phase = frame["phase"].to_numpy()
-    calls = _outermost_calls(attributed.model, frame["launch_id"].fill_null(-1).to_numpy())
+    calls = _outermost_calls(attributed.model, or_none(frame["launch_id"]))
     group = _codes(phase, frame["step"].to_numpy(), calls)
     bars = _runs(thread, start, end, frame["layer_id"].to_numpy(), group, attributed.layers, phase)
     bars = _nested(bars.select(_COLUMNS), ["thread"])
@@ -215,7 +216,7 @@ def _runs(
 
 def _ancestors(layers: pl.DataFrame) -> Int64Array:
     """Row = layer, column = level: the ancestor of that level, itself included; −1 below it."""
-    depth, parent = layers["depth"].to_numpy(), layers["parent_layer_id"].fill_null(-1).to_numpy()
+    depth, parent = layers["depth"].to_numpy(), or_none(layers["parent_layer_id"])
     levels = int(depth.max()) + 1 if depth.size else 0
     ancestors = np.full((depth.size, levels), -1, dtype=np.int64)
     at = np.arange(depth.size, dtype=np.int64)

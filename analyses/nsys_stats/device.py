@@ -26,6 +26,7 @@ from tracekit.analyses.nsys_stats.rows import (
     spread,
 )
 from tracekit.facts.units import NS_PER_S, format_count
+from tracekit.groups import at_rows
 from tracekit.trace import Trace
 
 __all__ = [
@@ -141,7 +142,7 @@ def _api_names(traces: Sequence[Trace], rows: pl.DataFrame) -> pl.Series:
     parts = []
     for part, trace in enumerate(traces):
         launches, names = rows.filter(pl.col("part") == part)["launch_id"], trace.host["name"]
-        parts.append(names.gather(launches) if names.len() else names.clear(launches.len()))
+        parts.append(at_rows(names, launches) if names.len() else names.clear(launches.len()))
     return pl.concat(parts).cast(pl.String)
 
 

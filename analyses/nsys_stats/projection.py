@@ -34,6 +34,7 @@ from tracekit.analyses.nsys_stats.projected import (
 from tracekit.analyses.nsys_stats.ranges import DEEPEST_STACK, nested, range_name, range_stacks, unnested
 from tracekit.analyses.nsys_stats.rows import Rows, spread, stacked
 from tracekit.facts.units import format_count
+from tracekit.groups import at_rows
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
 
@@ -101,7 +102,7 @@ def _projected(trace: Trace, ranges: pl.DataFrame, *, stacks: bool = False) -> p
         pl.Series("projected_start", begin),
         pl.Series("projected", finish - begin),
         pl.Series("NumGPUOps", own.high - own.low),
-        *([range_stacks(ranges).gather(rows).alias("RangeStack")] if stacks else []),
+        *([at_rows(range_stacks(ranges), rows).alias("RangeStack")] if stacks else []),
     )
 
 
@@ -131,13 +132,13 @@ def _by_kernel(ranges: pl.DataFrame, slices: Slices, work: Launched) -> pl.DataF
     owner, row = pairs_of(slices)
     keys = ranges["key"].to_numpy()
     pairs = pl.DataFrame({"key": keys[owner], "range": owner, "row": row}).with_columns(
-        work.rows["name"].gather(row).alias("kernel")
+        at_rows(work.rows["name"], row).alias("kernel")
     )
     inside = pairs.group_by("key", "kernel").agg(pl.col("range").n_unique().alias("NVTX Inst"))
     if _overlap(keys, slices):
         pairs = pairs.unique(["key", "row"], keep="any")
     kernels = (
-        pairs.with_columns(work.rows["duration"].gather(pairs["row"]))
+        pairs.with_columns(at_rows(work.rows["duration"], pairs["row"]))
         .group_by("key", "kernel")
         .agg(pl.len().alias("Kern Inst"), pl.col("duration").sum().alias("Total Time (ns)"), *spread())
     )

@@ -20,8 +20,9 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.nsys_stats.rows import Rows, stacked
+from tracekit.groups import NameTable, at_rows
 from tracekit.readers import format_named
-from tracekit.spans import NameTable, Nesting, nesting_of, take
+from tracekit.spans import Nesting, nesting_of, take
 from tracekit.trace import RANGE_SCHEMA, Trace, empty, one_of
 
 __all__ = [
@@ -179,5 +180,5 @@ def range_stacks(ranges: pl.DataFrame) -> pl.Series:
     level = ranges["Lvl"].to_numpy()
     for depth in range(1, min(int(level.max(initial=0)), DEEPEST_STACK) + 1):
         rows = pl.Series(np.flatnonzero(level == depth), dtype=pl.UInt32)
-        own = own.scatter(rows, own.gather(ranges["parent"].gather(rows)) + own.gather(rows))
+        own = own.scatter(rows, at_rows(own, at_rows(ranges["parent"], rows)) + at_rows(own, rows))
     return pl.select(pl.when(ranges["Lvl"] <= DEEPEST_STACK).then(own)).to_series()

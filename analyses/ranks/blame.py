@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tracekit.groups import or_none
 from tracekit.trace import Schema
 
 __all__ = ["BLAME", "blame_of", "delays_of"]
@@ -40,15 +41,15 @@ def blame_of(calls: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
 def _followed(table: pl.DataFrame) -> pl.DataFrame:
     """The rows of `BLAME`; all collectives go back one collective at a time."""
     match, late = table["match"].to_numpy(), table["at"].to_numpy()
-    own = table["own"].fill_null(0).to_numpy()
+    own = or_none(table["own"], 0)
     places = table.select("match").with_row_index("place")
     back = table.select(pl.col("previous").alias("match")).join(
         places, on="match", how="left", maintain_order="left"
     )
     previous = back["place"].cast(pl.Int64).fill_null(-1).to_numpy()
     settles = (previous < 0) | table["own"].is_null().to_numpy()
-    begun = np.flatnonzero(table["alone_ns"].fill_null(0).to_numpy() > 0)
-    here, left = begun, table["alone_ns"].fill_null(0).to_numpy()[begun]
+    begun = np.flatnonzero(or_none(table["alone_ns"], 0) > 0)
+    here, left = begun, or_none(table["alone_ns"], 0)[begun]
     made = []
     for hop in range(_MOST_HOPS):
         if not len(here):

@@ -22,6 +22,7 @@ from tracekit.analyses.roofline.pieces import RECORDED, pieces
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.ceilings import Ceilings, catalogue_ceilings, recorded_ceilings
 from tracekit.facts.units import format_ns, format_share
+from tracekit.groups import at_rows
 from tracekit.readers import how_to_record
 from tracekit.trace import DeviceInfo, Trace
 
@@ -179,7 +180,7 @@ def _with_layers(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     return rows.with_columns(
         # Encoded, they are grouped by number.
         *(
-            column.cast(pl.Categorical).gather(at).alias(name)
+            at_rows(column.cast(pl.Categorical), at).alias(name)
             for name, column in (("layer", layers["path"]), ("type", types))
         )
     ).with_columns(pl.coalesce(name, none) for name in ("layer", "type"))

@@ -59,38 +59,39 @@ def under_roofs(rows: pl.DataFrame, ceilings: Mapping[int, Ceilings]) -> pl.Data
     `ceilings` are those of each device by its number. Beside them `compute_ns`, `memory_ns`, `l2_ns` and `l1_ns`: how long each alone
     would take.
     """
-    kinds = rows.select("device_id", "precision", "unit").unique()
-    peaks = kinds.with_columns(
-        pl.Series("peak", [_peak(ceilings.get(row[0]), *row[1:]) for row in kinds.rows()], dtype=pl.Float64),
-        *(
-            pl.Series(
-                name,
-                [_bandwidth(ceilings.get(row[0]), name, row[2]) for row in kinds.rows()],
-                dtype=pl.Float64,
-            )
-            for name in ("DRAM", "L2", "L1")
-        ),
-    )
-    timed = rows.join(
-        peaks, on=["device_id", "precision", "unit"], how="left", nulls_equal=True, maintain_order="left"
-    ).with_columns(
-        pl.when(pl.col("flops") == 0)
-        .then(0.0)
-        .otherwise(pl.col("flops") / pl.col("peak") * 1e9)
-        .alias("compute_ns"),
-        (pl.col("bytes") / pl.col("DRAM") * 1e9).alias("memory_ns"),
-        (pl.col("l2_bytes") / pl.col("L2") * 1e9).alias("l2_ns"),
-        (pl.col("l1_bytes") / pl.col("L1") * 1e9).alias("l1_ns"),
-    )
+    kinds = ["device_id", "precision", "unit"]
+    peaks = rows[kinds].unique()
+    of = peaks.rows()
+    found = {"peak": [_peak(ceilings.get(device), *work) for device, *work in of]}
+    for name in ("DRAM", "L2", "L1"):
+        found[name] = [_bandwidth(ceilings.get(device), name, unit) for device, _, unit in of]
+    peaks = peaks.hstack([pl.Series(name, values, dtype=pl.Float64) for name, values in found.items()])
+    timed = rows.join(peaks, on=kinds, how="left", nulls_equal=True, maintain_order="left")
+    return timed.with_columns(_ALONE).with_columns(_AT_ROOF).with_columns(_PARTS)
+
+
+def _at_roof() -> list[pl.Expr]:
     known = pl.col("compute_ns").is_not_null() & pl.col("memory_ns").is_not_null()
     # Of what took no tick of the clock no rate is known.
     known &= (pl.col("piece_ns") > 0).fill_null(value=True)
     least = pl.max_horizontal(*BOUNDS.values())
     bound = pl.coalesce(pl.when(pl.col(time) == least).then(pl.lit(name)) for name, time in BOUNDS.items())
-    return timed.with_columns(
+    return [
         pl.when(known).then(least).round().cast(pl.Int64).alias("least_ns"),
         pl.when(known).then(bound).alias("bound"),
-    ).with_columns(_PARTS)
+    ]
+
+
+_ALONE: Final = [
+    pl.when(pl.col("flops") == 0)
+    .then(0.0)
+    .otherwise(pl.col("flops") / pl.col("peak") * 1e9)
+    .alias("compute_ns"),
+    (pl.col("bytes") / pl.col("DRAM") * 1e9).alias("memory_ns"),
+    (pl.col("l2_bytes") / pl.col("L2") * 1e9).alias("l2_ns"),
+    (pl.col("l1_bytes") / pl.col("L1") * 1e9).alias("l1_ns"),
+]
+_AT_ROOF: Final = _at_roof()
 
 
 def _peak(ceilings: Ceilings | None, precision: str | None, unit: str | None) -> float | None:

@@ -11,6 +11,7 @@ Copies between host and device, and communication, have figures but no roof: a l
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -30,8 +31,9 @@ from tracekit.analyses.flops.count import WIDENED
 from tracekit.analyses.scope import Scope, launch_times, step_at
 from tracekit.classify import categorise
 from tracekit.facts.kernel_rules import TF32
-from tracekit.spans import Int64Array, NameTable, take
-from tracekit.trace import Schema, one_of
+from tracekit.groups import NameTable, any_known, at_rows, none_to_null, or_none
+from tracekit.spans import BoolArray, Int64Array, take
+from tracekit.trace import Schema
 
 __all__ = ["ANALYTIC", "PIECE_SCHEMA", "RECORDED", "pieces"]
 
@@ -110,7 +112,7 @@ def _of_ranges(scope: Scope) -> pl.DataFrame:
     if ranges is None:
         return with_counters(_of_activities(scope), None, linked(scope.trace))
     if scope.window == "steps":
-        opened = step_at(scope.steps, scope.trace.host["start"].gather(ranges["launch_id"]).to_numpy())
+        opened = step_at(scope.steps, at_rows(scope.trace.host["start"], ranges["launch_id"]).to_numpy())
         ranges = ranges.filter(opened.is_not_null())
     model = attribution(scope).model
     launch = ranges["launch_id"].to_numpy()
@@ -118,13 +120,13 @@ def _of_ranges(scope: Scope) -> pl.DataFrame:
     operator = take(model.stack.operator, launch)
     kinds = pl.Series(["kernel"] * ranges.height, dtype=pl.String)
     rows = ranges.with_columns(
-        pl.Series("op_id", operator).replace(-1, None),
-        pl.Series("layer_id", places.layer).replace(-1, None),
+        none_to_null(operator).alias("op_id"),
+        none_to_null(places.layer).alias("layer_id"),
         pl.Series("recomputed", places.recomputed),
         *(pl.col("launch_id").alias(name) for name in ("anchor", "call")),
         *(pl.lit(None, pl.Int64).alias(name) for name in ("duration", "bytes", "device_id")),
         pl.when(pl.col("flops").is_not_null()).then(pl.lit(COUNTED)).alias("flops_source"),
-    ).with_columns(scope.trace.host["name"].gather(pl.Series(operator).replace(-1, None)).alias("operator"))
+    ).with_columns(at_rows(scope.trace.host["name"], operator).alias("operator"))
     quiet = pl.repeat(False, ranges.height, dtype=pl.Boolean, eager=True)
     category = categorise(kinds, rows["name"], rows["operator"].cast(pl.String), quiet)
     return rows.with_columns(category.alias("category"), kinds.alias("kind"))
@@ -141,56 +143,47 @@ def _with_models(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     inside = copy & names.matching(_INSIDE)
     owner = np.where(copy & ~inside, -1, take(work.owner, rows["anchor"].to_numpy()))
     read, written = take(work.read, owner), take(work.written, owner)
-    owned = _known(owner)
+    owned = none_to_null(owner)
     matrix = take(work.matrix.astype(np.int64), owner) == 1
-    precision = pl.Series([*work.names, None], dtype=pl.String).gather(take(work.precision, owner))
+    precision = at_rows(pl.Series([*work.names, None], dtype=pl.String), take(work.precision, owner))
     return rows.with_columns(
         owned.alias("owner"),
-        _known(take(work.flops, owner)).alias("model_flops"),
-        _known(np.where((read >= 0) & (written >= 0), read + written, -1)).alias("model_bytes"),
+        none_to_null(take(work.flops, owner)).alias("model_flops"),
+        none_to_null(np.where((read >= 0) & (written >= 0), read + written, -1)).alias("model_bytes"),
         precision.alias("precision"),
         pl.Series("matrix", matrix),
         pl.Series("tf32", matrix & names.matching(TF32)),
         pl.Series("inside", inside),
         pl.Series("op_id", pl.select(pl.coalesce(owned, rows["op_id"])).to_series()),
         pl.Series(
-            "operator", pl.select(pl.coalesce(host["name"].gather(owned), rows["operator"])).to_series()
+            "operator", pl.select(pl.coalesce(at_rows(host["name"], owned), rows["operator"])).to_series()
         ),
     )
-
-
-def _known(figures: Int64Array) -> pl.Series:
-    """The figures, those that are −1 as null."""
-    return pl.Series(figures).replace(-1, None)
 
 
 def _in_pieces(rows: pl.DataFrame, *, timed: bool) -> pl.DataFrame:
     """The rows, with the figures of each piece at its longest kernel; of equal ones at the first."""
-    rows = rows.with_columns(
-        pl.int_range(pl.len(), dtype=pl.Int64).alias("row"),
-        *(
-            (pl.col(model).is_not_null() & ~_measured(rows[counter])).alias(name)
-            for name, model, counter in (
-                ("flops_by_model", "model_flops", "flops"),
-                ("bytes_by_model", "model_bytes", "dram_bytes"),
-            )
-        ),
-    )
-    together = pl.col("flops_by_model") | pl.col("bytes_by_model")
-    piece = rows.select(pl.when(together).then("owner").otherwise(-1 - pl.col("row"))).to_series().to_numpy()
-    copies = rows.select(one_of("kind", "memcpy", "memset")).to_series().to_numpy()
-    order = np.lexsort((-rows["duration"].fill_null(0).to_numpy(), copies, piece))
+    flops, moved = _by_model(rows, "model_flops", "flops"), _by_model(rows, "model_bytes", "dram_bytes")
+    piece = np.where(flops | moved, or_none(rows["owner"]), -1 - np.arange(rows.height))
+    copies = ((rows["kind"] == "memcpy") | (rows["kind"] == "memset")).to_numpy()
+    order = np.lexsort((-or_none(rows["duration"], 0), copies, piece))
     begins = np.flatnonzero(np.diff(piece[order], prepend=np.iinfo(np.int64).min))
+    first = order[begins]
+    by_model = {"flops_by_model": flops[first], "bytes_by_model": moved[first]}
     whole = [_sums(rows[name], order, begins) for name in (*_COUNTED, "duration")]
-    figures = rows[order[begins]].with_columns(whole).select("row", *_figures(timed=timed))
-    found = rows.select(*_PLACE, "row").join(figures, on="row", how="left", maintain_order="left").drop("row")
+    figures = rows[first].with_columns(*whole, **{name: pl.Series(those) for name, those in by_model.items()})
+    at = np.full(rows.height, -1)
+    at[first] = np.arange(first.size)
+    found = rows[list(_PLACE)].hstack(figures.select(_figures(timed=timed))[none_to_null(at)])
     return found if timed else found.with_columns(pl.lit(None, pl.Int64).alias("duration"))
 
 
-def _measured(counter: pl.Series) -> pl.Expr:
-    """Whether all kernels of an operator were measured."""
-    some = counter.null_count() < counter.len()
-    return pl.col(counter.name).is_not_null().all().over("owner") if some else pl.lit(value=False)
+def _by_model(rows: pl.DataFrame, model: str, counter: str) -> BoolArray:
+    """Of which rows the model tells: where it tells something, and counters did not measure all kernels of the operator."""
+    told = rows[model].is_not_null()
+    if any_known(rows[counter]):
+        told &= ~rows.select(pl.col(counter).is_not_null().all().over("owner")).to_series()
+    return told.to_numpy()
 
 
 _COUNTED: Final = ("flops", "dram_bytes", "l2_bytes", "l1_bytes")
@@ -198,13 +191,16 @@ _COUNTED: Final = ("flops", "dram_bytes", "l2_bytes", "l1_bytes")
 
 def _sums(values: pl.Series, order: Int64Array, begins: Int64Array) -> pl.Series:
     """The sum of each piece; null if one of its values is."""
-    if not order.size:
-        return values
-    sums = np.add.reduceat(values.fill_null(0).to_numpy()[order], begins)
-    lacking = np.add.reduceat(values.is_null().to_numpy()[order].astype(np.int64), begins)
-    return pl.select(pl.when(pl.Series(lacking == 0)).then(pl.Series(sums))).to_series().alias(values.name)
+    if not any_known(values):
+        return values.head(begins.size)
+    sums = pl.Series(values.name, np.add.reduceat(or_none(values, 0)[order], begins))
+    if not values.null_count():
+        return sums
+    lacking = np.logical_or.reduceat(values.is_null().to_numpy()[order], begins)
+    return sums.set(pl.Series(lacking), None)
 
 
+@cache
 def _figures(*, timed: bool) -> list[pl.Expr]:
     """The columns of PIECE_SCHEMA, one row for each piece."""
     fill, copy = pl.col("kind") == "memset", pl.col("kind") == "memcpy"

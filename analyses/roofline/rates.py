@@ -10,6 +10,7 @@ import polars as pl
 from tracekit.analyses.roofline.analysis import rated_pieces, roofline
 from tracekit.analyses.roofline.levels import BOUND_OF_SUMS, BOUNDS, FIGURES, LEVEL_SCHEMA, level
 from tracekit.analyses.scope import Scope
+from tracekit.groups import at_rows
 from tracekit.spans import Int64Array
 from tracekit.trees import rolled_up
 
@@ -35,7 +36,9 @@ def with_rates(table: pl.DataFrame, scope: Scope, of: str, keys: list[str]) -> p
 def _by_shape(scope: Scope) -> pl.DataFrame:
     rows = rated_pieces(scope)
     inputs = scope.trace.host.select("shapes", "dtypes")
-    return level(rows.with_columns(inputs[name].gather(rows["op_id"]) for name in inputs.columns), _BY_SHAPE)
+    return level(
+        rows.with_columns(at_rows(inputs[name], rows["op_id"]) for name in inputs.columns), _BY_SHAPE
+    )
 
 
 _SUMS: Final = [

@@ -32,6 +32,7 @@ from tracekit.facts.units import (
     format_share,
     times,
 )
+from tracekit.groups import at_rows
 from tracekit.names import clean, shorten_name
 
 __all__ = ["EXPOSED_COMMUNICATION", "SMALL_COLLECTIVES", "UNEQUAL_COLLECTIVES"]
@@ -213,7 +214,7 @@ def _bytes_sent(scope: Scope, device: int) -> int | None:
     of_backend = rows.filter(~pl.col("name").cast(pl.String).str.starts_with("c10d::"))
     # The same collective is an operator, and a range of the backend on another thread.
     spans = (of_backend if of_backend.height else rows)["launch_id"].unique()
-    shapes = scope.trace.host["shapes"].gather(spans.drop_nulls()).cast(pl.String)
+    shapes = at_rows(scope.trace.host["shapes"], spans.drop_nulls()).cast(pl.String)
     sizes = [
         max((prod(map(int, each.split(","))) for each in _SHAPE.findall(text)), default=0)
         for text in shapes.drop_nulls()

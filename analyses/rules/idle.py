@@ -23,7 +23,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import BUFFER_LAYER
 from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share
-from tracekit.groups import groups, or_none
+from tracekit.groups import at_rows, groups, or_none
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace
 
@@ -205,7 +205,9 @@ def _gaps(scope: Scope) -> pl.DataFrame:
             "ns": gaps.sums(np.where(own, ns, 0)),
         }
     )
-    return found.filter(pieces["ended_by"].gather(gaps.first).is_not_null() & (found["start"] > scope.start))
+    return found.filter(
+        at_rows(pieces["ended_by"], gaps.first).is_not_null() & (found["start"] > scope.start)
+    )
 
 
 def _cause(scope: Scope, gaps: pl.DataFrame) -> str:

@@ -20,10 +20,10 @@ from tracekit.analyses.stalls import stalled_ns, stalled_within
 from tracekit.facts.idle_names import VALUE_OPERATOR
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share, times
+from tracekit.groups import at_rows
 from tracekit.intervals import IntervalSet
 from tracekit.names import short_frame
 from tracekit.spans import Int64Array, take
-from tracekit.trace import Trace
 
 __all__ = ["SHORT_OPERATORS", "VALUE_READS"]
 
@@ -101,9 +101,9 @@ def _code_of(scope: Scope, operators: pl.DataFrame) -> str:
     """`, mostly in FRAME`, or the part of a step: where half of the time of these operators lies; empty if that is nowhere."""
     model = attribution(scope).model
     spans = operators["span_id"].to_numpy()
-    causes, places = span_causes(scope.trace, model), model.places(spans)
+    causes, places = span_causes(scope), model.places(spans)
     frame = take(causes.frame, spans)
-    frames = causes.names.gather(np.maximum(frame, 0)).cast(pl.String)
+    frames = at_rows(causes.names, np.maximum(frame, 0)).cast(pl.String)
     table = operators.select("duration").with_columns(
         pl.when(pl.Series(frame >= 0)).then(frames).alias("frame"), pl.Series("phase", places.phase)
     )
@@ -177,7 +177,6 @@ def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
     Fires when values are read `LEAST_A_STEP` times a step (in the window, if it is not made of steps) or more, outside data
     loading and the optimizer.
     """
-    trace = scope.trace
     model = attribution(scope).model
     reads = _reads(scope, model)
     steps = max(scope.steps.height if scope.window == "steps" else 1, 1)
@@ -189,7 +188,7 @@ def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
     return Evidence(
         title=f"Python reads values of tensors (.item()) {count}",
         text=f".item() and similar calls ran {format_count(reads.size)} times and took {format_ns(spent)}, "
-        f"{format_share(spent / scope.duration)} of the time{_where(trace, model, reads)}. On a device, each call waits "
+        f"{format_share(spent / scope.duration)} of the time{_where(scope, model, reads)}. On a device, each call waits "
         "until all queued work is done.",
         ns_at_stake=spent if spent >= VALUE_READS_LEAST_SHARE * scope.duration else None,
         severity=by_share(spent, scope.duration),
@@ -210,17 +209,17 @@ def _reads(scope: Scope, model: StackModel) -> Int64Array:
     return chosen
 
 
-def _where(trace: Trace, model: StackModel, reads: Int64Array) -> str:
+def _where(scope: Scope, model: StackModel, reads: Int64Array) -> str:
     """The line of code with the most reads, if stacks were recorded; else the layer."""
-    causes = span_causes(trace, model)
+    causes = span_causes(scope)
     frames = take(causes.frame, reads)
     if (frames >= 0).any():
-        names = causes.names.gather(frames[frames >= 0]).cast(pl.String)
+        names = at_rows(causes.names, frames[frames >= 0]).cast(pl.String)
         return f", most often in {names.mode().sort()[0]}"
     layers = model.places(reads).layer
     if (layers >= 0).any():
         table = model.layers.table["path"]
-        return f", most often in layer {table.gather(layers[layers >= 0]).mode().sort()[0]}"
+        return f", most often in layer {at_rows(table, layers[layers >= 0]).mode().sort()[0]}"
     return ""
 
 

@@ -16,6 +16,7 @@ from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share
+from tracekit.groups import at_rows
 from tracekit.intervals import IntervalSet
 from tracekit.names import short_frame
 from tracekit.spans import nesting_of
@@ -157,8 +158,8 @@ def _between(scope: Scope, gaps: pl.DataFrame) -> str:
     names = outer["name"].cast(pl.String)
     places = pl.DataFrame(
         {
-            "a": names.gather(np.maximum(before, 0)),
-            "b": names.gather(np.minimum(before + 1, start.size - 1)),
+            "a": at_rows(names, np.maximum(before, 0)),
+            "b": at_rows(names, np.minimum(before + 1, start.size - 1)),
             "inside": inside,
             "ns": gaps["ns"].to_numpy() * known,
         }

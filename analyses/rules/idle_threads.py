@@ -18,6 +18,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.facts.program_names import PYTHON_FUNCTION
 from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
 from tracekit.findings import Stretches
+from tracekit.groups import at_rows, or_none
 from tracekit.intervals import IntervalSet
 from tracekit.names import short_frame
 from tracekit.spans import Int64Array
@@ -148,7 +149,7 @@ def _pauses(scope: Scope, stack: HostStack) -> pl.DataFrame:
     pieces = pieces.join(launches, on="ended_by", how="left", maintain_order="left")
     spans = pieces.select(pl.coalesce("span_id", "launch_id").fill_null(-1)).to_series().to_numpy()
     built_in = stack.named("^<built-in ", "python")
-    inside = pieces["span_id"].fill_null(-1).to_numpy()
+    inside = or_none(pieces["span_id"])
     wanted = (spans >= 0) & ~((inside >= 0) & built_in[np.maximum(inside, 0)])
     thread, process = stack.thread[np.maximum(spans, 0)], stack.process[np.maximum(spans, 0)]
     return (
@@ -174,7 +175,7 @@ def _busiest_other(stack: HostStack, pauses: pl.DataFrame) -> tuple[int, int, st
         begin, end, inner = _turns(stack, code, edge, start, start + length)
         ns = IntervalSet.of(begin, end).measure
         if ns > best[1]:
-            names = stack.frame["name"].cast(pl.String).gather(inner)
+            names = at_rows(stack.frame["name"].cast(pl.String), inner)
             most = pl.DataFrame({"name": names, "ns": end - begin}).group_by("name").agg(pl.col("ns").sum())
             name = str(most.sort("ns", "name")["name"][-1])
             best = (int(stack.frame["thread_id"][int(rows[0])]), ns, short_frame(name))

@@ -16,7 +16,7 @@ from tracekit.analyses.rules.rule import longest_of
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.units import NS_PER_MS
 from tracekit.findings import Stretches
-from tracekit.groups import codes_of, falling, groups, or_none, text_codes
+from tracekit.groups import at_rows, codes_of, falling, groups, or_none, text_codes
 from tracekit.intervals import IntervalSet
 from tracekit.missing import endless_calls
 from tracekit.spans import Int64Array, kept_nesting
@@ -67,7 +67,7 @@ class _Caused(msgspec.Struct, frozen=True, eq=False, dict=True):
             "span_ns": ("duration", "span_id"),
             "span_kind": ("kind", "span_id"),
         }
-        named = [host[column].gather(rows[by]).alias(name) for name, (column, by) in gathered.items()]
+        named = [at_rows(host[column], rows[by]).alias(name) for name, (column, by) in gathered.items()]
         columns = (
             rows[name].to_physical().to_numpy()
             for name in ("device_id", "cause", "gap_id", "start", "duration_ns")
@@ -242,7 +242,7 @@ def outermost_operators(scope: Scope, span_ids: pl.Series) -> pl.Series:
             break
         operators = np.where(climb, above, operators)
     names = (
-        host["name"].cast(pl.String).gather(np.maximum(operators, 0))
+        at_rows(host["name"].cast(pl.String), np.maximum(operators, 0))
         if host.height
         else pl.Series([], dtype=pl.String)
     )

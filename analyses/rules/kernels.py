@@ -14,6 +14,7 @@ from tracekit.analyses.sdpa import SDPA_MATH
 from tracekit.facts.kernel_rules import TENSOR_CORE
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.findings import Stretches
+from tracekit.groups import or_none
 from tracekit.names import shorten_name
 from tracekit.spans import take
 from tracekit.trace import Trace
@@ -214,7 +215,7 @@ def random_numbers(scope: Scope, result: Kernels) -> Evidence | None:
     """
     stack = attribution(scope).model.stack
     rows = scope.activities.select("op_id", "category", "start", "duration")
-    op, ns = rows["op_id"].fill_null(-1).to_numpy(), rows["duration"].to_numpy()
+    op, ns = or_none(rows["op_id"]), rows["duration"].to_numpy()
     nearest = stack.nesting.nearest_ancestor
     of_dropout = take(nearest(stack.named(_DROPOUT, "op")), op) >= 0
     drawn = of_dropout | ((rows["category"] == "random").to_numpy() & (scope.window == "steps"))

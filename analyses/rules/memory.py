@@ -22,6 +22,7 @@ from tracekit.facts.units import (
     format_share,
     times,
 )
+from tracekit.groups import any_known
 from tracekit.intervals import IntervalSet
 
 __all__ = ["MEMORY_NEAR_LIMIT", "PAGEABLE_COPIES", "SMALL_COPIES", "WAITS_FOR_COPIES"]
@@ -206,7 +207,7 @@ def waits_for_copies(scope: Scope, _result: Memory) -> Evidence | None:
     copy = (
         waits.group_by("name", "on").agg(pl.len(), pl.col("ns").sum()).sort("ns", "name").row(-1, named=True)
     )
-    events = scope.trace.syncs is not None and scope.trace.syncs["wait_on_stream"].is_not_null().any()
+    events = scope.trace.syncs is not None and any_known(scope.trace.syncs["wait_on_stream"])
     shown = (
         "An event in the stream shows it"
         if events

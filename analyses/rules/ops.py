@@ -19,7 +19,7 @@ from tracekit.analyses.rules.rule import MOST_STRETCHES, Advice, Evidence, Rule,
 from tracekit.analyses.scope import Scope
 from tracekit.facts.ceilings import catalogue_ceilings
 from tracekit.facts.units import count_of, format_count, format_ns
-from tracekit.groups import groups, text_codes
+from tracekit.groups import at_rows, groups, text_codes
 from tracekit.names import shorten_name
 from tracekit.spans import Int64Array, take
 
@@ -219,7 +219,7 @@ def _calls_of(scope: Scope, product: _Product) -> pl.DataFrame:
 def _of_operators(scope: Scope) -> tuple[pl.DataFrame, Int64Array, list[tuple[str | None, str | None]]]:
     """The activities in operators, for each the number of its operator, and by these the operators: name and shapes."""
     rows = attributed(scope)["op_id", "name", "layer_id", "start", "duration"].drop_nulls("op_id")
-    called = [text_codes(scope.trace.host[column].gather(rows["op_id"])) for column in ("name", "shapes")]
+    called = [text_codes(at_rows(scope.trace.host[column], rows["op_id"])) for column in ("name", "shapes")]
     pairs = groups(*(codes for codes, _ in called))
     return (
         rows,
@@ -354,7 +354,7 @@ def _small(scope: Scope, rows: Int64Array, ns: int) -> bool:
     """Whether the calls cost more than what they read; `ns` is their time."""
     most_bytes = MOST_BYTES_ON_PROCESSOR if scope.on_cpu else MOST_BYTES_ON_DEVICE
     most_ns = MOST_NS_ON_PROCESSOR if scope.on_cpu else MOST_NS_ON_DEVICE
-    shapes = scope.trace.host["shapes"].gather(rows).cast(pl.String).value_counts()
+    shapes = at_rows(scope.trace.host["shapes"], rows).cast(pl.String).value_counts()
     read = [(_bytes_read(text), count) for text, count in shapes.rows()]
     if any(size is None for size, _ in read):
         return ns <= most_ns * int(rows.size)
@@ -372,7 +372,7 @@ def _bytes_read(shapes: str | None) -> int | None:
 
 
 def _names(scope: Scope, rows: Int64Array) -> str:
-    names: list[str] = scope.trace.host["name"].gather(rows).cast(pl.String).unique().sort().to_list()
+    names: list[str] = at_rows(scope.trace.host["name"], rows).cast(pl.String).unique().sort().to_list()
     return " and ".join(names)
 
 

@@ -11,6 +11,7 @@ import polars as pl
 from tracekit.analyses.program import program
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.stack_names import HOST_TO_DEVICE, PHASE_MARKERS
+from tracekit.groups import or_none
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace, one_of
 
@@ -124,9 +125,9 @@ def launch_sequence(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> L
         return None
     order = frame.join(busiest, on=_STREAM, nulls_equal=True, maintain_order="left")["index"].to_numpy()
     order = order[np.argsort(launched[order], kind="stable")]
-    launch = rows["launch_id"].fill_null(-1).to_numpy()[order]
+    launch = or_none(rows["launch_id"])[order]
     first = np.flatnonzero(np.append(True, (launch[1:] != launch[:-1]) | (launch[1:] < 0)))
-    names = rows["name"].to_physical().fill_null(0).to_numpy()[order].astype(np.int64)
+    names = or_none(rows["name"].to_physical(), 0)[order].astype(np.int64)
     activities = np.diff(np.append(first, order.size))
     own = names[first] * (int(activities.max()) + 1) + activities
     at = launched[order][first]
@@ -138,9 +139,9 @@ def launch_sequence(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> L
         trace=trace,
         symbols=np.unique(own, return_inverse=True)[1].astype(np.int64),
         at=at,
-        thread=take(trace.host["thread_id"].fill_null(-1).to_numpy(), launch[first]).astype(np.int64),
+        thread=take(or_none(trace.host["thread_id"]), launch[first]).astype(np.int64),
         activities=activities,
-        duration=np.add.reduceat(rows["duration"].fill_null(0).to_numpy()[order], first),
+        duration=np.add.reduceat(or_none(rows["duration"], 0)[order], first),
         kernels=names,
         first=first,
         optimizer=_of_optimizer(rows, launched, ranges)[order][first],

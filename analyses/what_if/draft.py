@@ -58,7 +58,7 @@ class HostTime:
     @cached_property
     def cause(self) -> Int64Array:
         """The cause of each piece, as idle time has it (a number into CAUSES)."""
-        return span_causes(self.scope.trace, attribution(self.scope).model).of(self.span)
+        return span_causes(self.scope).of(self.span)
 
     @cached_property
     def _places(self) -> tuple[Int64Array, Int64Array]:

@@ -28,6 +28,7 @@ from tracekit.analyses.xsp.catalogue import COLUMNS
 from tracekit.analyses.xsp.layers import FORWARD_METHODS
 from tracekit.analyses.xsp.runs import UNATTRIBUTED, XspRun, paths_of, placed, steps_of
 from tracekit.facts.stack_names import PHASES
+from tracekit.groups import at_rows
 from tracekit.spans import take
 from tracekit.statistics import trimmed
 
@@ -149,7 +150,7 @@ def _with_flops(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     rows = rows.with_columns(
         pl.Series("owner", owner),
         pl.Series("of_operator", take(work.flops, owner)),
-        names.gather(precision % names.len()),
+        at_rows(names, precision % names.len()),
         pl.when(pl.Series(matrix))
         .then(pl.lit("matrix"))
         .when(pl.Series(owner >= 0))

@@ -16,6 +16,7 @@ from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.scope import Scope, launch_times, once, select, step_at
 from tracekit.facts.ceilings import catalogue_ceilings
 from tracekit.facts.device_peaks import fp32_tflops_of_clock, peak_bandwidth_gbps
+from tracekit.groups import or_none
 from tracekit.manifest import Level, Manifest, Settings
 from tracekit.spans import Int64Array
 from tracekit.statistics import trimmed_mean
@@ -37,7 +38,7 @@ def placed(scope: Scope) -> pl.DataFrame:
 
 def _placed(scope: Scope) -> pl.DataFrame:
     rows = attributed(scope)
-    paths = paths_of(scope, rows["layer_id"].fill_null(-1).to_numpy())
+    paths = paths_of(scope, or_none(rows["layer_id"]))
     return (
         rows.with_columns(
             paths["layer"].fill_null(UNATTRIBUTED),

@@ -12,6 +12,7 @@ import polars as pl
 
 from tracekit.diff.matching import TEXTS
 from tracekit.diff.pool import Pool
+from tracekit.groups import or_none
 
 __all__ = ["Cells", "Groups", "cells_as_arrays", "groups_of"]
 
@@ -177,7 +178,7 @@ def groups_of(cells: Cells, wanted: Array, parents: Array, dimensions: tuple[tup
     if at.size > _MOST_CELLS:
         size = np.maximum(cells.base, cells.new)[at]
         at = np.sort(at[np.argpartition(-size, _MOST_CELLS)[:_MOST_CELLS]])
-    node = cells.frame["node"].fill_null(-1).to_numpy()[at]
+    node = or_none(cells.frame["node"])[at]
     row, around = _around(node, parents)
     columns = {column for each in dimensions for column in each} - {"layer", "cell"}
     known = {name: cells.frame[name].is_not_null().to_numpy()[at] for name in columns}

@@ -21,6 +21,7 @@ from tracekit.diff.notes import notes_of
 from tracekit.diff.pool import Pool, pool
 from tracekit.diff.words import Teller
 from tracekit.digest import Digest
+from tracekit.groups import at_rows, or_none
 
 __all__ = ["diff_of"]
 
@@ -49,7 +50,7 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     comparable = _comparable(rows, *sides, layers=layers)
     celled = cells_of(rows, comparable)
     cells = cells_as_arrays(celled, *sides)
-    parents = nodes.frame["parent_layer_id"].fill_null(-1).to_numpy()
+    parents = or_none(nodes.frame["parent_layer_id"])
     found = explained(cells, parents, names=comparable.names)
     matched = shares_matched(celled, sides[0].side, sides[1].side)
     calls = calls_of_host(rows, nodes, sides[0].side, sides[1].side)
@@ -123,7 +124,7 @@ def _moved(nodes: Nodes) -> list[Contribution]:
     """The layers that moved, but not those that moved with the layer around them."""
     frame = nodes.frame
     moved = frame["status"] == "moved"
-    inside = moved.gather(frame["parent_layer_id"]).fill_null(value=False)
+    inside = at_rows(moved, frame["parent_layer_id"]).fill_null(value=False)
     return [
         Contribution(
             kind="moved",

@@ -11,6 +11,7 @@ from tracekit.diff.layers import Nodes
 from tracekit.diff.matching import Comparable
 from tracekit.diff.pool import Pool
 from tracekit.facts.units import count_of, format_ns, format_share, listed
+from tracekit.groups import any_known
 
 __all__ = ["notes_of"]
 
@@ -99,7 +100,7 @@ def _has_layers(pool: Pool) -> bool:
 
 
 def _has_shapes(pool: Pool) -> bool:
-    return bool(pool.leaves["shapes"].is_not_null().any())
+    return any_known(pool.leaves["shapes"])
 
 
 def _differences(base: Pool, new: Pool, *, windows: bool) -> Iterator[str]:

@@ -14,6 +14,7 @@ import polars as pl
 from tracekit.diff.model import SIDE_STEPS, Side
 from tracekit.digest import Digest
 from tracekit.errors import UsageError
+from tracekit.groups import at_rows
 
 __all__ = ["Pool", "pool"]
 
@@ -83,10 +84,10 @@ def _sums(values: pl.DataFrame, leaves: int) -> Iterator[pl.Series]:
 
 def _weighted(values: pl.DataFrame, by_leaf: pl.DataFrame) -> pl.DataFrame:
     """The values with the leaves of the side, per device of the side's unit."""
-    weight = by_leaf["weight"].gather(values["leaf"])
+    weight = at_rows(by_leaf["weight"], values["leaf"])
     return values.select(
         "at",
-        by_leaf["of_side"].gather(values["leaf"]).alias("leaf"),
+        at_rows(by_leaf["of_side"], values["leaf"]).alias("leaf"),
         *(values[column] * weight for column in ("ns", "calls", "duration_ns")),
     )
 

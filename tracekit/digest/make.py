@@ -7,36 +7,40 @@ beyond.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.attribution import attributed, attribution
+from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.layer_spans import OF_MODEL
-from tracekit.analyses.idle.gaps import device_gaps
 from tracekit.analyses.idle.pieces import idle_pieces
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, span_causes
 from tracekit.analyses.memory import memory
 from tracekit.analyses.scope import Scope, once, step_at, step_spans
+from tracekit.classify import ACTIVITY_CLASSES
 from tracekit.digest.model import KINDS, LAYERS, LEAVES, NO_STEP, STEPS, VALUES, Digest, Facts
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
-from tracekit.groups import groups, or_none
+from tracekit.groups import at_rows, falling, groups, none_to_null, or_none, rows_of
 from tracekit.intervals import EMPTY, IntervalSet
 from tracekit.names import clean, clean_frame
-from tracekit.spans import Int64Array
+from tracekit.spans import BoolArray, Int64Array
 from tracekit.trace import CATEGORIES, Schema, Trace
 
 __all__ = ["digest_of"]
 
-_CLASSES = ("compute", "communication", "memory")
 _COUNTED = ("synchronisation", "allocation", "module_loading")
 """Calls of the host that wait or stall, by the cause of the idle time that they make."""
-_CATEGORY = pl.Enum((*CATEGORIES, *CAUSES))
-_KEYS = ("kind", "category", "name", "operator", "shapes", "dtypes", "layer_id", "phase")
+_KEYS: Final[Schema] = {
+    "kind": pl.Enum(KINDS),
+    "category": pl.Enum((*CATEGORIES, *CAUSES)),
+    **dict.fromkeys(("name", "operator", "shapes", "dtypes"), pl.Categorical()),
+    "layer_id": pl.Int64,
+    "phase": pl.Enum(PHASES),
+}
 """What tells leaves apart within a trace, without their texts."""
 
 
@@ -54,10 +58,11 @@ def digest_of(of: Scope | Trace) -> Digest:
 def _digest_of(scope: Scope) -> Digest:
     edges, numbers = _slices(scope)
     steps = _steps(scope, edges, numbers)
-    rows = pl.concat([_sliced(pl.concat([*_work(scope), _idle(scope)]), edges, numbers), _calls(scope)])
-    rows = rows.filter(pl.col("step").is_in(steps["step"].implode()))
+    rows = pl.concat([_sliced(pl.concat([_work(scope), _idle(scope)]), edges, numbers), _calls(scope)])
+    kept = np.isin(rows["step"].to_numpy(), steps["step"].to_numpy())
+    rows = rows if kept.all() else rows[np.flatnonzero(kept)]
     alike = groups(*(or_none(rows[name].to_physical()) for name in _KEYS))
-    numbers_of, leaves = _leaves(scope, rows.select(_KEYS)[alike.first])
+    numbers_of, leaves = _leaves(scope, rows[list(_KEYS)][alike.first])
     cells = groups(rows["step"].to_numpy(), numbers_of[alike.of])
     sums = {name: cells.sums(rows[name].to_numpy()) for name in ("ns", "calls", "duration_ns")}
     values = pl.DataFrame({"step": cells.keys[0], "leaf": cells.keys[1], **sums}, VALUES)
@@ -66,11 +71,14 @@ def _digest_of(scope: Scope) -> Digest:
 
 def _leaves(scope: Scope, keys: pl.DataFrame) -> tuple[Int64Array, pl.DataFrame]:
     """The number of the leaf of each row of keys, and the leaves: keys that agree in all their texts are one."""
-    layers = attribution(scope).layers.select("layer_id", pl.col("path").alias("layer"), "type")
-    told = keys.join(layers, on="layer_id", how="left", maintain_order="left").select(
-        pl.col(name).cast(kind) for name, kind in LEAVES.items() if name != "leaf"
+    layers = attribution(scope).layers
+    told = clean_frame(
+        keys.drop("kind", "layer_id").with_columns(
+            at_rows(layers["path"], keys["layer_id"]).alias("layer"),
+            at_rows(layers["type"], keys["layer_id"]).alias("type"),
+        )
     )
-    told = pl.concat([told.select("kind"), clean_frame(told.drop("kind"))], how="horizontal")
+    told = told.insert_column(0, keys["kind"])[[name for name in LEAVES if name != "leaf"]]
     texts = told.columns
     leaves = told.unique().sort(texts, nulls_last=True).with_row_index("leaf").cast({"leaf": pl.Int64})
     numbers = told.join(leaves, on=texts, how="left", nulls_equal=True, maintain_order="left")["leaf"]
@@ -81,7 +89,7 @@ def _layers(scope: Scope, leaves: pl.DataFrame) -> pl.DataFrame:
     """The layers of the leaves, and those around them."""
     table = attribution(scope).layers
     texts = clean_frame(table.select("path", "name", "type"))
-    parents = texts["path"].gather(table["parent_layer_id"]).alias("parent")
+    parents = at_rows(texts["path"], table["parent_layer_id"]).alias("parent")
     told = texts.with_columns(parents, table["source"].is_in(OF_MODEL).alias("part_of_model"))
     told = told.unique("path", keep="first", maintain_order=True).select(
         pl.col(name).cast(kind) for name, kind in LAYERS.items()
@@ -129,75 +137,82 @@ def _steps(scope: Scope, edges: Int64Array, numbers: Int64Array) -> pl.DataFrame
 
 # -- pieces of the time of devices ------------------------------------------------------------------
 #
-# Frames with the columns of `_KEYS`, the `start` and `end` of a piece, and of the first piece of each activity or gap also the whole's
-# `begins` and `duration_ns`.
+# Frames with the columns of `_KEYS`, the `start` and `end` of a piece, whether it is the `first` of its activity or gap, and the
+# `duration_ns` of the whole.
 
 
-def _keys_of(kind: str) -> list[pl.Expr]:
-    """The key columns of pieces of one kind, in types that all kinds share."""
-    types: Schema = {"layer_id": pl.Int64, "phase": pl.Enum(PHASES)}
-    return [
-        pl.lit(kind).cast(pl.Enum(KINDS)).alias("kind"),
-        pl.col("category").cast(pl.String).cast(_CATEGORY),
-        *(pl.col(name).cast(types.get(name, pl.Categorical())) for name in _KEYS[2:]),
-    ]
+def _pieces_of(columns: dict[str, pl.Series]) -> pl.DataFrame:
+    """The columns, those of `_KEYS` first, in the types that all kinds of pieces share."""
+    for name, kind in _KEYS.items():
+        column = columns[name]
+        encoded = isinstance(column.dtype, pl.Enum) and column.dtype != kind
+        columns[name] = (column.cast(pl.String) if encoded else column).cast(kind)
+    return pl.DataFrame({**dict.fromkeys(_KEYS), **columns})
 
 
-def _of_operator(host: pl.DataFrame, op_id: pl.Series) -> list[pl.Series]:
+def _of_operator(host: pl.DataFrame, op_id: pl.Series | Int64Array) -> dict[str, pl.Series]:
     """Name and inputs of the operators."""
     columns = {"operator": "name", "shapes": "shapes", "dtypes": "dtypes"}
-    return [host[column].gather(op_id).alias(name) for name, column in columns.items()]
+    return {name: at_rows(host[column], op_id) for name, column in columns.items()}
 
 
-def _work(scope: Scope) -> Iterator[pl.DataFrame]:
+def _constant(value: str, kind: str, size: int) -> pl.Series:
+    return pl.Series([value], dtype=_KEYS[kind]).new_from_index(0, size)
+
+
+def _work(scope: Scope) -> pl.DataFrame:
     """The pieces of the window in which each device worked."""
-    placed = attributed(scope)
-    places = placed.select(
-        "activity_id", *_of_operator(scope.trace.host, placed["op_id"]), "layer_id", "phase"
-    ).with_columns(placed["operator"])
-    rows = scope.overlapping.select(
-        "activity_id",
-        "device_id",
-        "class",
-        "category",
-        "name",
-        "start",
-        "end",
-        pl.col("duration").alias("duration_ns"),
+    rows, owners = scope.overlapping, attribution(scope).activities
+    starts, ends = (np.clip(rows[name].to_numpy(), scope.start, scope.end) for name in ("start", "end"))
+    order = falling(starts, ends, rows["activity_id"].to_numpy())
+    kind = rows["class"].to_physical().to_numpy()[order]
+    device = rows["device_id"].to_numpy()[order]
+    starts, ends = starts[order], ends[order]
+    parts = [_exposed(starts[:0], ends[:0], EMPTY)]
+    for number in scope.device_ids:
+        taken = EMPTY
+        for each in range(len(ACTIVITY_CLASSES)):
+            mine = np.flatnonzero((device == number) & (kind == each))
+            row, *piece = _exposed(starts[mine], ends[mine], taken)
+            parts.append((mine[row], *piece))
+            taken = taken | IntervalSet.of(starts[mine], ends[mine])
+    at, start, end, first = (np.concatenate(part) for part in zip(*parts, strict=True))
+    rows = rows["activity_id", "class", "category", "name", "duration"][order[at]]
+    placed = rows_of(owners["activity_id"], rows["activity_id"].to_numpy())
+    return _pieces_of(
+        {
+            "kind": rows["class"],
+            "category": rows["category"],
+            "name": rows["name"],
+            **_of_operator(scope.trace.host, at_rows(owners["op_id"], placed)),
+            "operator": at_rows(owners["operator"], placed),
+            "layer_id": at_rows(owners["layer_id"], placed),
+            "phase": at_rows(owners["phase"], placed).fill_null("other"),
+            "start": pl.Series(start),
+            "end": pl.Series(end),
+            "first": pl.Series(first),
+            "duration_ns": rows["duration"],
+        }
     )
-    rows = rows.with_columns(pl.col("start", "end").clip(scope.start, scope.end)).sort(
-        "start", "end", "activity_id"
-    )
-    rows = rows.join(places, on="activity_id", how="left", maintain_order="left").with_columns(
-        pl.col("phase").fill_null("other")
-    )
-    for device in scope.device_ids:
-        mine, taken = rows.filter(pl.col("device_id") == device), EMPTY
-        for kind in _CLASSES:
-            own = mine.filter(pl.col("class") == kind)
-            yield _exposed(own, kind, taken)
-            taken = taken | IntervalSet.of(own["start"].to_numpy(), own["end"].to_numpy())
 
 
-def _exposed(rows: pl.DataFrame, kind: str, taken: IntervalSet) -> pl.DataFrame:
+def _exposed(
+    starts: Int64Array, ends: Int64Array, taken: IntervalSet
+) -> tuple[Int64Array, Int64Array, Int64Array, BoolArray]:
     """The pieces of activities of one class that none before them has, and that are not taken; a piece of no length of an activity
-    that has none.
+    that has none: row, start, end, and whether it is the activity's first.
     """
-    starts, ends = rows["start"].to_numpy(), rows["end"].to_numpy()
     reach = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(ends))[:-1] if ends.size else ends
     low = np.maximum(starts, reach)
     row, start, end = _without(low, np.maximum(ends, low), taken)
     seen = np.zeros(low.size, dtype=bool)
     seen[row] = True
     hidden = np.flatnonzero(~seen)
-    at = np.concatenate([row, hidden])
-    first = pl.Series(np.append(np.diff(row, prepend=-1) > 0, np.ones(hidden.size, dtype=bool)))
-    return rows[at].select(
-        *_keys_of(kind),
-        pl.Series("start", np.concatenate([start, starts[hidden]]), dtype=pl.Int64),
-        pl.Series("end", np.concatenate([end, starts[hidden]]), dtype=pl.Int64),
-        pl.when(first).then("start").alias("begins"),
-        pl.when(first).then("duration_ns").alias("duration_ns"),
+    return (
+        np.concatenate([row, hidden]),
+        np.concatenate([start, starts[hidden]]),
+        np.concatenate([end, starts[hidden]]),
+        np.append(np.diff(row, prepend=-1) > 0, np.ones(hidden.size, dtype=bool)),
     )
 
 
@@ -218,23 +233,23 @@ def _without(
 
 def _idle(scope: Scope) -> pl.DataFrame:
     """The pieces in which each device was idle, by cause; the name is that of the call, if one made the device wait."""
-    # The tables of `idle_causes` would take as long again.
-    pieces = idle_pieces(scope, attribution(scope), device_gaps(scope))
-    host = scope.trace.host
-    called = host["kind"].gather(pieces["span_id"]).is_in(["runtime", "sync"])
-    rows = pieces.with_columns(
-        host["name"].gather(pieces["span_id"]).alias("name"),
-        called.alias("called"),
-        *_of_operator(host, pieces["op_id"]),
-    ).with_columns(
-        pl.when("called").then("name").alias("name"), pl.col("cause").cast(pl.String).alias("category")
-    )
-    return rows.select(
-        *_keys_of("idle"),
-        "start",
-        (pl.col("start") + pl.col("duration_ns")).alias("end"),
-        pl.col("start").alias("begins"),
-        "duration_ns",
+    pieces, host = idle_pieces(scope), scope.trace.host
+    spans = or_none(pieces["span_id"])
+    call = attribution(scope).model.stack.of_kind("runtime", "sync")
+    called = (spans >= 0) & call[spans] if call.size else spans >= 0
+    return _pieces_of(
+        {
+            "kind": _constant("idle", "kind", pieces.height),
+            "category": pieces["cause"],
+            "name": at_rows(host["name"], np.where(called, spans, -1)),
+            **_of_operator(host, pieces["op_id"]),
+            "layer_id": pieces["layer_id"],
+            "phase": pieces["phase"],
+            "start": pieces["start"],
+            "end": pieces["start"] + pieces["duration_ns"],
+            "first": pl.Series([True]).new_from_index(0, pieces.height),
+            "duration_ns": pieces["duration_ns"],
+        }
     )
 
 
@@ -246,15 +261,14 @@ def _sliced(pieces: pl.DataFrame, edges: Int64Array, numbers: Int64Array) -> pl.
     high = np.clip(np.searchsorted(edges, end, side="left") - 1, low, last)
     row = np.repeat(np.arange(start.size), high - low + 1)
     at = np.arange(row.size) + np.repeat(low - (np.cumsum(high - low + 1) - (high - low + 1)), high - low + 1)
-    ns = np.minimum(end[row], edges[at + 1]) - np.maximum(start[row], edges[at])
-    begun = pl.Series(at == low[row]) & pieces["begins"].is_not_null()[row]
-    return pieces[row].select(
-        *_KEYS,
-        pl.Series("step", numbers[at], dtype=pl.Int64),
-        pl.Series("ns", ns, dtype=pl.Int64),
-        begun.cast(pl.Int64).alias("calls"),
-        pl.when(begun).then("duration_ns").otherwise(0).alias("duration_ns"),
-    )
+    begun = ((at == low[row]) & pieces["first"].to_numpy()[row]).astype(np.int64)
+    counted = {
+        "step": numbers[at],
+        "ns": np.minimum(end[row], edges[at + 1]) - np.maximum(start[row], edges[at]),
+        "calls": begun,
+        "duration_ns": pieces["duration_ns"].to_numpy()[row] * begun,
+    }
+    return pieces[list(_KEYS)][row].hstack([pl.Series(name, column) for name, column in counted.items()])
 
 
 # -- calls of the host ------------------------------------------------------------------------------
@@ -263,31 +277,27 @@ def _sliced(pieces: pl.DataFrame, edges: Int64Array, numbers: Int64Array) -> pl.
 def _calls(scope: Scope) -> pl.DataFrame:
     """The calls of the host that wait, allocate or load code, in the step in which they begin on the host."""
     host, owners = scope.trace.host, attribution(scope)
-    stack, causes = owners.model.stack, span_causes(scope.trace, owners.model).cause
+    stack, causes = owners.model.stack, span_causes(scope).cause
     wanted = stack.of_kind("runtime", "sync") & np.isin(causes, [CAUSE_NUMBER[name] for name in _COUNTED])
     spans = np.flatnonzero(wanted)
+    step = np.full(spans.size, NO_STEP)
     if scope.window == "steps":
-        step = step_at(scope.steps, host["start"].to_numpy()[spans]).fill_null(NO_STEP)
-    else:
-        step = pl.repeat(NO_STEP, spans.size, dtype=pl.Int64, eager=True)
+        step = or_none(step_at(scope.steps, stack.start[spans]), NO_STEP)
     places = owners.model.places(spans)
-    rows = pl.DataFrame(
+    return _pieces_of(
         {
-            "category": pl.Series(CAUSES).gather(causes[spans]),
-            "name": host["name"].gather(spans),
-            "layer_id": _known(places.layer),
-            "phase": pl.Series(PHASES).gather(places.phase),
-            "duration_ns": host["duration"].gather(spans),
-            "step": step,
+            "kind": _constant("call", "kind", spans.size),
+            "category": at_rows(pl.Series(CAUSES), causes[spans]),
+            "name": at_rows(host["name"], spans),
+            **_of_operator(host, stack.operator[spans]),
+            "layer_id": none_to_null(places.layer),
+            "phase": at_rows(pl.Series(PHASES), places.phase),
+            "step": pl.Series(step),
+            "ns": pl.Series(np.zeros_like(step)),
+            "calls": pl.Series(np.ones_like(step)),
+            "duration_ns": at_rows(host["duration"], spans),
         }
-    ).with_columns(_of_operator(host, _known(stack.nesting.nearest_ancestor(stack.of_kind("op"))[spans])))
-    one = [pl.lit(0, pl.Int64).alias("ns"), pl.lit(1, pl.Int64).alias("calls")]
-    return rows.select(*_keys_of("call"), "step", *one, "duration_ns")
-
-
-def _known(rows: Int64Array) -> pl.Series:
-    """The rows, null for −1."""
-    return pl.Series(rows, dtype=pl.Int64).set(pl.Series(rows < 0), None)
+    )
 
 
 # -- which run --------------------------------------------------------------------------------------

@@ -30,4 +30,6 @@ def escaped(document: str) -> str:
     >>> escaped('{"a":"b\u202ec"}')
     '{"a":"b\\u202ec"}'
     """
+    if document.isascii() and "\x7f" not in document:
+        return document
     return _BEYOND_ASCII.sub(lambda match: f"\\u{ord(match[0]):04x}", document)

@@ -13,9 +13,10 @@ import polars as pl
 from tracekit.classify import categorise
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.launch_apis import LAUNCH
+from tracekit.groups import NameTable, any_known, at_rows, or_none
 from tracekit.health import HealthLog
 from tracekit.missing import ABSURD_NS
-from tracekit.spans import NameTable, Nesting, nesting_of, take
+from tracekit.spans import Nesting, nesting_of, take
 from tracekit.trace import DEVICE_SCHEMA, Schema, one_of
 
 __all__ = ["LinkedFrames", "assemble", "conform", "lean"]
@@ -94,7 +95,7 @@ def _sorted_host(host: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
 
 
 def _gathered(column: pl.Series, order: pl.Series) -> pl.Series:
-    return column if column.null_count() == column.len() else column.gather(order)
+    return column if column.null_count() == column.len() else at_rows(column, order)
 
 
 def _outermost_first(host: pl.DataFrame) -> pl.Series:
@@ -234,7 +235,7 @@ def _only_pairs(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame | Non
     ids = ids[order]
     if (ids[1:] == ids[:-1]).any():
         return None
-    wanted = device["correlation"].fill_null(0).to_numpy()
+    wanted = or_none(device["correlation"], 0)
     at = np.minimum(np.searchsorted(ids, wanted), max(ids.size - 1, 0))
     same = np.flatnonzero((ids[at] == wanted) & (wanted != 0)) if ids.size else at[:0]
     pairs = calls.select("launch_id", "launch_process", "launch_start")[order[at[same]]]
@@ -306,16 +307,16 @@ def _operators(device: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl
     kind, names = host["kind"], NameTable(host["name"])
     is_op = (kind == "op").to_numpy()
     stepping = names.matching(OPTIMIZER_RANGE) & (is_op | (kind == "annotation").to_numpy())
-    launch = device["launch_id"].fill_null(-1).to_numpy()
+    launch = or_none(device["launch_id"])
     op = take(nesting.nearest_ancestor(is_op), launch)
     optimizer = take(nesting.nearest_ancestor(stepping), launch)
     op_column = pl.Series("op_id", op)
     device = device.with_columns(pl.when(op_column >= 0).then(op_column).alias("op_id"))
-    if device["external_id"].is_not_null().any():
+    if any_known(device["external_id"]):
         by_external = _by_external_id(device, host)
         device = device.with_columns(pl.coalesce("op_id", by_external).alias("op_id"))
     category = categorise(
-        device["kind"], device["name"], host["name"].gather(device["op_id"]), pl.Series(optimizer >= 0)
+        device["kind"], device["name"], at_rows(host["name"], device["op_id"]), pl.Series(optimizer >= 0)
     )
     return device.with_columns(category.alias("category")).select(DEVICE_SCHEMA.keys())
 

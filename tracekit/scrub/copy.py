@@ -10,6 +10,7 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.groups import at_rows
 from tracekit.readers.nsys import vocabulary as facts
 from tracekit.readers.nsys.columns import COLUMNS, STRING_COLUMNS
 from tracekit.readers.nsys.ids import Texts, process_of
@@ -179,4 +180,4 @@ def _standing_in(ids: pl.Series, values: pl.Series) -> pl.Series:
     if not values.len():
         return pl.Series([False]).new_from_index(0, ids.len())
     at = values.search_sorted(ids.fill_null(0)).clip(0, values.len() - 1)
-    return (values.gather(at) == ids).fill_null(value=False)
+    return (at_rows(values, at) == ids).fill_null(value=False)

@@ -104,9 +104,9 @@ def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:
 
 def _host_causes(results: Mapping[str, Result], device_id: int) -> list[tuple[str, int, int]]:
     """The causes on the host, largest first, each with its time in ns and its number of gaps."""
-    mine = (pl.col("device_id") == device_id) & pl.col("cause").is_in(list(IDLE_PHRASES))
-    causes = results["idle"].tables()["by_cause"].filter(mine).select("cause", "total_ns", "gaps")
-    return causes.sort("total_ns", descending=True, maintain_order=True).rows()
+    rows = results["idle"].tables()["by_cause"]["device_id", "cause", "total_ns", "gaps"].rows()
+    causes = [row[1:] for row in rows if row[0] == device_id and row[1] in IDLE_PHRASES]
+    return sorted(causes, key=lambda row: row[1], reverse=True)
 
 
 def where(results: Mapping[str, Result], cause: str, device_id: int, *, explain: bool = True) -> str:
@@ -204,9 +204,8 @@ def _parts_of_step(results: Mapping[str, Result], cause: str) -> list[tuple[str,
 
 
 def _call(results: Mapping[str, Result], cause: str, device_id: int) -> str | None:
-    rows = results["idle"].tables()["by_cause"]
-    calls = rows.filter((pl.col("device_id") == device_id) & (pl.col("cause") == cause))["call"]
-    return calls[0] if calls.len() else None
+    rows = results["idle"].tables()["by_cause"]["device_id", "cause", "call"].rows()
+    return next((call for *of, call in rows if of == [device_id, cause]), None)
 
 
 def _called(call: str | None, frame: str | None) -> str | None:
@@ -231,12 +230,10 @@ def _most(results: Mapping[str, Result], by: str, cause: str) -> str | None:
     table = results["idle"].tables().get(f"by_{by}")
     if table is None:
         return None
-    rows = table.filter(pl.col("cause") == cause).sort("total_ns", descending=True, maintain_order=True)
-    total = int(rows["total_ns"].sum())
-    if not total or int(rows["total_ns"][0]) < MOSTLY * total or rows[by][0] is None:
-        return None
-    name: str = rows[by][0]
-    return name
+    found = [(ns, name) for each, ns, name in table["cause", "total_ns", by].rows() if each == cause]
+    total = sum(ns for ns, _ in found)
+    ns, name = max(found, key=lambda row: row[0], default=(0, None))
+    return name if total and ns >= MOSTLY * total else None
 
 
 def _short(name: str | None) -> str:

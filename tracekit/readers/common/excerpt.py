@@ -12,6 +12,7 @@ import polars as pl
 
 from tracekit.facts.launch_apis import GRAPH_COPY
 from tracekit.facts.step_names import STEP_PREFIX
+from tracekit.groups import or_none
 from tracekit.health import HealthLog
 from tracekit.readers.common.store import FrameStore
 from tracekit.trace import Excerpt
@@ -139,8 +140,8 @@ class _Captures:
         """The host spans in which a node was made: spans that name a layer, and calls that only copy nodes."""
         if not self.times.size or "thread_id" not in part.columns:
             return pl.lit(value=False)
-        start = part["start"].fill_null(0).to_numpy()
-        end = start + part["duration"].fill_null(0).to_numpy()
+        start = or_none(part["start"], 0)
+        end = start + or_none(part["duration"], 0)
         has_node = np.searchsorted(self.times, end, "right") > np.searchsorted(self.times, start, "left")
         kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
         telling = ~kind.is_in(["step", "runtime"]) | name.str.contains(GRAPH_COPY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.groups import any_known
 from tracekit.health import HealthLog
 from tracekit.missing import LOST_SHARE, endless_calls, launch_calls, numbered_operators
 
@@ -21,7 +22,7 @@ def count_missing(
         health.count("endless_call", calls.height, f"{name} for {format_ns(ns)}")
     if "excerpt" in health:
         return
-    if counters is None or not counters["duration"].is_not_null().any():
+    if counters is None or not any_known(counters["duration"]):
         _count_launches(host, device, health)
     operators = numbered_operators(host)
     if operators.thin:

@@ -10,6 +10,7 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.groups import any_known
 from tracekit.health import HealthLog
 from tracekit.readers.assemble import assemble, conform
 from tracekit.readers.common.gate import leave_out_absurd
@@ -155,17 +156,17 @@ def captured_kinds(parts: TraceFrames) -> dict[str, bool]:
     return {
         "steps": "step" in kinds,
         "device": device.height > 0,
-        "launches": bool(device["launch_id"].is_not_null().any()),
+        "launches": any_known(device["launch_id"]),
         "ops": "op" in kinds,
         "shapes": bool((host["shapes"].unique().cast(pl.String) != "").any()),
-        "stacks": "python" in kinds or bool(host["call_stack"].is_not_null().any()),
+        "stacks": "python" in kinds or any_known(host["call_stack"]),
         "modules": "module" in kinds,
-        "layers": bool(host["layer"].is_not_null().any()),
+        "layers": any_known(host["layer"]),
         "memory": frames.get("memory") is not None,
         "sync": frames.get("syncs") is not None,
         "counters": frames.get("counters") is not None,
         "collectives": frames.get("collectives") is not None,
-        "occupancy": bool(device["occupancy"].is_not_null().any()),
+        "occupancy": any_known(device["occupancy"]),
     }
 
 

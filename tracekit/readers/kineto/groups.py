@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.groups import at_rows
 from tracekit.readers.kineto import args as records
 from tracekit.readers.kineto import columns
 from tracekit.readers.kineto.records import AnyEvent, read_array
@@ -287,7 +288,7 @@ class Columns:
         codes = _padded(np.frombuffer(native[0], dtype=np.uint32), self.rows, _NO_CODE)
         if native[1] < self.rows:
             codes = np.minimum(codes, np.uint32(len(distinct)))
-        return make(distinct).gather(pl.Series(codes))
+        return at_rows(make(distinct), pl.Series(codes))
 
     def _whole(
         self,

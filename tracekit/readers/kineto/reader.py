@@ -15,6 +15,7 @@ from tracekit.errors import UnreadableTraceError
 from tracekit.facts.capture_names import LAYER_METADATA_KEY, MERGED_KEY
 from tracekit.facts.stack_names import MODULE_PREFIX
 from tracekit.facts.step_names import STEP_PREFIX
+from tracekit.groups import NameTable
 from tracekit.health import MEANINGS, HealthLog
 from tracekit.limits import Limits
 from tracekit.readers.assemble import conform
@@ -28,7 +29,6 @@ from tracekit.readers.kineto.frames import RawFrames
 from tracekit.readers.kineto.pool import decoder_pool
 from tracekit.readers.kineto.source import Source
 from tracekit.readers.kineto.vocabulary import ANNOTATION_PREFIXES
-from tracekit.spans import NameTable
 from tracekit.trace import FLOW_SCHEMA, HOST_KINDS, THREAD_SCHEMA, DeviceInfo, Excerpt, Meta, Trace, one_of
 
 __all__ = ["read_kineto"]

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from tracekit.analyses.attribution import METHODS
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_count
+from tracekit.groups import at_rows, or_none
 from tracekit.limits import LONGEST_NAME
 from tracekit.names import category_name, clean
 from tracekit.report.html.timeline_detail import SUMMARY, Detail
@@ -158,7 +159,7 @@ def _middle(steps: tuple[Step, ...]) -> Step | None:
 def _full(trace: Trace, step: Step) -> tuple[int, int]:
     """From the start of a step to its end, or that of the last activity that it launched."""
     low, high = step.start_ns, step.end_ns
-    launched = trace.host["start"].gather(trace.device["launch_id"]).alias("launched")
+    launched = at_rows(trace.host["start"], trace.device["launch_id"]).alias("launched")
     rows = trace.device.select("start", "duration").with_columns(launched)
     at = pl.coalesce("launched", "start")
     last = rows.filter((at >= low) & (at < high)).select((pl.col("start") + pl.col("duration")).max()).item()
@@ -170,7 +171,7 @@ def _extent(trace: Trace, window: Window) -> tuple[int, int]:
     low, high = window.start_ns, window.end_ns
     if window.steps:
         return min(low, window.steps[0].start_ns), high
-    first = trace.host["start"].gather(trace.device["launch_id"].drop_nulls()).min()
+    first = at_rows(trace.host["start"], trace.device["launch_id"].drop_nulls()).min()
     return min(low, first) if isinstance(first, int) else low, high
 
 
@@ -229,9 +230,9 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
             "duration": (frame["end"] - frame["start"]).to_numpy(),
             "name": name,
             "kind": kind,
-            "layer": layer.fill_null(-1).to_numpy() + 1,
-            "phase": frame["phase"].fill_null(-1).to_numpy() + 1,
-            "method": frame["method"].fill_null(-1).to_numpy() + 1,
+            "layer": or_none(layer) + 1,
+            "phase": or_none(frame["phase"]) + 1,
+            "method": or_none(frame["method"]) + 1,
             "link": zigzag(np.diff(frame["link"].to_numpy(), prepend=0)),
             "note": note + 1,
             "ended": zigzag(np.diff(frame["ended"].to_numpy(), prepend=0)),
@@ -279,7 +280,7 @@ def _coded(values: pl.Series) -> tuple[list[str], Int64Array]:
     distinct = values.drop_nulls().unique(maintain_order=True)
     table = pl.DataFrame({"text": distinct, "number": pl.int_range(distinct.len(), eager=True)})
     rows = pl.DataFrame({"text": values}).join(table, on="text", how="left", maintain_order="left")
-    return distinct.to_list(), rows["number"].fill_null(-1).to_numpy()
+    return distinct.to_list(), or_none(rows["number"])
 
 
 def varints(values: npt.ArrayLike) -> bytes:

@@ -13,11 +13,11 @@ from tracekit.analyses.graph.build import dependencies
 from tracekit.analyses.graph.joint import alone
 from tracekit.analyses.graph.parts import bars_of, part_name, parts_of
 from tracekit.analyses.idle.causes import cause_name
-from tracekit.analyses.idle.gaps import device_gaps
 from tracekit.analyses.idle.pieces import idle_pieces
 from tracekit.analyses.layers.tracks import layer_tracks
 from tracekit.analyses.scope import Scope, select
 from tracekit.facts.idle_names import CAUSES
+from tracekit.groups import at_rows
 from tracekit.names import clean
 from tracekit.report.html.timeline_detail import Detail
 from tracekit.trace import Trace, one_of
@@ -68,7 +68,7 @@ def shapes_of(trace: Trace, window: tuple[int, int], detail: Detail, *, path: bo
     scope = _windowed(select(trace, window="trace"), window, detail)
     attributed = attribution(scope)
     frames = [_conformed(frame) for frame in _layers(scope, attributed, detail)]
-    frames.append(_conformed(_idle(scope, attributed, detail)))
+    frames.append(_conformed(_idle(scope, detail)))
     if path:
         frames.append(_conformed(_path(trace, window, detail)))
     if trace.has_device:
@@ -152,7 +152,7 @@ def _host(trace: Trace, attributed: Attribution, detail: Detail, *, python: bool
         (pl.col("start") + pl.col("duration")).alias("end"),
     )
     rows = detail.thinned(spans.filter(one_of("kind", *kinds)), "process_id", "thread_id")
-    rows = rows.with_columns(trace.host["name"].gather(rows["span_id"]))
+    rows = rows.with_columns(at_rows(trace.host["name"], rows["span_id"]))
     places = attributed.model.places(rows["span_id"].to_numpy())
     rows = rows.with_columns(
         pl.Series("layer_id", places.layer),
@@ -216,8 +216,8 @@ def _joined(pieces: pl.DataFrame) -> pl.DataFrame:
     return pieces.select("device_id", "start")[row].with_columns(pl.Series(n, c) for n, c in columns.items())
 
 
-def _idle(scope: Scope, attributed: Attribution, detail: Detail) -> pl.DataFrame:
-    every = idle_pieces(scope, attributed, device_gaps(scope))
+def _idle(scope: Scope, detail: Detail) -> pl.DataFrame:
+    every = idle_pieces(scope)
     rows = detail.thinned(_joined(every), "device_id")
     columns = every.select("cause", "layer_id", "phase", "frame", "dependency", "ended_by")[rows["row"]]
     pieces = pl.concat([rows, columns], how="horizontal")
@@ -237,7 +237,7 @@ def _idle(scope: Scope, attributed: Attribution, detail: Detail) -> pl.DataFrame
         cause.alias("name"),
         pl.format("idle: {}", cause).alias("kind"),
         pl.lit(0).alias("rank"),
-        every["span_id"].gather(rows["longest"]).alias("link_span"),
+        at_rows(every["span_id"], rows["longest"]).alias("link_span"),
         pl.lit(None).alias("link_activity") if scope.on_cpu else pl.col("ended_by").alias("link_activity"),
         "layer_id",
         pl.col("phase").to_physical().cast(pl.Int64),

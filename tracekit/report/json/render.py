@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -77,7 +77,7 @@ def render_data(value: Any) -> str:
     """
     lines: list[str] = []
     _write(value, "", lines, "", "")
-    return escaped("\n".join(lines) + "\n")
+    return "\n".join(map(escaped, lines)) + "\n"
 
 
 def report_dict(report: Report, *, top: int | None = None) -> dict[str, Any]:
@@ -126,26 +126,35 @@ def _verdict(report: Report) -> dict[str, Any]:
 def _write(value: Any, indent: str, lines: list[str], before: str, after: str) -> None:
     """Containers of containers over several lines, everything else on one: a table has one row a line."""
     inner = indent + "  "
-    nested = isinstance(value, dict | list | tuple) and any(
-        isinstance(v, dict | list | tuple) for v in _values(value)
-    )
-    if not nested:
+    if not _nested(value):
         lines.append(f"{indent}{before}{_encode(value)}{after}")
         return
     opening, closing = ("{", "}") if isinstance(value, dict) else ("[", "]")
     lines.append(f"{indent}{before}{opening}")
     last = len(value) - 1
-    items = value.items() if isinstance(value, dict) else ((None, item) for item in value)
-    for index, (key, item) in enumerate(items):
-        label = "" if key is None else f"{_encode(key)}: "
-        _write(item, inner, lines, label, "" if index == last else ",")
+    if isinstance(value, dict):
+        for index, (key, item) in enumerate(value.items()):
+            _write(item, inner, lines, f"{_encode(key)}: ", "" if index == last else ",")
+    elif any(map(_nested, value)):
+        for index, item in enumerate(value):
+            _write(item, inner, lines, "", "" if index == last else ",")
+    else:  # the rows of a table
+        rows = _ENCODER.encode_lines(value).decode().rstrip("\n")
+        lines.append(inner + rows.replace("\n", f",\n{inner}"))
     lines.append(f"{indent}{closing}{after}")
 
 
-def _values(value: Any) -> Any:
-    return value.values() if isinstance(value, dict) else value
+def _nested(value: Any) -> bool:
+    """Whether it is a container of containers."""
+    if not isinstance(value, dict | list | tuple):
+        return False
+    kinds = set(map(type, value.values() if isinstance(value, dict) else value))
+    return any(issubclass(kind, dict | list | tuple) for kind in kinds)
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+"""It writes a float that is not finite as null."""
 
 
 def _encode(value: Any) -> str:
-    # msgspec writes a float that is not finite as null
-    return msgspec.json.encode(value).decode()
+    return _ENCODER.encode(value).decode()
