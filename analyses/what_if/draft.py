@@ -294,12 +294,16 @@ class Draft:
         rows = self._rows["phase"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy() == number
         return Selection(rows, self.host.phase == number)
 
+    def _layers_with_work(self) -> list[int]:
+        ids = np.union1d(self._rows["layer_id"].drop_nulls().to_numpy(), self.host.layer)
+        return list(map(int, ids[ids >= 0]))
+
     def _there(self, kind: str, pattern: str) -> str:
         """The names of a kind that there are."""
         if kind == "rank":
             return f"write the number of a rank that was given, such as rank:{self.rank}"
         names = {
-            "layer": attribution(self.made.scope).layers["path"],
+            "layer": attribution(self.made.scope).layers["path"].gather(self._layers_with_work()),
             "kernel": self._rows["name"],
             "op": self.made.stack.frame.filter(pl.col("kind") == "op")["name"],
             "category": (self.made.scope.activities if self.made.scope.on_cpu else self._rows)["category"],

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,16 @@ def test_standard_input_is_a_trace() -> None:
             check=True,
         )
     assert json.loads(whole.stdout)["trace"]["event_count"] == 8163
+
+
+def test_a_zip_archive_in_a_pipe_is_not_called_damaged(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+        archive.write(CNN / "trace.json.gz", "trace.json.gz")
+    done = subprocess.run(
+        [sys.executable, "-m", "tracekit", "info", "-"],
+        input=(tmp_path / "t.zip").read_bytes(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert b"a zip archive cannot be read from a pipe; give its path, or unpack it" in done.stderr

@@ -79,6 +79,11 @@ def test_what_makes_no_sense_is_one_line(
     assert "\n" not in error
 
 
+def test_only_layers_with_work_are_offered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--remove", "layer:*FSDP*") == 2
+    assert "<FSDP>" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "text",
     [

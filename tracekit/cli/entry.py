@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from typing import Final
 
@@ -24,4 +25,7 @@ def main() -> None:
         sys.stderr.write("tracekit: error: interrupted\n")
         sys.exit(130)
     finally:
+        # Python itself has yet to end, and would answer a Ctrl-C with a traceback. A handler of a script's own stays.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         gc.freeze()  # else Python searches all that is left several times as it exits, 0.1 s in all

@@ -97,6 +97,13 @@ class Source:
         if not self._packed:
             return magic
         packed = self._outer
+        if magic.startswith(_ZIP_MAGIC) and not packed.seekable():  # the list of its files stands at the end
+            packed.close()
+            raise UnreadableTraceError(
+                "a zip archive cannot be read from a pipe",
+                path=self.path,
+                remedy="give its path, or unpack it",
+            )
         try:
             if magic.startswith(_ZSTD_MAGIC):
                 plain: object = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
