@@ -101,7 +101,7 @@ def test_whole_logs_say_what_the_tables_say() -> None:
     assert (len(runs), compared) == (13, 12)  # Intel's is in no table
     intel = next(run for run in runs if run.organisation == "Intel")
     assert intel.succeeded
-    assert intel.problems == ("a value that is neither JSON nor a Python literal, 1 times, first in line 9",)
+    assert intel.problems == ("a value that is neither JSON nor a Python literal in line 9",)
 
 
 @needs_data
@@ -227,6 +227,31 @@ def test_what_limits_each_step_is_named(capsys: pytest.CaptureFixture[str], tmp_
     page = tmp_path / "page.html"
     answer(capsys, folder, "-o", page)
     assert "Epochs against batch" in page.read_text()
+
+
+def test_runs_with_faults_stand_first_and_unknown_sizes_are_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Of 22 runs the terminal showed 20, those with faults not among them; systems without a number of chips were said to have one size."""
+    folder = tmp_path / "acme" / "box" / "net"
+    folder.mkdir(parents=True)
+    for number in range(24):
+        (folder / f"result_{number:02}.txt").write_text("".join(logged()))
+    (folder / "result_30.txt").write_text("".join(logged() + logged(at=2e9)))
+    (folder / "result_31.txt").write_text("".join([*logged(), ":::MLL 1.0\n", ":::MLL 2.0\n"]))
+    text, _ = answer(capsys, tmp_path)
+    assert "How many chips 1 configuration had is not known" in text
+    assert "The logs of 3 runs have faults" in text
+    assert "2 runs in one file" in text
+    assert "in 2 lines, the first is line" in json.dumps(
+        json.loads(answer(capsys, tmp_path, "-f", "json")[0])
+    )
+    described = tmp_path / "acme" / "systems" / "box.json"
+    described.parent.mkdir()
+    described.write_text('{"number_of_nodes": "2", "accelerators_per_node": "8"}')
+    text, _ = answer(capsys, tmp_path)
+    assert "not known" not in text
+    assert "acme net 16 64" in text
 
 
 def test_what_is_no_result(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

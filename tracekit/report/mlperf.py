@@ -66,7 +66,15 @@ def mlperf_section(results: Results) -> Section:
     return Section(
         "mlperf",
         "How far does training scale, and what limits it?",
-        " ".join((*_headlines(cells, steps), *_foretold(cells), *_failed(cells), *_problems(results))),
+        " ".join(
+            (
+                *_headlines(cells, steps),
+                *_foretold(cells),
+                *_failed(cells),
+                *_uncounted(cells),
+                *_problems(results),
+            )
+        ),
         tables=tuple(_tables(results, cells, steps)),
         figures=tuple(_figures(cells)),
     )
@@ -107,7 +115,7 @@ def _foretold(cells: Sequence[Cell]) -> Iterator[str]:
     if rows:
         ours, amdahl, power = (sum(abs(float(row[at] or 0)) for row in rows) / len(rows) for at in (2, 3, 4))
         yield (
-            f"For the largest size of {count_of(len(rows), 'series', 'series')} with three or more, the forecast from all others errs by {format_share(ours)} on average, Amdahl's law "
+            f"For the largest size of {count_of(len(rows), 'series', 'series')} with three or more sizes, the forecast from all others errs by {format_share(ours)} on average, Amdahl's law "
             f"by {format_share(amdahl)} and a power law of the chips by {format_share(power)}."
         )
 
@@ -126,10 +134,19 @@ def _failed(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"{count_of(unscored, *told)} failed."
 
 
+def _uncounted(cells: Sequence[Cell]) -> Iterator[str]:
+    unknown = sum(not cell.accelerators for cell in cells)
+    if unknown:
+        yield (
+            f"How many chips {count_of(unknown, 'configuration')} had is not known, as neither logs nor the names of systems tell it; "
+            "systems/SYSTEM.json in the folder of the organisation can, with number_of_nodes and accelerators_per_node."
+        )
+
+
 def _problems(results: Results) -> Iterator[str]:
-    odd = [run for run in results.runs if run.problems]
+    odd = sum(bool(run.problems) for run in results.runs)
     if odd:
-        yield f"{count_of(len(odd), 'log')} {'has' if len(odd) == 1 else 'have'} faults; the table of runs names them."
+        yield f"The {'log' if odd == 1 else 'logs'} of {count_of(odd, 'run')} {'has' if odd == 1 else 'have'} faults; the table of runs names them."
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -165,7 +182,7 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
     rows = [
         {"run": run.name, "benchmark": run.benchmark, "accelerators": run.accelerators, "batch": run.batch, "status": run.status, "run_s": run.run_s, "init_s": run.init_s,
          "epochs": run.epochs, "evaluations": run.evaluations, "problems": "; ".join(run.problems) or None}
-        for run in results.runs
+        for run in sorted(results.runs, key=lambda run: not run.problems)  # those with faults first
     ]  # fmt: skip
     runs = pl.DataFrame(rows, infer_schema_length=None)
     yield table_of("runs", "Runs", runs, "run status run_s epochs problems", _TITLES, _UNITS)
