@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from collections.abc import Sequence
 from math import exp
 from pathlib import Path
@@ -226,7 +227,15 @@ def test_what_limits_each_step_is_named(capsys: pytest.CaptureFixture[str], tmp_
     assert steps is None or len(steps["rows"]) == 4
     page = tmp_path / "page.html"
     answer(capsys, folder, "-o", page)
-    assert "Epochs against batch" in page.read_text()
+    html = page.read_text()
+    assert "Epochs against batch" in html
+    assert "<title>MLPerf results" in html
+    assert "Trainings a minute, measured and forecast: acme, box, net" in html
+    stack = html[html.index("Efficiency, and what the rest is lost to") :]
+    shares = [float(each) for each in re.findall(r'class="row-total">([\d.]+) %', stack)]
+    efficiency = cells_table(cells_of(read_results([folder]).runs))["efficiency"].to_list()
+    assert shares == pytest.approx([100 * each for each in efficiency], abs=0.051)
+    assert "efficiency <b></b>" in " ".join(stack.split())
 
 
 def test_runs_with_faults_stand_first_and_unknown_sizes_are_said(
@@ -251,7 +260,7 @@ def test_runs_with_faults_stand_first_and_unknown_sizes_are_said(
     described.write_text('{"number_of_nodes": "2", "accelerators_per_node": "8"}')
     text, _ = answer(capsys, tmp_path)
     assert "not known" not in text
-    assert "acme net 16 64" in text
+    assert "acme net 16 0.55" in text
 
 
 def test_what_is_no_result(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

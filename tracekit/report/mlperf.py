@@ -31,6 +31,7 @@ __all__ = ["mlperf_section"]
 
 _MOST_TOLD: Final = 3
 _MOST_DRAWN: Final = 6
+_FEWEST_SIZES: Final = 2
 _AHEAD: Final[Schema] = {
     "series": pl.String, "accelerators": pl.Int64, "batch": pl.Int64, "epochs": pl.Float64, "predicted_min": pl.Float64, "low_min": pl.Float64, "high_min": pl.Float64,
     "enough_chips": pl.Int64,
@@ -77,6 +78,7 @@ def mlperf_section(results: Results) -> Section:
         ),
         tables=tuple(_tables(results, cells, steps)),
         figures=tuple(_figures(cells)),
+        title="MLPerf results",
     )
 
 
@@ -153,7 +155,7 @@ def _problems(results: Results) -> Iterator[str]:
 
 
 def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[Table]:
-    scores = table_of("cells", "Scores", cells_table(cells), "organisation benchmark accelerators batch score_min epochs speedup efficiency", _TITLES, _UNITS)  # fmt: skip
+    scores = table_of("cells", "Scores", cells_table(cells), "organisation benchmark accelerators score_min speedup efficiency batch epochs", _TITLES, _UNITS)  # fmt: skip
     yield replace(scores, main=True)
     if steps.height:
         titles = {**_TITLES, "epochs": "epochs ×", "speedup": "speed-up ×"}
@@ -221,6 +223,7 @@ def _figures(cells: Sequence[Cell]) -> Iterator[Figure]:
     ]  # fmt: skip
     yield Figure("scaling", "Trainings a minute against chips", "curve", {"base": 10, "x_title": "chips", "y_title": "trainings a minute", "series": [*series, *_ideal(series)]})  # fmt: skip
     longest = max(several, key=lambda name: len(several[name]))
+    yield from _fitted(longest, several[longest], cells)
     rows = [
         {"label": f"{chips:,} chips", "parts": [{"label": label, "value": value} for label, value in parts.items()]}
         for chips, parts in efficiency_parts(several[longest])
@@ -235,6 +238,28 @@ def _figures(cells: Sequence[Cell]) -> Iterator[Figure]:
     ]  # fmt: skip
     if epochs:
         yield Figure("epochs", "Epochs against batch", "curve", {"base": 2, "x_title": "batch of all chips", "y_title": "epochs", "series": epochs})  # fmt: skip
+
+
+def _fitted(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator[Figure]:
+    """The times of a series beside the forecasts: for each size from all other cells, and beyond the largest."""
+    foretold: dict[int, tuple[float, float, float]] = {}
+    for one in group if len(group) > _FEWEST_SIZES else ():
+        others = [cell for cell in cells if cell is not one]
+        found = forecast(others, Question(one.benchmark, one.accelerators or 1, one.batch, one.mean("epochs"), one.organisation, one.system))  # fmt: skip
+        if found is not None:
+            foretold[one.accelerators or 1] = (60 / found.seconds, 60 / found.high, 60 / found.low)
+    for row in _ahead(name, group, cells):
+        chips, *minutes = (float(str(each)) for each in (row[1], *row[4:7]))
+        foretold[int(chips)] = (1 / minutes[0], 1 / minutes[2], 1 / minutes[1])
+    if len(foretold) < _FEWEST_SIZES:
+        return
+    at = sorted(foretold)
+    middle, low, high = ([foretold[chips][place] for chips in at] for place in range(3))
+    series = [
+        {"label": "measured", "style": "dots", "x": [cell.accelerators for cell in group], "y": [60 / (cell.score_s or 1) for cell in group]},
+        {"label": "forecast from the other sizes, with its 95 % interval", "style": "line", "x": at, "y": middle, "low": low, "high": high},
+    ]  # fmt: skip
+    yield Figure("forecast", f"Trainings a minute, measured and forecast: {name}", "curve", {"base": 10, "x_title": "chips", "y_title": "trainings a minute", "series": series})  # fmt: skip
 
 
 def _ideal(series: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
