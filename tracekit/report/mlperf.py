@@ -266,4 +266,4 @@ def _ideal(series: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """From the smallest system of the first series the line along which twice the chips take half the time."""
     first = series[0]
     x = (first["x"][0], first["x"][-1])
-    yield {"label": f"as many times as fast as chips, from {first['label']}", "style": "dashes", "x": x, "y": (first["y"][0], first["y"][0] * x[1] / x[0])}  # fmt: skip
+    yield {"label": f"linear in chips, from {first['label']}", "style": "dashes", "x": x, "y": (first["y"][0], first["y"][0] * x[1] / x[0])}  # fmt: skip
