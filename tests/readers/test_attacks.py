@@ -253,6 +253,13 @@ def test_an_entry_that_was_renamed_is_not_used(entry: Path) -> None:
     assert cache.load(other.rename(entry).name, "t.json") is not None
 
 
+def test_an_entry_of_another_version_is_not_used(entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newer reader may find more in the same file: after an upgrade, collectives of kernels were missing until the cache was cleared."""
+    assert cache.load(entry.name, "t.json") is not None
+    monkeypatch.setattr(tracekit, "__version__", "99.0")
+    assert cache.load(entry.name, "t.json") is None
+
+
 @pytest.mark.parametrize("linked", ["", "host.parquet", "meta.json", "sums.json"])
 def test_links_in_the_cache_are_not_followed(linked: str, entry: Path) -> None:
     """Reading /dev/zero had no end."""
