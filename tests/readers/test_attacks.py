@@ -253,11 +253,14 @@ def test_an_entry_that_was_renamed_is_not_used(entry: Path) -> None:
     assert cache.load(other.rename(entry).name, "t.json") is not None
 
 
-def test_an_entry_of_another_version_is_not_used(entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A newer reader may find more in the same file: after an upgrade, collectives of kernels were missing until the cache was cleared."""
-    assert cache.load(entry.name, "t.json") is not None
+def test_what_another_version_read_is_not_used(entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newer reader may find more in the same file: after an upgrade, the records of kernels were missing until the cache was cleared."""
+    file = entry.parent.parent / "t.json"
+    tracekit.read(file, cache=True)
+    assert list(entry.parent.iterdir()) == [entry]
     monkeypatch.setattr(tracekit, "__version__", "99.0")
-    assert cache.load(entry.name, "t.json") is None
+    tracekit.read(file, cache=True)
+    assert len(list(entry.parent.iterdir())) == 2
 
 
 @pytest.mark.parametrize("linked", ["", "host.parquet", "meta.json", "sums.json"])

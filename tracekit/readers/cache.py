@@ -24,7 +24,6 @@ from typing import Any, Final
 import polars as pl
 from isal import isal_zlib
 
-import tracekit
 from tracekit.files import cache_root, scratch_folder
 from tracekit.readers.assemble import lean
 from tracekit.readers.common.trace_frames import rank_in_name
@@ -128,8 +127,7 @@ def _fill(entry: Path, key: str, trace: Trace) -> None:
     meta = asdict(trace.meta) | {"captured": sorted(trace.meta.captured), "path": "", "rows": rows}
     (entry / "meta.json").write_text(json.dumps(meta), "utf-8")
     sums = {file.name: [file.stat().st_size, isal_zlib.crc32(file.read_bytes())] for file in entry.iterdir()}
-    marks = {"entry": key, "version": tracekit.__version__, "files": sums}
-    (entry / _SUMS).write_text(json.dumps(marks), "utf-8")
+    (entry / _SUMS).write_text(json.dumps({"entry": key, "files": sums}), "utf-8")
 
 
 def clear() -> int:
@@ -174,8 +172,8 @@ def _sums(entry: Path) -> dict[str, tuple[int, int]]:
     if entry.is_symlink() or not _is_plain(file, at_most=_LARGEST_SUMS):
         raise ValueError(f"{entry.name} is not tracekit's own")
     sums = json.loads(file.read_text("utf-8"))
-    if (sums["entry"], sums["version"]) != (entry.name, tracekit.__version__):
-        raise ValueError(f"{entry.name} is another entry, or of a version that may have read less")
+    if sums["entry"] != entry.name:
+        raise ValueError(f"{entry.name} is another entry")
     return dict(sums["files"])
 
 
