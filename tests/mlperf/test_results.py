@@ -249,7 +249,7 @@ def test_runs_with_faults_stand_first_and_unknown_sizes_are_said(
     (folder / "result_30.txt").write_text("".join(logged() + logged(at=2e9)))
     (folder / "result_31.txt").write_text("".join([*logged(), ":::MLL 1.0\n", ":::MLL 2.0\n"]))
     text, _ = answer(capsys, tmp_path)
-    assert "How many chips 1 configuration had is not known" in text
+    assert "The number of chips of 1 configuration is not known" in text
     assert "The logs of 3 runs have faults" in text
     assert "2 runs in one file" in text
     assert "in 2 lines, the first is line" in json.dumps(
@@ -261,6 +261,22 @@ def test_runs_with_faults_stand_first_and_unknown_sizes_are_said(
     text, _ = answer(capsys, tmp_path)
     assert "not known" not in text
     assert "acme net 16 0.55" in text
+
+
+def test_epochs_that_no_log_has_are_not_said_to_be_equal(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A benchmark without epochs, as MiniGo, was said to need 1.00 times the epochs."""
+    for chips, second in ((8, 40.0), (16, 25.0)):
+        folder = tmp_path / "acme" / f"box_{chips}xA" / "net"
+        folder.mkdir(parents=True)
+        lines = [line for line in logged(second=second) if "block_" not in line]
+        text = re.sub(r'"epoch_num": \d+', "", "".join(lines))
+        for run in range(3):
+            (folder / f"result_{run}.txt").write_text(text)
+    text, _ = answer(capsys, tmp_path)
+    assert "(78.8 % efficiency); its logs have no epochs, so its throughput is not known." in text
+    assert "times the epochs" not in text
 
 
 def test_what_is_no_result(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

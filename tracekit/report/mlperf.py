@@ -97,11 +97,14 @@ def _headlines(cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[str]:
             (large.accelerators or 1) / (small.accelerators or 1),
             (small.score_s or 1) / (large.score_s or 1),
         )
-        inflation = (large.mean("epochs") or 1) / (small.mean("epochs") or 1)
-        yield (
-            f"{name}: {large.accelerators:,} chips train {speedup:.3g} times as fast as {small.accelerators:,} ({format_share(speedup / chips)} efficiency), "
-            f"with {speedup * inflation:.3g} times the throughput and {inflation:.2f} times the epochs."
+        most, least = large.mean("epochs"), small.mean("epochs")
+        inflation = most / least if most and least else None
+        why = (
+            "; its logs have no epochs, so its throughput is not known."
+            if inflation is None
+            else f", with {speedup * inflation:.3g} times the throughput and {inflation:.2f} times the epochs."
         )
+        yield f"{name}: {large.accelerators:,} chips train {speedup:.3g} times as fast as {small.accelerators:,} ({format_share(speedup / chips)} efficiency){why}"
         last = steps.filter((pl.col("series") == name) & (pl.col("limited_by") != "none")).tail(1)
         for low, high, limit in last.select("from", "to", "limited_by").rows():
             why = "" if limit in explained else f": {_LIMITS[limit]}"
@@ -140,7 +143,7 @@ def _uncounted(cells: Sequence[Cell]) -> Iterator[str]:
     unknown = sum(not cell.accelerators for cell in cells)
     if unknown:
         yield (
-            f"How many chips {count_of(unknown, 'configuration')} had is not known, as neither logs nor the names of systems tell it; "
+            f"The number of chips of {count_of(unknown, 'configuration')} is not known, as neither the logs nor the names of systems tell it; "
             "systems/SYSTEM.json in the folder of the organisation can, with number_of_nodes and accelerators_per_node."
         )
 
