@@ -7,6 +7,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
+import tracekit
 from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.files import digest_of
 from tracekit.limits import Limits
@@ -65,7 +66,7 @@ def read_all(
         if (address := address_of(path)) is not None:
             return _read_remote(address, limits, cache=cache, progress=progress)
     file, limits = _trace_file(Path(path)), limits or Limits()
-    key = (digest or digest_of(file)) if cache else None
+    key = _of_version(digest or digest_of(file)) if cache else None
     traces = None if key is None else _cached(key, file, limits)
     if traces is None:
         traces = format_of(file).read(file, limits, progress)
@@ -98,6 +99,11 @@ def _cached(digest: str, file: Path, limits: Limits) -> list[Trace] | None:
     traces = parsed.load(digest, file, max_events=limits.max_events) or []
     complete = not any((trace.health["kind"] == "other_process").any() for trace in traces)
     return traces if traces and complete else None
+
+
+def _of_version(digest: str | None) -> str | None:
+    """The key of what this version reads in a file with this digest: another one may find more in it, or less."""
+    return None if digest is None else sha256(f"{digest} by {tracekit.__version__}".encode()).hexdigest()
 
 
 def _key(digest: str, limits: Limits) -> str:

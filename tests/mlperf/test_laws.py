@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,15 @@ def test_efficiency_and_its_losses_sum_to_one() -> None:
     for chips, parts in efficiency_parts(planted("tree", evaluation_s=2.0)):
         assert sum(parts.values()) == pytest.approx(1.0), chips
         assert all(value >= 0 for value in parts.values())
+
+
+def test_epochs_that_are_not_known_are_no_loss_of_their_own() -> None:
+    cells = [
+        replace(cell, runs=tuple(replace(run, epochs=None) for run in cell.runs)) for cell in planted("tree", evaluation_s=2.0)
+    ]  # fmt: skip
+    for chips, parts in efficiency_parts(cells):
+        assert sum(parts.values()) == pytest.approx(1.0), chips
+        assert "more epochs" not in parts
 
 
 def test_two_sizes_tell_no_law() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from collections.abc import Sequence
 from math import exp
 from pathlib import Path
@@ -101,7 +102,7 @@ def test_whole_logs_say_what_the_tables_say() -> None:
     assert (len(runs), compared) == (13, 12)  # Intel's is in no table
     intel = next(run for run in runs if run.organisation == "Intel")
     assert intel.succeeded
-    assert intel.problems == ("a value that is neither JSON nor a Python literal, 1 times, first in line 9",)
+    assert intel.problems == ("a value that is neither JSON nor a Python literal in line 9",)
 
 
 @needs_data
@@ -226,7 +227,56 @@ def test_what_limits_each_step_is_named(capsys: pytest.CaptureFixture[str], tmp_
     assert steps is None or len(steps["rows"]) == 4
     page = tmp_path / "page.html"
     answer(capsys, folder, "-o", page)
-    assert "Epochs against batch" in page.read_text()
+    html = page.read_text()
+    assert "Epochs against batch" in html
+    assert "<title>MLPerf results" in html
+    assert "Trainings a minute, measured and forecast: acme, box, net" in html
+    stack = html[html.index("Efficiency, and what the rest is lost to") :]
+    shares = [float(each) for each in re.findall(r'class="row-total">([\d.]+) %', stack)]
+    efficiency = cells_table(cells_of(read_results([folder]).runs))["efficiency"].to_list()
+    assert shares == pytest.approx([100 * each for each in efficiency], abs=0.051)
+    assert "efficiency <b></b>" in " ".join(stack.split())
+
+
+def test_runs_with_faults_stand_first_and_unknown_sizes_are_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Of 22 runs the terminal showed 20, those with faults not among them; systems without a number of chips were said to have one size."""
+    folder = tmp_path / "acme" / "box" / "net"
+    folder.mkdir(parents=True)
+    for number in range(24):
+        (folder / f"result_{number:02}.txt").write_text("".join(logged()))
+    (folder / "result_30.txt").write_text("".join(logged() + logged(at=2e9)))
+    (folder / "result_31.txt").write_text("".join([*logged(), ":::MLL 1.0\n", ":::MLL 2.0\n"]))
+    text, _ = answer(capsys, tmp_path)
+    assert "The number of chips of 1 configuration is not known" in text
+    assert "The logs of 3 runs have faults" in text
+    assert "2 runs in one file" in text
+    assert "in 2 lines, the first is line" in json.dumps(
+        json.loads(answer(capsys, tmp_path, "-f", "json")[0])
+    )
+    described = tmp_path / "acme" / "systems" / "box.json"
+    described.parent.mkdir()
+    described.write_text('{"number_of_nodes": "2", "accelerators_per_node": "8"}')
+    text, _ = answer(capsys, tmp_path)
+    assert "not known" not in text
+    assert "acme net 16 0.55" in text
+
+
+def test_epochs_that_no_log_has_are_not_said_to_be_equal(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A benchmark without epochs, as MiniGo, was said to need 1.00 times the epochs."""
+    for chips, second in ((8, 40.0), (16, 25.0)):
+        folder = tmp_path / "acme" / f"box_{chips}xA" / "net"
+        folder.mkdir(parents=True)
+        lines = [line for line in logged(second=second) if "block_" not in line]
+        text = re.sub(r'"epoch_num": \d+', "", "".join(lines))
+        for run in range(3):
+            (folder / f"result_{run}.txt").write_text(text)
+    text, _ = answer(capsys, tmp_path)
+    assert "(78.8 % efficiency); its logs have no epochs, so its throughput is not known." in text
+    assert "times the epochs" not in text
 
 
 def test_what_is_no_result(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -253,6 +253,16 @@ def test_an_entry_that_was_renamed_is_not_used(entry: Path) -> None:
     assert cache.load(other.rename(entry).name, "t.json") is not None
 
 
+def test_what_another_version_read_is_not_used(entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newer reader may find more in the same file: after an upgrade, the records of kernels were missing until the cache was cleared."""
+    file = entry.parent.parent / "t.json"
+    tracekit.read(file, cache=True)
+    assert list(entry.parent.iterdir()) == [entry]
+    monkeypatch.setattr(tracekit, "__version__", "99.0")
+    tracekit.read(file, cache=True)
+    assert len(list(entry.parent.iterdir())) == 2
+
+
 @pytest.mark.parametrize("linked", ["", "host.parquet", "meta.json", "sums.json"])
 def test_links_in_the_cache_are_not_followed(linked: str, entry: Path) -> None:
     """Reading /dev/zero had no end."""

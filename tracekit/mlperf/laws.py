@@ -170,8 +170,11 @@ def efficiency_parts(group: Sequence[Cell]) -> list[tuple[int, dict[str, float]]
 def _costs(cell: Cell, least: Cell) -> Iterator[tuple[str, float, float]]:
     """Of the parts of a run their shares, in this cell and in the smallest; training in as many epochs as there, and its other epochs."""
     here, there = cell.shares or (1.0, 0.0, 0.0), least.shares or (1.0, 0.0, 0.0)
-    epochs = (least.mean("epochs") or 1.0) / (cell.mean("epochs") or 1.0)
-    yield "slower training", here[0] * epochs, there[0]
-    yield "more epochs", here[0] * (1 - epochs), 0.0
+    before, now = least.mean("epochs"), cell.mean("epochs")
+    if before and now:
+        yield "slower training", here[0] * before / now, there[0]
+        yield "more epochs", here[0] * (1 - before / now), 0.0
+    else:
+        yield "slower training or more epochs", here[0], there[0]
     yield "evaluation", here[1], there[1]
     yield "start", here[2], there[2]

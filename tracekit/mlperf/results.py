@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,15 +108,13 @@ def _of_log(path: Path, top: Path, systems: Mapping[str, Any]) -> list[LoggedRun
         known = {"benchmark": clean(parts[-1]), "system": clean(parts[-2])}
     if len(parts) >= 3:
         known["organisation"] = clean(parts[-3])
-    known["accelerators"] = _accelerators(
-        log.events, known.get("system"), systems, known.get("organisation", "")
-    )
+    system = known.get("system")
+    beside = systems.get(f"{known.get('organisation', '')}/{system}", systems.get(system or "", {}))
+    known["accelerators"] = _accelerators(log.events, system, beside or _description(path, parts))
     return runs_in(log, clean("/".join([*parts, name])), **known)
 
 
-def _accelerators(
-    events: Iterable[Event], system: str | None, systems: Mapping[str, Any], organisation: str
-) -> int | None:
+def _accelerators(events: Iterable[Event], system: str | None, beside: Any) -> int | None:
     """The number of chips: as the log's own description of the system has it, a description beside the logs, or the system's name."""
     platform = ""
     for event in events:
@@ -124,7 +122,6 @@ def _accelerators(
             return told
         if event.key == "submission_platform" and isinstance(event.value, str):
             platform = event.value
-    beside = systems.get(f"{organisation}/{system}", systems.get(system or "", {}))
     with suppress(KeyError, ValueError, TypeError):
         return int(beside["number_of_nodes"]) * int(beside["accelerators_per_node"])
     for name in (system or "", platform):
@@ -145,6 +142,14 @@ def _described(entry: Any) -> int | None:
         count = sum(int(node["num_nodes"]) * int(node["num_accelerators"]) for node in each)
         return count or None
     return None
+
+
+def _description(log: Path, parts: Sequence[str]) -> Any:
+    """The description of a log's system where a submission has it: `systems/SYSTEM.json` in the folder of the organisation; else empty."""
+    for folder in log.parents[2:4] if len(parts) >= 2 else ():  # between them, results/ may lie
+        with suppress(OSError, ValueError, RecursionError):
+            return json.loads((folder / "systems" / f"{parts[-2]}.json").read_text("utf-8"))
+    return {}
 
 
 def _systems(folder: Path) -> Mapping[str, Any]:

@@ -75,7 +75,8 @@ def runs_in(log: Log, name: str, **known: Any) -> list[LoggedRun]:
         if run is not None:
             found.append(run)
     defects = tuple(
-        f"{kind}, {count} times, first in line {line}" for kind, (count, line) in log.defects.items()
+        f"{kind} in line {line}" if count == 1 else f"{kind} in {count} lines, the first is line {line}"
+        for kind, (count, line) in log.defects.items()
     )
     several = (f"{len(parts)} runs in one file",) if len(parts) > 1 else ()
     return [replace(run, problems=(*run.problems, *several, *defects)) for run in found]

@@ -31,6 +31,7 @@ __all__ = ["mlperf_section"]
 
 _MOST_TOLD: Final = 3
 _MOST_DRAWN: Final = 6
+_FEWEST_SIZES: Final = 2
 _AHEAD: Final[Schema] = {
     "series": pl.String, "accelerators": pl.Int64, "batch": pl.Int64, "epochs": pl.Float64, "predicted_min": pl.Float64, "low_min": pl.Float64, "high_min": pl.Float64,
     "enough_chips": pl.Int64,
@@ -66,10 +67,18 @@ def mlperf_section(results: Results) -> Section:
     return Section(
         "mlperf",
         "How far does training scale, and what limits it?",
-        " ".join((*_headlines(cells, steps), *_foretold(cells), *_failed(cells), *_problems(results))),
+        " ".join(
+            (
+                *_headlines(cells, steps),
+                *_foretold(cells),
+                *_failed(cells),
+                *_uncounted(cells),
+                *_problems(results),
+            )
+        ),
         tables=tuple(_tables(results, cells, steps)),
         figures=tuple(_figures(cells)),
-        title="MLPerf",
+        title="MLPerf results",
     )
 
 
@@ -88,11 +97,14 @@ def _headlines(cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[str]:
             (large.accelerators or 1) / (small.accelerators or 1),
             (small.score_s or 1) / (large.score_s or 1),
         )
-        inflation = (large.mean("epochs") or 1) / (small.mean("epochs") or 1)
-        yield (
-            f"{name}: {large.accelerators:,} chips train {speedup:.3g} times as fast as {small.accelerators:,} ({format_share(speedup / chips)} efficiency), "
-            f"with {speedup * inflation:.3g} times the throughput and {inflation:.2f} times the epochs."
+        most, least = large.mean("epochs"), small.mean("epochs")
+        inflation = most / least if most and least else None
+        why = (
+            "; its logs have no epochs, so its throughput is not known."
+            if inflation is None
+            else f", with {speedup * inflation:.3g} times the throughput and {inflation:.2f} times the epochs."
         )
+        yield f"{name}: {large.accelerators:,} chips train {speedup:.3g} times as fast as {small.accelerators:,} ({format_share(speedup / chips)} efficiency){why}"
         last = steps.filter((pl.col("series") == name) & (pl.col("limited_by") != "none")).tail(1)
         for low, high, limit in last.select("from", "to", "limited_by").rows():
             why = "" if limit in explained else f": {_LIMITS[limit]}"
@@ -108,7 +120,7 @@ def _foretold(cells: Sequence[Cell]) -> Iterator[str]:
     if rows:
         ours, amdahl, power = (sum(abs(float(row[at] or 0)) for row in rows) / len(rows) for at in (2, 3, 4))
         yield (
-            f"For the largest size of {count_of(len(rows), 'series', 'series')} with three or more, the forecast from all others errs by {format_share(ours)} on average, Amdahl's law "
+            f"For the largest size of {count_of(len(rows), 'series', 'series')} with three or more sizes, the forecast from all others errs by {format_share(ours)} on average, Amdahl's law "
             f"by {format_share(amdahl)} and a power law of the chips by {format_share(power)}."
         )
 
@@ -127,17 +139,26 @@ def _failed(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"{count_of(unscored, *told)} failed."
 
 
+def _uncounted(cells: Sequence[Cell]) -> Iterator[str]:
+    unknown = sum(not cell.accelerators for cell in cells)
+    if unknown:
+        yield (
+            f"The number of chips of {count_of(unknown, 'configuration')} is not known, as neither the logs nor the names of systems tell it; "
+            "systems/SYSTEM.json in the folder of the organisation can, with number_of_nodes and accelerators_per_node."
+        )
+
+
 def _problems(results: Results) -> Iterator[str]:
-    odd = [run for run in results.runs if run.problems]
+    odd = sum(bool(run.problems) for run in results.runs)
     if odd:
-        yield f"{count_of(len(odd), 'log')} {'has' if len(odd) == 1 else 'have'} faults; the table of runs names them."
+        yield f"The {'log' if odd == 1 else 'logs'} of {count_of(odd, 'run')} {'has' if odd == 1 else 'have'} faults; the table of runs names them."
 
 
 # -- tables ----------------------------------------------------------------------------------------
 
 
 def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[Table]:
-    scores = table_of("cells", "Scores", cells_table(cells), "organisation benchmark accelerators batch score_min epochs speedup efficiency", _TITLES, _UNITS)  # fmt: skip
+    scores = table_of("cells", "Scores", cells_table(cells), "organisation benchmark accelerators score_min speedup efficiency batch epochs", _TITLES, _UNITS)  # fmt: skip
     yield replace(scores, main=True)
     if steps.height:
         titles = {**_TITLES, "epochs": "epochs ×", "speedup": "speed-up ×"}
@@ -166,7 +187,7 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
     rows = [
         {"run": run.name, "benchmark": run.benchmark, "accelerators": run.accelerators, "batch": run.batch, "status": run.status, "run_s": run.run_s, "init_s": run.init_s,
          "epochs": run.epochs, "evaluations": run.evaluations, "problems": "; ".join(run.problems) or None}
-        for run in results.runs
+        for run in sorted(results.runs, key=lambda run: not run.problems)  # those with faults first
     ]  # fmt: skip
     runs = pl.DataFrame(rows, infer_schema_length=None)
     yield table_of("runs", "Runs", runs, "run status run_s epochs problems", _TITLES, _UNITS)
@@ -205,6 +226,7 @@ def _figures(cells: Sequence[Cell]) -> Iterator[Figure]:
     ]  # fmt: skip
     yield Figure("scaling", "Trainings a minute against chips", "curve", {"base": 10, "x_title": "chips", "y_title": "trainings a minute", "series": [*series, *_ideal(series)]})  # fmt: skip
     longest = max(several, key=lambda name: len(several[name]))
+    yield from _fitted(longest, several[longest], cells)
     rows = [
         {"label": f"{chips:,} chips", "parts": [{"label": label, "value": value} for label, value in parts.items()]}
         for chips, parts in efficiency_parts(several[longest])
@@ -221,8 +243,30 @@ def _figures(cells: Sequence[Cell]) -> Iterator[Figure]:
         yield Figure("epochs", "Epochs against batch", "curve", {"base": 2, "x_title": "batch of all chips", "y_title": "epochs", "series": epochs})  # fmt: skip
 
 
+def _fitted(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator[Figure]:
+    """The times of a series beside the forecasts: for each size from all other cells, and beyond the largest."""
+    foretold: dict[int, tuple[float, float, float]] = {}
+    for one in group if len(group) > _FEWEST_SIZES else ():
+        others = [cell for cell in cells if cell is not one]
+        found = forecast(others, Question(one.benchmark, one.accelerators or 1, one.batch, one.mean("epochs"), one.organisation, one.system))  # fmt: skip
+        if found is not None:
+            foretold[one.accelerators or 1] = (60 / found.seconds, 60 / found.high, 60 / found.low)
+    for row in _ahead(name, group, cells):
+        chips, *minutes = (float(str(each)) for each in (row[1], *row[4:7]))
+        foretold[int(chips)] = (1 / minutes[0], 1 / minutes[2], 1 / minutes[1])
+    if len(foretold) < _FEWEST_SIZES:
+        return
+    at = sorted(foretold)
+    middle, low, high = ([foretold[chips][place] for chips in at] for place in range(3))
+    series = [
+        {"label": "measured", "style": "dots", "x": [cell.accelerators for cell in group], "y": [60 / (cell.score_s or 1) for cell in group]},
+        {"label": "forecast from the other sizes, with its 95 % interval", "style": "line", "x": at, "y": middle, "low": low, "high": high},
+    ]  # fmt: skip
+    yield Figure("forecast", f"Trainings a minute, measured and forecast: {name}", "curve", {"base": 10, "x_title": "chips", "y_title": "trainings a minute", "series": series})  # fmt: skip
+
+
 def _ideal(series: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """From the smallest system of the first series the line along which twice the chips take half the time."""
     first = series[0]
     x = (first["x"][0], first["x"][-1])
-    yield {"label": f"as many times as fast as chips, from {first['label']}", "style": "dashes", "x": x, "y": (first["y"][0], first["y"][0] * x[1] / x[0])}  # fmt: skip
+    yield {"label": f"linear in chips, from {first['label']}", "style": "dashes", "x": x, "y": (first["y"][0], first["y"][0] * x[1] / x[0])}  # fmt: skip

@@ -10,7 +10,7 @@ import polars as pl
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.diff.runs import date_of
 from tracekit.diff.trend import FEWEST, LevelChange, Trend
-from tracekit.facts.units import count_of, format_ns, format_share
+from tracekit.facts.units import count_of, format_change, format_ns, format_share
 from tracekit.names import category_name, clean
 from tracekit.report.model import Figure, Section, Table, Unit, table_of
 
@@ -83,7 +83,7 @@ def _told(trend: Trend, change: LevelChange) -> Iterator[str]:
     run = trend.table.row(change.at, named=True)
     ends = sorted(abs(end - 1) for end in (change.low, change.high))
     since = "" if run["when_ns"] is None else f" ({date_of(run['when_ns'])})"
-    parts = "" if not change.parts else f"; {_parts(change)} changed most"
+    parts = "" if not change.parts else f"; most changed: {_parts(change)}"
     yield f"Since {run['run']}{since} a step is {_by(change.ratio)} ({' to '.join(map(format_share, ends))}){parts}."
     if change.told:
         yield f"That run differs from the one before it in {_differs(change)}."
@@ -94,7 +94,7 @@ def _by(ratio: float) -> str:
 
 
 def _parts(change: LevelChange) -> str:
-    return ", ".join(f"{_part(name)} by {'+' if ns > 0 else '−'}{format_ns(abs(ns))}" for name, ns in change.parts)  # fmt: skip
+    return ", ".join(f"{_part(name)} ({format_change(ns)})" for name, ns in change.parts)
 
 
 def _part(name: str) -> str:

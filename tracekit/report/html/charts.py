@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tracekit.facts.units import format_share
@@ -201,15 +201,19 @@ def _stack(figure: Figure) -> Chart:
             value = part["value"]
             sums[part["label"]] = sums.get(part["label"], 0) + value
             if value:
-                share = format_share(value / total)
-                hint = f"{row['label']}: {part['label']} {format_cell(value, unit)} ({share})"
+                share = "" if unit == "ratio" else f" ({format_share(value / total)})"
+                hint = f"{row['label']}: {part['label']} {format_cell(value, unit)}{share}"
                 parts.append(
                     Part(kind_class(part["label"]), _percent(at, longest), _percent(value, longest), hint)
                 )
             at += value
-        rows.append(StackRow(row["label"], format_cell(total, unit), tuple(parts)))
+        # Shares always sum to 1, so the first of them says more of the row.
+        told = row["parts"][0]["value"] if unit == "ratio" and row["parts"] else total
+        rows.append(StackRow(row["label"], format_cell(told, unit), tuple(parts)))
     whole = sum(totals) or 1
     legend = tuple(_bar(label, label, value, unit, whole, whole) for label, value in sums.items() if value)
+    if unit == "ratio":  # shares of several rows have no sum
+        legend = tuple(replace(one, value="", share="") for one in legend)
     kind = "columns" if len(rows) > MANY_ROWS else "stack"
     return Chart(figure.name, figure.title, kind, rows=tuple(rows), legend=legend)
 
