@@ -28,6 +28,7 @@ from tracekit.analyses.graph.links import (
     waits,
 )
 from tracekit.analyses.graph.model import LINKS, NEVER, Graph, Links, Weights, in_order
+from tracekit.analyses.idle.span_causes import SpanCauses, span_causes
 from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import NS_PER_US, count_of
@@ -88,6 +89,11 @@ class Dependencies:
         """By how much each vertex may be later, in ns, without a later end; −1 where the end does not depend on it."""
         latest = self.graph.latest(self.graph.weights, self.replayed)
         return np.where(latest < -NEVER // 2, latest - self.replayed, -1)
+
+    @cached_property
+    def causes(self) -> SpanCauses:
+        """Why a device waits in each span of the host stack, and the user's code around it."""
+        return span_causes(self.scope.trace, attribution(self.scope).model)
 
     @cached_property
     def operator(self) -> Int64Array:
