@@ -100,6 +100,13 @@ class Joint:
         return [place if rank is None else rank for place, rank in enumerate(known)]
 
     @property
+    def steps(self) -> int:
+        """The number of steps in the window; 0 without any, and where ranks have other numbers of them."""
+        scopes = [made.scope for made in self.members]
+        (steps, *others) = {one.steps.height if one.window == "steps" else 0 for one in scopes}
+        return 0 if others else steps
+
+    @property
     def between(self) -> int:
         """The number of links between threads, streams and ranks."""
         kinds = LINKS[: LINKS.index("begin")]

@@ -135,9 +135,9 @@ class _Replay:
     window: int
 
 
-def predicted(scope: Scope, changes: Sequence[Change], spread: int = 0) -> int:
-    """The window in ns after changes, in their best (−1), likeliest (0) or worst case (1)."""
-    return _replay(joint_graph([scope]), changes, spread).window
+def predicted(of: Scope | Sequence[Scope], changes: Sequence[Change], spread: int = 0) -> int:
+    """The window in ns after changes, in their best (−1), likeliest (0) or worst case (1); of several scopes that of the job."""
+    return _replay(joint_graph([of] if isinstance(of, Scope) else of), changes, spread).window
 
 
 def _replay(joint: Joint, changes: Sequence[Change], spread: int = 0) -> _Replay:
@@ -192,7 +192,7 @@ def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
     alone = [
         before.window - (after if len(changes) == 1 else _replay(joint, [one])).window for one in changes
     ]
-    steps = _number_of_steps(joint)
+    steps = joint.steps
     critical, layers = _critical(joint, before, after)
     assumptions = dict.fromkeys(sentence for draft in after.drafts for sentence in draft.assumptions)
     return WhatIf(
@@ -214,12 +214,6 @@ def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
         step_before_ns=round(before.window / steps) if steps else None,
         step_after_ns=round(after.window / steps) if steps else None,
     )
-
-
-def _number_of_steps(joint: Joint) -> int:
-    """The steps of the window; 0 without any, and where ranks have other numbers of them."""
-    (steps, *others) = {one.scope.steps.height if one.scope.window == "steps" else 0 for one in joint.members}
-    return 0 if others else steps
 
 
 # -- what becomes critical -------------------------------------------------------------------------
@@ -413,7 +407,7 @@ def _calls(draft: Draft) -> pl.DataFrame | None:
 
 
 def _answer(joint: Joint, before: int, after: int, case: tuple[int, int], critical: pl.DataFrame) -> str:
-    steps = _number_of_steps(joint)
+    steps = joint.steps
     each = max(steps, 1)
     what = "A step" if steps else "The window"
     if case == (before, before):
