@@ -321,5 +321,5 @@ def _answer(joint: Joint, sums: dict[str, int], causes: pl.DataFrame, ranks: pl.
     if ranks is not None:
         rank, _, share, *_ = ranks.sort("total_ns", "rank", descending=[True, False]).row(0)
         much = "All" if share == 1 else format_share(share)
-        text += f" {much} of it lies on rank {rank} of {ranks.height} ranks, which {count_of(joint.alike, 'collective')} link."
+        text += f" {much} of it lies on rank {rank} of {ranks.height} ranks, which {count_of(joint.alike, 'call')} of communication {'links' if joint.alike == 1 else 'link'}."
     return text

@@ -372,7 +372,8 @@ def _operators(drafts: Sequence[Draft]) -> pl.DataFrame | None:
             pl.col("calls") * pl.col("call_ns"),
             "operator",
             "shapes",
-            descending=[True, False, False],
+            "dtypes",
+            descending=[True, False, False, False],
             nulls_last=True,
         )
     )
