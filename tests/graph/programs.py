@@ -126,8 +126,10 @@ def of_two_ranks(program: list[Command], seed: int, *, rooted: bool = False) -> 
         if one.what == "step" and number:
             ns, waits = 2 * rng.randint(5, 30) * 1000, rng.random() < 0.5
             meet = Command("reduce", ns, COLLECTIVES)
-            if rooted and any(one.what == "reduce" for one in ranks[0]):
-                meet = Command("meet", ns, COLLECTIVES, rng.randint(0, 1), rng.choice(sorted(MET)))
+            if rooted:  # from the first one the clocks follow
+                first = all(one.what != "meet" for one in ranks[0])
+                name = "all_reduce" if first else rng.choice(sorted(MET))
+                meet = Command("meet", ns, COLLECTIVES, rng.randint(0, 1), name)
             for rank in ranks:
                 rank.extend([Command("wait", stream=COLLECTIVES, other=7), meet])
                 rank.append(Command("wait", stream=7, other=COLLECTIVES))

@@ -131,5 +131,28 @@ def test_a_path_goes_to_the_slow_rank_and_back(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_others_wait_for_a_root_only_if_the_trace_tells_it(told: bool, tmp_path: Path) -> None:
+    def rank(ns: int) -> list[Command]:
+        kernel = Command("launch", ns * 1000, 7, name=KERNELS[0])
+        meets = [
+            Command("meet", 10_000, COLLECTIVES, other, name)
+            for other, name in ((0, "all_reduce"), (1, "broadcast"))
+        ]
+        waits = Command("wait", stream=COLLECTIVES, other=7)
+        return [Command("step"), meets[0], kernel, waits, meets[1], Command("step")]
+
+    runs = simulate_job([rank(100), rank(400)], [Speeds(), Speeds()])
+    for run in runs:
+        for event in run.events:
+            if not told:
+                event["args"].pop("Concrete Inputs", None)
+    traces = [tracekit.read(write(run, tmp_path / f"rank{rank}.json", rank)) for rank, run in enumerate(runs)]
+    result = critical_path(traces)
+    assert result.by_rank is not None
+    assert result.by_rank["waited_ns"].to_list() == ([300_000, 0] if told else [0, 0])
+    assert ("in 1 call of communication" in (result.not_captured or "")) != told
+
+
 def whole(runs: list[Run]) -> int:
     return max(run.end for run in runs) - min(run.steps[0] for run in runs)
