@@ -14,7 +14,8 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.graph.build import Dependencies
-from tracekit.analyses.graph.joint import Lengths, RankWaits
+from tracekit.analyses.graph.joint import Lengths
+from tracekit.analyses.graph.meetings import RankWaits
 from tracekit.analyses.graph.model import LINKS, NEVER, Weights
 from tracekit.analyses.idle.host_code import timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
