@@ -74,6 +74,7 @@ TABLES: Final = {
     "longest": TableView(
         "Longest parts of the critical path",
         "start duration_ns rank resource cause name operator layer frame",
+        titles={"duration_ns": "duration"},
         short="start duration_ns resource cause name layer",
     ),
     "steps": TableView(
@@ -97,11 +98,11 @@ class CriticalPath(Result):
     `waited_ns`, its time in matched collectives until the last rank had come. None of one trace."""
     by_category: pl.DataFrame
     """Work of the device on the path (without a device: operators) by `category`: `total_ns`, `share`."""
-    by_layer: pl.DataFrame
+    by_layer: pl.DataFrame | None
     """`layer` (null: in none): `total_ns` on the path, `share`, `work_ns` (all activities of the layer, on the path or off it), and
-    `slack_ns`: by how much these may grow together without a longer window (null without activities)."""
-    by_operator: pl.DataFrame
-    """`operator` (null: in none): `total_ns`, `share`."""
+    `slack_ns`: by how much these may grow together without a longer window (null without activities). None if no layer is known."""
+    by_operator: pl.DataFrame | None
+    """`operator` (null: in none): `total_ns`, `share`. None if no operator is known."""
     by_kernel: pl.DataFrame
     """`name` of an activity: `total_ns` on the path, `share`, `work_ns` and `slack_ns` as in `by_layer`."""
     by_frame: pl.DataFrame | None
@@ -166,10 +167,10 @@ def _critical_path(joint: Joint) -> CriticalPath:
         by_cause=causes,
         by_rank=ranks,
         by_category=_grouped(work, window, "category"),
-        by_layer=_with_slack(_grouped(parts, window, "layer"), activities, "layer"),
-        by_operator=_grouped(parts, window, "operator"),
+        by_layer=_if_any(_with_slack(_grouped(parts, window, "layer"), activities, "layer"), "layer"),
+        by_operator=_if_any(_grouped(parts, window, "operator"), "operator"),
         by_kernel=_with_slack(_grouped(work, window, "name"), activities, "name"),
-        by_frame=_frames(parts, window),
+        by_frame=_if_any(_grouped(parts.filter(pl.col("resource") == "host"), window, "frame"), "frame"),
         longest=longest.select(*([] if ranks is None else ["rank"]), *_SHOWN).with_columns(
             pl.col(pl.Categorical, pl.Enum).cast(pl.String)
         ),
@@ -211,9 +212,9 @@ def _grouped(parts: pl.DataFrame, window: int, *columns: str, counted: bool = Fa
     return sums.sort("total_ns", *columns, descending=[True, *[False] * len(columns)], nulls_last=True)
 
 
-def _frames(parts: pl.DataFrame, window: int) -> pl.DataFrame | None:
-    rows = parts.filter(pl.col("resource") == "host")
-    return _grouped(rows, window, "frame") if rows["frame"].is_not_null().any() else None
+def _if_any(rows: pl.DataFrame, column: str) -> pl.DataFrame | None:
+    """The rows; None where the column tells nothing."""
+    return rows if rows[column].is_not_null().any() else None
 
 
 # -- slack and replay ------------------------------------------------------------------------------
@@ -302,18 +303,23 @@ def _answer(joint: Joint, sums: dict[str, int], causes: pl.DataFrame, ranks: pl.
         return "The window holds no work, so there is no path."
     on_cpu = all(one.scope.on_cpu for one in joint.members)
     work = "work in operators" if on_cpu else "work of the device"
+    launched = ranks is None and joint.members[0].count("launch") > 0
+    unknown = int(causes.filter(pl.col("cause") == "unexplained")["total_ns"].sum())
     named = (
         (sums["device_ns"], work),
         (sums["communication_ns"], "communication"),
         (sums["host_ns"], "other code of the host" if on_cpu else "code of the host"),
-        (sums["wait_ns"], "waiting between host and device" if ranks is None else "waiting"),
+        (sums["wait_ns"] - unknown, "waiting between host and device" if launched else "waiting"),
+        (unknown, "waiting of unknown cause"),
     )
     shares = [
         f"{what} takes {format_share(ns / window)}"
         for ns, what in sorted(named, reverse=True)
         if ns >= _SAID * window
     ]
-    text = f"The critical path is {format_ns(window)} long: {listed(shares)}."
+    text = f"The critical path is {format_ns(window)} long: {listed(shares)}.".replace(
+        "takes 100.0 %", "takes all of it"
+    )
     host = causes.filter(pl.col("resource") == "host")
     if host.height and sums["host_ns"] >= _SAID * window:
         cause, ns = host["cause"][0], host["total_ns"][0]

@@ -28,7 +28,7 @@ from tracekit.analyses.graph.links import (
 )
 from tracekit.analyses.graph.model import LINKS, NEVER, Graph, Links, Weights, in_order
 from tracekit.analyses.idle.span_causes import SpanCauses, span_causes
-from tracekit.analyses.result import no_launches
+from tracekit.analyses.result import has_launch_calls, no_launches
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of
 from tracekit.readers import how_to_record
@@ -95,8 +95,15 @@ class Dependencies:
 
 def missing_of(members: Sequence[Dependencies]) -> list[str]:
     """The signals that the traces of these graphs lack, each a clause, with how to record them."""
-    lost = (no_launches(one.scope) for one in members)
-    rows = list(dict.fromkeys(clause for clause in lost if clause is not None))
+    rows = []
+    if unlinked := [one.scope for one in members if no_launches(one.scope) is not None]:
+        linked = has_launch_calls(unlinked[0].trace)
+        remedy = (
+            "correlation ids are missing or match nothing; use the file as the profiler wrote it"
+            if linked
+            else how_to_record("launches", unlinked[0].trace.meta.format)
+        )
+        rows.append(f"which call launched which activity ({remedy})")
     unsure = [one for one in members if not one.events]
     if unsure:
         count = sum(one.count("inferred_wait") for one in unsure)
@@ -108,14 +115,14 @@ def missing_of(members: Sequence[Dependencies]) -> list[str]:
         remedy = how_to_record("sync", unsure[0].scope.trace.meta.format)
         rows.append(f"which stream waited for which{found} ({remedy})")
     if count := sum(one.count("inferred_synchronisation") for one in members):
-        rows.append(f"what {count_of(count, 'synchronising call')} waited for was found by time")
+        rows.append(f"what {count_of(count, 'synchronising call')} waited for, which was found by time")
     if count := sum(one.count("inferred_thread") for one in members):
         rows.append(
             f"what threads waited for in {count_of(count, 'collective')}, which {'was' if count == 1 else 'were'} found by time"
         )
     if count := sum(one.lost for one in members):
         rows.append(
-            f"{count_of(count, 'link')} left out, since the clocks of host and device contradict them"
+            f"what waited for what in {count_of(count, 'place')}, in which the clocks of host and device contradict the records"
         )
     return rows
 

@@ -16,8 +16,7 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.graph.build import dependencies
 from tracekit.analyses.graph.joint import Joint, Lengths, joint_graph
-from tracekit.analyses.graph.parts import Stretches, stretches
-from tracekit.analyses.idle.causes import cause_name
+from tracekit.analyses.graph.parts import Stretches, part_name, stretches
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, select
@@ -28,7 +27,6 @@ from tracekit.errors import UsageError
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.groups import groups, none_to_null, or_none
-from tracekit.names import category_name
 from tracekit.spans import Int64Array
 from tracekit.trace import CATEGORIES, Trace
 
@@ -77,8 +75,8 @@ class WhatIf(Result):
     critical: pl.DataFrame
     """The critical path by `resource` and `part` (a kind of work, or a cause): `before_ns`, `before_share` of the window, `after_ns`,
     `after_share` of the window then."""
-    layers: pl.DataFrame
-    """The critical path by `layer` (null: in none): `before_ns`, `after_ns`."""
+    layers: pl.DataFrame | None
+    """The critical path by `layer` (null: in none): `before_ns`, `after_ns`. None if no layer is known."""
     steps: pl.DataFrame | None
     """Of each step the time on the host `before_ns` and `after_ns`. None without steps."""
     operators: pl.DataFrame | None
@@ -205,7 +203,7 @@ def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
             schema={"change": pl.String, "gain_ns": pl.Int64},
         ).with_columns((pl.col("gain_ns") / before.window).alias("gain_share")),
         critical=critical,
-        layers=layers,
+        layers=layers if layers["layer"].is_not_null().any() else None,
         steps=_steps(joint, after.times),
         operators=operators(after.drafts),
         assumptions=pl.DataFrame({"assumption": list(assumptions)}, schema={"assumption": pl.String}),
@@ -351,8 +349,9 @@ def _answer(joint: Joint, before: int, after: int, case: tuple[int, int], critic
     text = f"{what} would take {middle}{within} instead of {format_ns(before / each)}: {format_share(share)} {way}."
     top = critical.row(0, named=True) if critical.height else None
     if top is not None and top["after_ns"]:
-        name = category_name(top["part"]) if top["part"] in CATEGORIES else cause_name(top["part"])
-        text += f" Then {name} has the largest part of the critical path, {format_share(top['after_share'])}."
+        name = "waiting of unknown cause" if top["part"] == "unexplained" else part_name(top["part"])
+        text += f" The largest part of the critical path is then {name}, {format_share(top['after_share'])}."
     if steps > 1:
-        text += f" All {count_of(steps, 'step')} take {format_ns(after)} instead of {format_ns(before)}."
+        every = "Both steps" if steps == 2 else f"All {count_of(steps, 'step')}"
+        text += f" {every} take {format_ns(after)} instead of {format_ns(before)}."
     return text

@@ -19,9 +19,12 @@ from tracekit.analyses.graph.meetings import RankWaits
 from tracekit.analyses.graph.model import LINKS, NEVER, Weights
 from tracekit.analyses.idle.host_code import timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
+from tracekit.analyses.result import no_launches
 from tracekit.errors import UsageError, nearest
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
+from tracekit.groups import none_to_null, or_none
+from tracekit.readers import how_to_record
 from tracekit.spans import BoolArray, Int64Array, distinct_rows, take
 from tracekit.trace import CATEGORIES
 
@@ -143,6 +146,14 @@ class Draft:
         """Code of threads takes that many times as long."""
         self.left[pieces] *= factor
 
+    def need_launches(self, label: str) -> None:
+        """Raises UsageError where no activity has a launch, and so nothing shows what the host keeps the device waiting for."""
+        if no_launches(self.made.scope) is not None:
+            raise UsageError(
+                "no launch is linked to the device's work, so the trace does not show how long the device waits for the host",
+                remedy=f"leave {label.partition(' ')[0]} out, or {how_to_record('launches', self.made.scope.trace.meta.format)}",
+            )
+
     def take_out(self, links: BoolArray) -> None:
         """These links hold nothing back."""
         self.off |= links
@@ -262,6 +273,7 @@ class Draft:
                 f"there is no cause {pattern!r}",
                 remedy=nearest(pattern, CAUSES, f"choose one of {', '.join(CAUSES)}"),
             )
+        self.need_launches("cause:")
         pieces = self.host.cause == CAUSE_NUMBER[pattern]
         return Selection(self.none().rows, pieces & (self.host.category < 0))
 
@@ -289,8 +301,9 @@ class Draft:
         """The names of a kind that there are."""
         if kind == "rank":
             return f"write the number of a rank that was given, such as rank:{self.rank}"
+        used = none_to_null(np.unique(np.append(or_none(self.rows["layer_id"]), self.host.layer)))
         names = {
-            "layer": attribution(self.made.scope).layers["path"],
+            "layer": attribution(self.made.scope).layers["path"].gather(used),
             "kernel": self.rows["name"],
             "op": self.made.stack.frame.filter(pl.col("kind") == "op")["name"],
             "category": (self.made.scope.activities if self.made.scope.on_cpu else self.rows)["category"],

@@ -121,14 +121,21 @@ def _answer(ranked: pl.DataFrame, joint: Joint, unknown: list[str]) -> str:
         what += f" of the job of {len(joint.members)} ranks"
     if ranked.height:
         first = ranked.row(0, named=True)
-        gain = format_ns(first["gain_ns"] / max(joint.steps, 1))
-        what_gains = f"{gain} of {what} ({format_share(first['gain_share'])})"
-        if ranked.height == 1:
-            text = f"Findings advise one change, {first['change']}: it gains {what_gains}."
+        if first["gain_ns"] <= 0:
+            gains = "would gain nothing"
         else:
-            text = f"Of {count_of(ranked.height, 'change')} that findings advise, {first['change']} gains the most: {what_gains}."
+            gain = format_ns(first["gain_ns"] / max(joint.steps, 1))
+            gains = f"would gain {gain} of {what} ({format_share(first['gain_share'])})"
+        if ranked.height == 1:
+            text = f"Findings advise one change, {first['change']}. It {gains}."
+        elif first["gain_ns"] <= 0:
+            text = (
+                f"None of the {count_of(ranked.height, 'change')} that findings advise would gain anything."
+            )
+        else:
+            text = f"Of {count_of(ranked.height, 'change')} that findings advise, {first['change']} is best: it {gains}."
     else:
         text = "No finding advises a change whose gain a replay can tell."
     if unknown:
-        text += f" Findings without such a change: {listed(unknown)}."
+        text += f" Findings whose advice no replay can tell: {listed(unknown)}."
     return text
