@@ -17,7 +17,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.graph.joint import Joint, joint_graph
-from tracekit.analyses.graph.parts import parts_of
+from tracekit.analyses.graph.parts import Stretches, longest_of, recorded, tracks_of
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, select
@@ -74,6 +74,7 @@ TABLES: Final = {
     "longest": TableView(
         "Longest parts of the critical path",
         "start duration_ns rank resource cause name operator layer frame",
+        titles={"duration_ns": "duration"},
         short="start duration_ns resource cause name layer",
     ),
     "steps": TableView(
@@ -97,11 +98,11 @@ class CriticalPath(Result):
     `waited_ns`, its time in matched collectives until the last rank had come. None of one trace."""
     by_category: pl.DataFrame
     """Work of the device on the path (without a device: operators) by `category`: `total_ns`, `share`."""
-    by_layer: pl.DataFrame
+    by_layer: pl.DataFrame | None
     """`layer` (null: in none): `total_ns` on the path, `share`, `work_ns` (all activities of the layer, on the path or off it), and
-    `slack_ns`: by how much these may grow together without a longer window (null without activities)."""
-    by_operator: pl.DataFrame
-    """`operator` (null: in none): `total_ns`, `share`."""
+    `slack_ns`: by how much these may grow together without a longer window (null without activities). None if no layer is known."""
+    by_operator: pl.DataFrame | None
+    """`operator` (null: in none): `total_ns`, `share`. None if no operator is known."""
     by_kernel: pl.DataFrame
     """`name` of an activity: `total_ns` on the path, `share`, `work_ns` and `slack_ns` as in `by_layer`."""
     by_frame: pl.DataFrame | None
@@ -149,27 +150,30 @@ def _of_one(scope: Scope) -> CriticalPath:
 
 
 def _critical_path(joint: Joint) -> CriticalPath:
-    parts, window = parts_of(joint), joint.window
+    path, window = recorded(joint), joint.window
+    tracks = list(tracks_of(joint, path))
+    longest = longest_of(tracks, _LISTED)
+    parts = pl.concat([some for one in tracks for some in one.totals()])
+    del tracks
     usual = joint.graph.replay(joint.usual)
     causes = _grouped(parts, window, "resource", "cause", counted=True)
     sums = {name: _sum(causes, *which) for name, which in _PARTS.items()}
     activities = _activities(joint)
-    ranks = _ranks(joint, parts)
-    work = parts.select("category", "name", "duration_ns").filter(pl.col("category").is_not_null())
+    ranks = _ranks(joint, path, parts)
+    work = parts.filter(pl.col("category").is_not_null())
     return CriticalPath(
         answer=_answer(joint, sums, causes, ranks),
         not_captured=joint.missing,
         by_cause=causes,
         by_rank=ranks,
         by_category=_grouped(work, window, "category"),
-        by_layer=_with_slack(_grouped(parts, window, "layer"), activities, "layer"),
-        by_operator=_grouped(parts, window, "operator"),
+        by_layer=_if_any(_with_slack(_grouped(parts, window, "layer"), activities, "layer"), "layer"),
+        by_operator=_if_any(_grouped(parts, window, "operator"), "operator"),
         by_kernel=_with_slack(_grouped(work, window, "name"), activities, "name"),
-        by_frame=_frames(parts, window),
-        longest=parts.top_k(_LISTED, by=["duration_ns", "start"], reverse=[False, True])
-        .sort("duration_ns", "start", descending=[True, False])
-        .select(*([] if ranks is None else ["rank"]), *_SHOWN)
-        .with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String)),
+        by_frame=_if_any(_grouped(parts.filter(pl.col("resource") == "host"), window, "frame"), "frame"),
+        longest=longest.select(*([] if ranks is None else ["rank"]), *_SHOWN).with_columns(
+            pl.col(pl.Categorical, pl.Enum).cast(pl.String)
+        ),
         steps=_steps(joint, usual),
         length_ns=int(parts["duration_ns"].sum()),
         device_ns=sums["device_ns"],
@@ -202,40 +206,32 @@ def _sum(causes: pl.DataFrame, resources: tuple[str, ...], talks: bool | None) -
 def _grouped(parts: pl.DataFrame, window: int, *columns: str, counted: bool = False) -> pl.DataFrame:
     """The time on the path by these columns, the largest first."""
     total = pl.col("duration_ns").sum()
-    sums = (
-        parts.select(*columns, "duration_ns")
-        .group_by(*columns)
-        .agg(
-            total.alias("total_ns"),
-            (total / window).alias("share"),
-            *([pl.len().cast(pl.Int64).alias("parts")] if counted else []),
-        )
-    )
+    count = [pl.col("parts").sum()] if counted else []
+    sums = parts.group_by(*columns).agg(total.alias("total_ns"), (total / window).alias("share"), *count)
     sums = sums.with_columns(pl.col(name).cast(pl.String) for name in columns if name != "rank")
     return sums.sort("total_ns", *columns, descending=[True, *[False] * len(columns)], nulls_last=True)
 
 
-def _frames(parts: pl.DataFrame, window: int) -> pl.DataFrame | None:
-    rows = parts.select("resource", "frame", "duration_ns").filter(pl.col("resource") == "host")
-    return _grouped(rows, window, "frame") if rows["frame"].is_not_null().any() else None
+def _if_any(rows: pl.DataFrame, column: str) -> pl.DataFrame | None:
+    """The rows; None where the column tells nothing."""
+    return rows if rows[column].is_not_null().any() else None
 
 
 # -- slack and replay ------------------------------------------------------------------------------
 
 
-def _ranks(joint: Joint, parts: pl.DataFrame) -> pl.DataFrame | None:
+def _ranks(joint: Joint, path: Stretches, parts: pl.DataFrame) -> pl.DataFrame | None:
     """The path by rank; None of one trace."""
     if len(joint.members) == 1:
         return None
-    came = (pl.col("rank") != pl.col("rank").shift(1)).fill_null(value=False)
-    counts = (
-        parts.select("rank", came.alias("came")).group_by("rank").agg(pl.col("came").sum().cast(pl.Int64))
-    )
-    waited = pl.DataFrame({"rank": joint.ranks, "waited_ns": [int(one.waited.sum()) for one in joint.waits]})
+    member = joint.member[path.vertex]
+    member = member[member >= 0]
+    came = np.bincount(member[1:][member[1:] != member[:-1]], minlength=len(joint.members))
+    waited = [int(one.waited.sum()) for one in joint.waits]
     return (
-        waited.join(_grouped(parts, joint.window, "rank"), on="rank", how="left")
-        .join(counts.rename({"came": "handovers"}), on="rank", how="left")
-        .with_columns(pl.col("total_ns", "share", "handovers").fill_null(0))
+        pl.DataFrame({"rank": joint.ranks, "handovers": came, "waited_ns": waited})
+        .join(_grouped(parts, joint.window, "rank"), on="rank", how="left")
+        .with_columns(pl.col("total_ns", "share").fill_null(0))
         .select("rank", "total_ns", "share", "handovers", "waited_ns")
         .sort("rank")
     )
@@ -245,22 +241,20 @@ def _activities(joint: Joint) -> pl.DataFrame:
     """`name`, `layer`, `duration` and `slack` (null without a device) of every activity, in ns."""
     frames = []
     for number, made in enumerate(joint.members):
-        scope = made.scope
-        owners = attribution(scope)
-        layer = owners.layers["path"].gather(owners.activities["layer_id"])
-        rows = scope.activities.select("activity_id", pl.col("name").cast(pl.String), "duration")
-        rows = rows.with_columns(layer.alias("layer"))
-        if scope.on_cpu:
-            frames.append(rows.with_columns(pl.lit(None, pl.Int64).alias("slack")))
-            continue
-        at = np.flatnonzero((joint.activity >= 0) & (joint.member == number))
-        known = pl.DataFrame(
-            {
-                "activity_id": made.lines.rows["activity_id"].gather(joint.activity[at]),
-                "slack": joint.slack[at],
-            }
-        )
-        frames.append(rows.join(known, on="activity_id", how="left", maintain_order="left"))
+        owners = attribution(made.scope)
+        if made.scope.on_cpu:
+            layer_id, slack = (
+                owners.activities["layer_id"],
+                pl.repeat(None, owners.activities.height, dtype=pl.Int64),
+            )
+            rows = made.scope.activities
+        else:
+            rows, at = made.lines.rows, np.flatnonzero((joint.activity >= 0) & (joint.member == number))
+            layer_id, of = rows["layer_id"], np.zeros(rows.height, dtype=np.int64)
+            of[joint.activity[at]] = joint.slack[at]
+            slack = pl.lit(pl.Series(of))
+        layer = owners.layers["path"].cast(pl.Categorical).gather(layer_id)
+        frames.append(rows.select("name", "duration", layer.alias("layer"), slack.alias("slack")))
     return pl.concat(frames)
 
 
@@ -271,7 +265,13 @@ def _with_slack(sums: pl.DataFrame, activities: pl.DataFrame, column: str) -> pl
     work = activities.group_by(column).agg(
         pl.col("duration").sum().alias("work_ns"), pl.col("slack").min().alias("slack_ns")
     )
-    joined = sums.join(work, on=column, how="full", coalesce=True, nulls_equal=True)
+    joined = sums.join(
+        work.with_columns(pl.col(column).cast(pl.String)),
+        on=column,
+        how="full",
+        coalesce=True,
+        nulls_equal=True,
+    )
     filled = joined.with_columns(pl.col("total_ns", "share", "work_ns").fill_null(0))
     return filled.sort("total_ns", "work_ns", column, descending=[True, True, False], nulls_last=True)
 
@@ -303,18 +303,23 @@ def _answer(joint: Joint, sums: dict[str, int], causes: pl.DataFrame, ranks: pl.
         return "The window holds no work, so there is no path."
     on_cpu = all(one.scope.on_cpu for one in joint.members)
     work = "work in operators" if on_cpu else "work of the device"
+    launched = ranks is None and joint.members[0].count("launch") > 0
+    unknown = int(causes.filter(pl.col("cause") == "unexplained")["total_ns"].sum())
     named = (
         (sums["device_ns"], work),
         (sums["communication_ns"], "communication"),
         (sums["host_ns"], "other code of the host" if on_cpu else "code of the host"),
-        (sums["wait_ns"], "waiting between host and device" if ranks is None else "waiting"),
+        (sums["wait_ns"] - unknown, "waiting between host and device" if launched else "waiting"),
+        (unknown, "waiting of unknown cause"),
     )
     shares = [
         f"{what} takes {format_share(ns / window)}"
         for ns, what in sorted(named, reverse=True)
         if ns >= _SAID * window
     ]
-    text = f"The critical path is {format_ns(window)} long: {listed(shares)}."
+    text = f"The critical path is {format_ns(window)} long: {listed(shares)}.".replace(
+        "takes 100.0 %", "takes all of it"
+    )
     host = causes.filter(pl.col("resource") == "host")
     if host.height and sums["host_ns"] >= _SAID * window:
         cause, ns = host["cause"][0], host["total_ns"][0]
@@ -322,5 +327,5 @@ def _answer(joint: Joint, sums: dict[str, int], causes: pl.DataFrame, ranks: pl.
     if ranks is not None:
         rank, _, share, *_ = ranks.sort("total_ns", "rank", descending=[True, False]).row(0)
         much = "All" if share == 1 else format_share(share)
-        text += f" {much} of it lies on rank {rank} of {ranks.height} ranks, which {count_of(joint.alike, 'collective')} link."
+        text += f" {much} of it lies on rank {rank} of {ranks.height} ranks, which {count_of(joint.alike, 'call')} of communication {'links' if joint.alike == 1 else 'link'}."
     return text

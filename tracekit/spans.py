@@ -154,6 +154,8 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
         """
         query_thread = np.asarray(thread, dtype=np.int64)
         query_time = np.asarray(time, dtype=np.int64)
+        if _SPARSE * self.start.size < query_time.size and _in_order(query_thread, query_time):
+            return self._innermost_of_many(query_thread, query_time)
         row = _last_started(self.thread, self.start, query_thread, query_time)
         # Everything between a span and its parent ended before the span did, so walking up is exact.
         pending = np.flatnonzero(row >= 0)
@@ -168,6 +170,23 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
                 return row
         last = _last_reaching(self.end, row[pending] + 1, query_time[pending] + 1)
         row[pending] = np.where(take(self.thread, last) == query_thread[pending], last, -1)
+        return row
+
+    def _innermost_of_many(self, query_thread: Int64Array, query_time: Int64Array) -> Int64Array:
+        """The same of far more times than there are spans, in order: what is open changes only at the edges of spans."""
+        edge = np.concatenate([self.start, np.maximum(self.end, self.start + 1)])
+        thread = np.concatenate([self.thread, self.thread])
+        order = np.lexsort((edge, thread))
+        edge, thread = edge[order], thread[order]
+        open_ = self.innermost_at(thread, edge)
+        row = np.full(query_time.size, -1, dtype=np.int64)
+        for code in np.unique(self.thread).tolist():
+            low, high = np.searchsorted(query_thread, [code, code + 1])
+            first, last = np.searchsorted(thread, [code, code + 1])
+            # Until each edge the one before it holds.
+            until = np.searchsorted(query_time[low:high], edge[first:last], side="left")
+            lengths = np.diff(until, prepend=0, append=high - low)
+            row[low:high] = np.repeat(np.append(-1, open_[first:last]), lengths)
         return row
 
     def may_overlap(self) -> bool:
@@ -310,6 +329,11 @@ def _parents(thread: Int64Array, end: Int64Array) -> Int64Array:
     last = _last_reaching(end, pending, end[pending])
     parent[pending] = np.where(take(thread, last) == thread[pending], last, -1)
     return parent
+
+
+def _in_order(thread: Int64Array, time: Int64Array) -> bool:
+    same = thread[1:] == thread[:-1]
+    return bool(((thread[1:] > thread[:-1]) | (same & (time[1:] >= time[:-1]))).all())
 
 
 def _last_reaching(end: Int64Array, before: Int64Array, bound: Int64Array) -> Int64Array:

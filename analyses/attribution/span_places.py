@@ -189,7 +189,7 @@ class Phases(msgspec.Struct, frozen=True, eq=False):
     """`marker` is the nearest range around each span that tells a phase (−1 for none); `marked_phase` and
     `marked_layer` are what such ranges tell, `marked_backward` the layer of the backward pass of what runs in them. `main` maps a process to the thread that runs its steps; `collective_threads` run
     nothing but collectives. `synchronised` is the time until which a forward pass of DistributedDataParallel (a marker) sends its buffers
-    to all ranks. `trains`: there is a backward pass or an optimizer; `models`: there may be a forward pass, since the
+    to all ranks. `in_numbered`: which spans lie in a forward operator with a sequence number. `trains`: there is a backward pass or an optimizer; `models`: there may be a forward pass, since the
     program shows PyTorch or trains.
     """
 
@@ -204,6 +204,7 @@ class Phases(msgspec.Struct, frozen=True, eq=False):
     main: dict[int, int]
     collective_threads: Int64Array
     synchronised: Int64Array
+    in_numbered: BoolArray
     buffer_layer: int
     trains: bool
     models: bool
@@ -214,7 +215,7 @@ class Phases(msgspec.Struct, frozen=True, eq=False):
         phase = np.where(self._of_buffers(spans), _P["communication"], phase)
         on_engine = np.isin(self.stack.thread[spans], self.backward.engine_threads)
         phase = np.where((phase < 0) & on_engine, _P["backward"], phase)
-        forward = (take(self.stack.sequence, spans) >= 0) | self._in_numbered(spans)
+        forward = (take(self.stack.sequence, spans) >= 0) | self.in_numbered[spans]
         if not self.backward.hidden:
             forward |= in_layer
         if not self.trains:  # without a backward pass or an optimizer all work is inference
@@ -254,13 +255,6 @@ class Phases(msgspec.Struct, frozen=True, eq=False):
         )
         return phase
 
-    def _in_numbered(self, spans: Int64Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        numbered = self.stack.of_kind("op") & (self.stack.sequence >= 0) & ~self.backward.is_node
-        mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
-            take(self.stack.nesting.nearest_ancestor(numbered), spans) >= 0
-        )
-        return mask
-
 
 def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Program) -> Phases:
     """The phases of a trace."""
@@ -277,6 +271,7 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Progr
     told = (phase == _P["optimizer"]) | (phase == _P["backward"])
     trains = bool(backward.is_node.any() or backward.engine_threads.size or backward.hidden or told.any())
     main = _main_threads(stack, backward, marks)
+    numbered = stack.of_kind("op") & (stack.sequence >= 0) & ~backward.is_node
     return Phases(
         stack=stack,
         backward=backward,
@@ -289,6 +284,7 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Progr
         main=main,
         collective_threads=_collective_threads(stack, backward, main),
         synchronised=_synchronised(stack),
+        in_numbered=stack.nesting.nearest_ancestor(numbered) >= 0,
         buffer_layer=layers.id_of(BUFFER_LAYER, "phase"),
         trains=trains,
         models=trains or shown.pytorch,

@@ -1,14 +1,12 @@
 """From a scope to its dependency graph: the vertices of threads and streams, and the lengths of the edges between them.
 
-An edge that determined a vertex has the length that was recorded; the others have what such an edge takes at least, so that they
-count when the first becomes shorter. A replay of the graph as it is gives the recorded times therefore, and its end is that of the
-window.
+A replay of the graph as it is gives the recorded times, and its end is that of the window.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Final
@@ -18,6 +16,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.host_stack import HostStack
+from tracekit.analyses.graph.lengths import Vertices, lengths
 from tracekit.analyses.graph.links import (
     CLOCKS_NS,
     Handovers,
@@ -28,22 +27,14 @@ from tracekit.analyses.graph.links import (
     waits,
 )
 from tracekit.analyses.graph.model import LINKS, NEVER, Graph, Links, Weights, in_order
-from tracekit.analyses.result import no_launches
+from tracekit.analyses.idle.span_causes import SpanCauses, span_causes
+from tracekit.analyses.result import has_launch_calls, no_launches
 from tracekit.analyses.scope import Scope
-from tracekit.facts.units import NS_PER_US, count_of
+from tracekit.facts.units import count_of
 from tracekit.readers import how_to_record
-from tracekit.spans import BoolArray, Int64Array, distinct_rows
+from tracekit.spans import Int64Array, distinct_rows
 
-__all__ = ["CALL_NS", "Dependencies", "dependencies", "missing_of"]
-
-CALL_NS: Final = 5 * NS_PER_US
-"""A call that waits takes about this long if there is nothing to wait for."""
-_LAUNCH_NS: Final = (1 * NS_PER_US, 5 * NS_PER_US, 100 * NS_PER_US)
-"""The least, usual and longest time from a launch call to the start on an idle device."""
-_GAP_NS: Final = (0, 1 * NS_PER_US, 5 * NS_PER_US)
-"""The same for the gap between two activities of a stream, both launched in time."""
-_QUEUED_NS: Final = 10 * NS_PER_US
-"""What was launched this long before the stream was free was in its queue."""
+__all__ = ["Dependencies", "dependencies", "missing_of"]
 
 _KIND: Final = {name: number for number, name in enumerate(LINKS)}
 
@@ -52,8 +43,7 @@ _KIND: Final = {name: number for number, name in enumerate(LINKS)}
 class Dependencies:
     """The graph of a scope and what its vertices are.
 
-    `activity` is the row of `lines.rows` that starts at a vertex, `thread` the thread (a code of the host stack), −1 for none; `waited`
-    marks vertices at which a wait ended. `steps` are the vertices at the starts of the steps and at the end of the last one. The window
+    `activity` is the row of `lines.rows` that starts at a vertex, `thread` the thread (a code of the host stack), −1 for none. `steps` are the vertices at the starts of the steps and at the end of the last one. The window
     runs from `begin` to the graph's end; `lost` counts the links that the clocks contradict. `usual` has edges whose lags are the usual
     ones of their kind instead of the recorded ones. `events`: the waits between streams are recorded, or there is one stream. `began` are
     the vertices at which a thread begins what the main thread gave it.
@@ -65,7 +55,6 @@ class Dependencies:
     graph: Graph
     activity: Int64Array
     thread: Int64Array
-    waited: BoolArray
     steps: Int64Array
     begin: int
     lost: int
@@ -84,10 +73,9 @@ class Dependencies:
         return int(self.graph.time[-1])
 
     @cached_property
-    def slack(self) -> Int64Array:
-        """By how much each vertex may be later, in ns, without a later end; −1 where the end does not depend on it."""
-        latest = self.graph.latest(self.graph.weights, self.replayed)
-        return np.where(latest < -NEVER // 2, latest - self.replayed, -1)
+    def causes(self) -> SpanCauses:
+        """Why a device waits in each span of the host stack, and the user's code around it."""
+        return span_causes(self.scope)
 
     @cached_property
     def operator(self) -> Int64Array:
@@ -107,8 +95,15 @@ class Dependencies:
 
 def missing_of(members: Sequence[Dependencies]) -> list[str]:
     """The signals that the traces of these graphs lack, each a clause, with how to record them."""
-    lost = (no_launches(one.scope) for one in members)
-    rows = list(dict.fromkeys(clause for clause in lost if clause is not None))
+    rows = []
+    if unlinked := [one.scope for one in members if no_launches(one.scope) is not None]:
+        linked = has_launch_calls(unlinked[0].trace)
+        remedy = (
+            "correlation ids are missing or match nothing; use the file as the profiler wrote it"
+            if linked
+            else how_to_record("launches", unlinked[0].trace.meta.format)
+        )
+        rows.append(f"which call launched which activity ({remedy})")
     unsure = [one for one in members if not one.events]
     if unsure:
         count = sum(one.count("inferred_wait") for one in unsure)
@@ -120,14 +115,14 @@ def missing_of(members: Sequence[Dependencies]) -> list[str]:
         remedy = how_to_record("sync", unsure[0].scope.trace.meta.format)
         rows.append(f"which stream waited for which{found} ({remedy})")
     if count := sum(one.count("inferred_synchronisation") for one in members):
-        rows.append(f"what {count_of(count, 'synchronising call')} waited for was found by time")
+        rows.append(f"what {count_of(count, 'synchronising call')} waited for, which was found by time")
     if count := sum(one.count("inferred_thread") for one in members):
         rows.append(
             f"what threads waited for in {count_of(count, 'collective')}, which {'was' if count == 1 else 'were'} found by time"
         )
     if count := sum(one.lost for one in members):
         rows.append(
-            f"{count_of(count, 'link')} left out, since the clocks of host and device contradict them"
+            f"what waited for what in {count_of(count, 'place')}, in which the clocks of host and device contradict the records"
         )
     return rows
 
@@ -196,22 +191,18 @@ class _Instants:
         return thread[by], time[by], np.split(vertex, np.cumsum([part.size for part in self.time])[:-1])
 
 
+@dataclass(eq=False)
 class _Builder:
     """The vertices and edges of one scope."""
 
-    def __init__(
-        self,
-        scope: Scope,
-        stack: HostStack,
-        lines: Lines,
-        main: int,
-        begin: int,
-        awaited: Waits,
-        handed: Handovers,
-    ) -> None:
-        self.scope, self.stack, self.lines, self.main, self.begin = scope, stack, lines, main, begin
-        self.awaited, self.handed = awaited, handed
-        self._links: list[tuple[Int64Array, Int64Array, int, bool]] = []
+    scope: Scope
+    stack: HostStack
+    lines: Lines
+    main: int
+    begin: int
+    awaited: Waits
+    handed: Handovers
+    _links: list[tuple[Int64Array, Int64Array, int, bool]] = field(default_factory=list)
 
     def build(self) -> Dependencies:
         lines = self.lines
@@ -225,10 +216,7 @@ class _Builder:
         times = np.concatenate([[self.begin], time, lines.start, [self.scope.end]])
         firsts = 1 + np.flatnonzero(lane[1:] != lane[:-1])
         self._link(np.zeros(firsts.size, dtype=np.int64), firsts, "begin")
-        duration = np.zeros(times.size, dtype=np.int64)
-        duration[streams] = lines.end - lines.start
-        self.time, self.lane, self.duration, self.streams = times, lane, duration, streams
-        return self._weighed(thread)
+        return self._weighed(times, lane, thread)
 
     def _link(self, source: Int64Array, target: Int64Array, kind: str, *, after: bool = False) -> None:
         self._links.append((source, target, _KIND[kind], after))
@@ -263,8 +251,8 @@ class _Builder:
             met = which & (handed.stretch >= 0)
             self._link(done[met], resumed[handed.stretch[met]], kind)
         self.ends = self.steps[-1:] if steps.size else ends
-        self.waits_end = np.unique(np.concatenate([self.returned, resumed, self.began]))
         self.served = np.concatenate([resumed, self.began])
+        self.waits_end = np.concatenate([self.returned, self.served])
         return thread, time
 
     def _marks(self) -> tuple[Int64Array, tuple[Int64Array, Int64Array]]:
@@ -305,9 +293,13 @@ class _Builder:
 
     # -- lengths -------------------------------------------------------------------------------------
 
-    def _weighed(self, thread: Int64Array) -> Dependencies:
+    def _weighed(self, time: Int64Array, lane: Int64Array, thread: Int64Array) -> Dependencies:
         """The graph, its edges as long as they were, or at least are."""
-        time, lane, duration = self.time, self.lane, self.duration
+        lines = self.lines
+        streams = slice(1 + thread.size, -1)
+        duration, activity, threads = np.zeros_like(time), np.full_like(time, -1), np.full_like(time, -1)
+        duration[streams], activity[streams] = lines.end - lines.start, np.arange(lines.start.size)
+        threads[1 : 1 + thread.size] = thread
         source, target = (np.concatenate([row[side] for row in self._links]) for side in (0, 1))
         kind, after = (
             np.repeat([row[side] for row in self._links], [row[0].size for row in self._links])
@@ -322,95 +314,14 @@ class _Builder:
         none = np.zeros(source.size, dtype=np.int64)
         links = Links(source, target, kind, none, after).keep(possible)
         pieces, links = in_order(_in_time(time, lane, links), lane, links)
+        begun = self.scope.start if self.scope.start > self.begin else None
+        vertices = Vertices(time, lane, duration, activity >= 0, self.waits_end, self.served, begun)
+        work, lag, link_lag, usual = lengths(vertices, links)
+        graph = Graph(time, lane, work, lag, duration, replace(links, lag=link_lag), pieces)
         lost = source.size - links.source.size
-        work, lag, link_lag, usual = self._lengths(links)
-        links = Links(links.source, links.target, links.kind, link_lag, links.after)
-        graph = Graph(time, lane, work, lag, duration, links, pieces)
-        activity = np.full(time.size, -1, dtype=np.int64)
-        activity[self.streams] = np.arange(self.streams.size)
-        threads = np.full(time.size, -1, dtype=np.int64)
-        threads[1 : 1 + thread.size] = thread
-        waited = np.zeros(time.size, dtype=bool)
-        waited[self.waits_end] = True
         return Dependencies(
-            self.scope,
-            self.stack,
-            self.lines,
-            graph,
-            activity,
-            threads,
-            waited,
-            self.steps,
-            self.begin,
-            lost,
-            usual,
-            self.events,
-            self.began,
-        )
-
-    def _lengths(self, links: Links) -> tuple[Int64Array, Int64Array, Int64Array, Weights]:
-        """Work and lag of the chain into each vertex, and the lag of each link.
-
-        What determined a vertex is the edge by which it would have been reached last, if each took as long as such edges usually do.
-        """
-        time, lane, duration, kind = self.time, self.lane, self.duration, links.kind
-        chained = np.append(False, lane[1:] == lane[:-1])
-        before = np.append(0, time[:-1])
-        step = np.where(chained, time - before, 0)
-        on_stream = np.zeros(time.size, dtype=bool)
-        on_stream[self.streams] = True
-        work = np.where(on_stream & chained, np.minimum(np.append(0, duration[:-1]), step), step)
-        gap = step - work
-        served = np.zeros(time.size, dtype=bool)
-        served[self.served] = True
-        waited = np.zeros(time.size, dtype=bool)
-        waited[self.waits_end] = True
-        left = time[links.source] + np.where(links.after, duration[links.source], 0)
-        delay = time[links.target] - left
-        usual = self._usual(links, delay, gap, chained & on_stream)
-        # When each edge would have reached its target.
-        least = np.minimum(usual, delay)
-        arrival = np.where(
-            kind == _KIND["begin"], np.where(self._held(links), self.scope.start, NEVER), left + least
-        )
-        call = np.where(served, 0, np.minimum(CALL_NS, step))
-        own = np.where(on_stream, before + work + self.gap_ns, np.where(waited, before + call, time))
-        own = np.where(chained, own, NEVER)
-        best = np.full(time.size, NEVER, dtype=np.int64)
-        np.maximum.at(best, links.target, arrival)
-        by_link = (best > own) | ~chained
-        binding = by_link[links.target] & (arrival == best[links.target])
-        link_lag = np.where(binding, delay, least)
-        link_lag[kind == _KIND["end"]] = 0
-        freed = by_link & chained
-        work = np.where(freed & ~on_stream, np.where(waited, call, work), work)
-        lag = np.where(on_stream, np.where(freed, np.minimum(gap, self.gap_ns), gap), 0)
-        chain = work + np.where(on_stream & chained, self.gap_ns, 0)
-        kept = np.isin(kind, [_KIND["begin"], _KIND["end"]])
-        carried = np.where(links.after, duration[links.source], 0)
-        return work, lag, link_lag, Weights(chain, carried + np.where(kept, link_lag, usual))
-
-    def _held(self, links: Links) -> BoolArray:
-        """Whether earlier work kept a device busy when the window began, so that what starts there waited for that."""
-        return (
-            self.duration[links.target] > 0
-            if self.scope.start > self.begin
-            else np.zeros(links.source.size, dtype=bool)
-        )
-
-    def _usual(self, links: Links, delay: Int64Array, gap: Int64Array, follows: BoolArray) -> Int64Array:
-        """The usual lag of each link in ns, by its kind; also notes that of the gaps of streams."""
-        kind, launch = links.kind, links.kind == _KIND["launch"]
-        target, called = links.target[launch], self.time[links.source[launch]]
-        free = np.where(follows[target], self.time[target] - gap[target], NEVER)
-        idle = delay[launch][called >= free]
-        queued = target[called < free - _QUEUED_NS]
-        self.gap_ns = _typical(gap[queued], *_GAP_NS)
-        usual = np.full(kind.size, self.gap_ns, dtype=np.int64)
-        usual[launch] = _typical(idle, *_LAUNCH_NS)
-        usual[(kind == _KIND["synchronisation"]) | (kind == _KIND["inferred_synchronisation"])] = CALL_NS
-        usual[np.isin(kind, [_KIND["thread"], _KIND["inferred_thread"], _KIND["begin"]])] = 0
-        return usual
+            self.scope, self.stack, lines, graph, activity, threads, self.steps, self.begin, lost, usual, self.events, self.began
+        )  # fmt: skip
 
 
 def _in_time(time: Int64Array, lane: Int64Array, links: Links) -> Int64Array:
@@ -424,8 +335,3 @@ def _in_time(time: Int64Array, lane: Int64Array, links: Links) -> Int64Array:
         mine = np.flatnonzero(lane == code)
         times[mine] = np.minimum.accumulate(times[mine][::-1])[::-1]
     return times
-
-
-def _typical(values: Int64Array, least: int, usual: int, most: int) -> int:
-    """The median within reason; what is usual, where there is none."""
-    return int(np.clip(np.median(values), least, most)) if values.size else usual

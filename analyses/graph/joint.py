@@ -1,7 +1,7 @@
 """The graphs of the ranks of a job as one: a collective moves its data when the last rank has come, so that ranks wait for each other.
 
 Each matched collective gets a vertex on the lane of every rank, at which the data begins to move; what lies before is a wait. A
-vertex on a lane of its own, at which all have come, links them. Times are those of the job's clock.
+vertex on a lane of its own, at which all have come that others wait for, links them. Times are those of the job's clock.
 """
 
 from __future__ import annotations
@@ -9,27 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
-import polars as pl
 
 from tracekit.analyses.graph.build import Dependencies, dependencies, missing_of
+from tracekit.analyses.graph.meetings import RankWaits, meetings
 from tracekit.analyses.graph.model import LINKS, NEVER, Graph, Links, Weights, in_order
 from tracekit.analyses.scope import Scope
 from tracekit.errors import UsageError
-from tracekit.facts.collectives import SYNCHRONISING
-from tracekit.facts.units import NS_PER_US, count_of
+from tracekit.facts.units import count_of
 from tracekit.spans import Int64Array
 
-if TYPE_CHECKING:
-    from tracekit.analyses.ranks import Alignment
-
-__all__ = ["Joint", "Lengths", "RankWaits", "alone", "joint_graph"]
+__all__ = ["Joint", "Lengths", "alone", "joint_graph"]
 
 _KIND: Final = {name: number for number, name in enumerate(LINKS)}
-_CLOCKS_NS: Final = 100 * NS_PER_US
-"""A rank may seem to leave a collective so long before the last one has come; by more the clocks or the match are wrong."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,24 +33,6 @@ class Lengths:
     weights: Weights
     work: Int64Array
     duration: Int64Array
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RankWaits:
-    """The matched collectives of a rank: the vertex at which each starts, its number, how long it took, and waited of that, in ns;
-    and whether its time is that of an activity (else it is work on the chain to the next vertex).
-    """
-
-    vertex: Int64Array
-    match: Int64Array
-    took: Int64Array
-    waited: Int64Array
-    on_stream: bool
-
-    def share(self, took: Int64Array) -> Int64Array:
-        """What of other durations is the wait, in ns."""
-        part: Int64Array = np.rint(took * (self.waited / np.maximum(self.took, 1))).astype(np.int64)
-        return part
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +74,13 @@ class Joint:
         """The rank of each member; its place where none is known."""
         known = [made.scope.trace.meta.rank for made in self.members]
         return [place if rank is None else rank for place, rank in enumerate(known)]
+
+    @property
+    def steps(self) -> int:
+        """The number of steps in the window; 0 without any, and where ranks have other numbers of them."""
+        scopes = [made.scope for made in self.members]
+        (steps, *others) = {one.steps.height if one.window == "steps" else 0 for one in scopes}
+        return 0 if others else steps
 
     @property
     def between(self) -> int:
@@ -149,7 +132,7 @@ class Joint:
         rows = missing_of(self.members)
         if self.other:
             rows.append(
-                f"which rank waited for which in {count_of(self.other, 'collective')}, since the trace does not say so or their times "
+                f"which rank waited for which in {count_of(self.other, 'call')} of communication, since the trace does not say so or their times "
                 "contradict it"
             )
         return "; ".join(rows) or None
@@ -176,12 +159,10 @@ class Joint:
             carried = np.zeros(made.graph.time.size, dtype=np.int64)
             carried[at] = wait if waits.on_stream else 0
             link.append(lengths.link - np.where(links.after, carried[links.source], 0))
-            gone.append((took <= 0) & (waits.took > 0))
-        between = self._between
-        to = np.concatenate(gone)
-        rest = np.concatenate(
-            [between, np.where(to, NEVER, self._late), np.zeros(to.size + len(each), dtype=np.int64)]
-        )
+            gone.append(((took <= 0) & (waits.took > 0))[waits.takes])
+        late = np.where(np.concatenate(gone), NEVER, self._late)
+        others = np.zeros(sum(int(one.gives.sum()) + 1 for one in self.waits), dtype=np.int64)
+        rest = np.concatenate([self._between, late, others])
         lengths = Weights(chain, np.concatenate([*link, rest])[self.origin])
         return Lengths(lengths, work, duration)
 
@@ -193,26 +174,15 @@ class Joint:
 
     @cached_property
     def _late(self) -> Int64Array:
-        """How far each rank's data begins to move from when the last rank has come, by the clocks."""
-        hubs = self.graph.time[self._hub]
-        return (
-            np.concatenate(
-                [
-                    self.graph.time[where[one.vertex] + 1]
-                    for where, one in zip(self.where, self.waits, strict=True)
-                ]
-            )
-            - hubs
-            if hubs.size
-            else hubs
-        )
-
-    @cached_property
-    def _hub(self) -> Int64Array:
-        first = 1 + sum(
-            where.size + one.vertex.size for where, one in zip(self.where, self.waits, strict=True)
-        )
-        return first + np.concatenate([one.match for one in self.waits])
+        """Of each wait for other ranks how much earlier than their coming it seems to end, since clocks differ."""
+        time, first = self.graph.time, self.graph.time.size - 1 - self.alike
+        late = [
+            time[where[one.vertex] + 1] - time[first + one.match]
+            for where, one in zip(self.where, self.waits, strict=True)
+        ]
+        takes = np.concatenate([one.takes for one in self.waits])
+        seems: Int64Array = np.minimum(np.concatenate(late)[takes], 0)
+        return seems
 
 
 def alone(made: Dependencies) -> Joint:
@@ -247,70 +217,13 @@ def _of_job(scopes: Sequence[Scope]) -> Joint:
     made = [dependencies(scope) for scope in scopes]
     aligned = align([summary_of(scope) for scope in scopes])
     shift = aligned.clocks["shift_ns"].to_list()
-    waits, alike, other = _matched(made, aligned, shift)
+    waits, alike, other = meetings(made, aligned, shift)
     if not alike:
         raise UsageError(
             "no collective of several ranks was found in these traces",
             remedy="give the traces of one job that were recorded at one time",
         )
     return _joined(made, shift, waits, alike, other)
-
-
-def _matched(
-    made: Sequence[Dependencies], aligned: Alignment, shift: Sequence[int]
-) -> tuple[list[RankWaits], int, int]:
-    """The collectives of each rank that link it to others, in numbers from 0; how many there are, and how many that do not."""
-    calls = aligned.calls.filter(pl.col("match").is_not_null() & (pl.len().over("match") > 1))
-    rows = pl.concat(
-        [_vertices(one, at, calls, by) for at, (one, by) in enumerate(zip(made, shift, strict=True))]
-    )
-    calls = calls.join(rows, on=["at", "start", "end"], how="left", maintain_order="left")
-    came = pl.col("start").max().over("match")
-    before = pl.min_horizontal(came, "end")
-    fits = (
-        pl.col("name").is_in(list(SYNCHRONISING))
-        & pl.col("vertex").is_not_null()
-        & (came - pl.col("end") <= _CLOCKS_NS)
-        & (before <= pl.col("next"))
-    )
-    calls = calls.with_columns(before.alias("moves"), fits.all().over("match").alias("fits"))
-    linked = calls.filter("fits").with_columns(
-        (pl.col("match").rank("dense") - 1).cast(pl.Int64).alias("number")
-    )
-    waits = []
-    for at, one in enumerate(made):
-        mine = linked.filter(pl.col("at") == at).sort("vertex")
-        vertex, start = mine["vertex"].to_numpy(), mine["start"].to_numpy()
-        waits.append(
-            RankWaits(
-                vertex,
-                mine["number"].to_numpy(),
-                mine["end"].to_numpy() - start,
-                mine["moves"].to_numpy() - start,
-                not one.scope.on_cpu,
-            )
-        )
-    alike, every = linked["match"].n_unique(), calls["match"].n_unique()
-    return waits, alike, every - alike
-
-
-def _vertices(made: Dependencies, at: int, calls: pl.DataFrame, shift: int) -> pl.DataFrame:
-    """`at`, `start`, `end` of calls of one activity, their `vertex`, and when the `next` one of its lane is; each at one place only."""
-    graph = made.graph
-    if made.scope.on_cpu:
-        vertex = made.began
-        end = graph.time[np.minimum(vertex + 1, graph.time.size - 1)]
-    else:
-        vertex = np.flatnonzero(made.activity >= 0)
-        end = graph.time[vertex] + graph.duration[vertex]
-    follows = graph.lane[vertex + 1] == graph.lane[vertex]
-    after = np.where(follows, graph.time[vertex + 1], -NEVER)
-    rows = pl.DataFrame(
-        {"start": graph.time[vertex] + shift, "end": end + shift, "vertex": vertex, "next": after + shift}
-    )
-    mine = calls.filter((pl.col("at") == at) & (pl.col("kernels") <= 1)).select("at", "start", "end")
-    found = mine.join(rows, on=["start", "end"], how="inner", maintain_order="left")
-    return found.filter(pl.len().over("start", "end") == 1)
 
 
 def _joined(
@@ -338,7 +251,7 @@ def _joined(
         activity[moves], activity[start] = activity[start], -1
         if meets.on_stream:
             duration[moves], duration[start] = meets.took - meets.waited, 0
-        np.maximum.at(came, meets.match, time[start])
+        np.maximum.at(came, meets.match[meets.gives], time[start[meets.gives]])
     time[at : at + alike] = came
     time[0], time[-1] = min(int(time[to[0]]) for to in where), max(int(time[to[-1]]) for to in where)
     new[[0, *range(at, size)]] = True
@@ -357,8 +270,8 @@ def _joined(
 def _links(
     graphs: Sequence[Graph], where: Sequence[Int64Array], waits: Sequence[RankWaits], hub: int, size: int
 ) -> Links:
-    """The links of all members, to their begins, from the collectives' moves to all ranks, from their starts, and to the end; the lag of
-    each is its place. What leaves a collective at its end leaves the vertex at which it moved.
+    """The links of all members, to their begins, from where all have come to the ranks that wait for it, from the starts of those that they
+    wait for, and to the end; the lag of each is its place. What leaves a collective at its end leaves the vertex at which it moved.
     """
     rows = []
     for graph, to, one in zip(graphs, where, waits, strict=True):
@@ -367,13 +280,21 @@ def _links(
         links = graph.links
         source = to[links.source] + np.where(links.after, moved[links.source], 0)
         rows.append((source, to[links.target], links.kind, links.after))
-    hubs = hub + np.concatenate([one.match for one in waits])
-    starts = np.concatenate([to[one.vertex] for to, one in zip(where, waits, strict=True)])
+    hubs, starts, takes, gives = (
+        np.concatenate(each)
+        for each in zip(
+            *(
+                (hub + one.match, to[one.vertex], one.takes, one.gives)
+                for to, one in zip(where, waits, strict=True)
+            ),
+            strict=True,
+        )
+    )
     first, last = (np.array([to[place] for to in where]) for place in (0, -1))
     for source, target, kind in (
         (np.zeros(first.size, dtype=np.int64), first, "begin"),
-        (hubs, starts + 1, "collective"),
-        (starts, hubs, "collective"),
+        (hubs[takes], starts[takes] + 1, "collective"),
+        (starts[gives], hubs[gives], "collective"),
         (last, np.full(last.size, size - 1), "end"),
     ):
         rows.append((source, target, np.full(source.size, _KIND[kind]), np.zeros(source.size, dtype=bool)))

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.calls import ON_PROCESSORS, calls_of
 from tracekit.analyses.graph.model import NEVER
@@ -36,13 +37,16 @@ _WAKES_NS: Final = 100 * NS_PER_US
 _ALL_STREAMS: Final = r"(Device|Ctx|Thread)Synchronize|urQueueFinish|zeCommandQueueSynchronize"
 """Calls that wait for everything on a device."""
 _EVENT, _STREAM, _CONTEXT = "Event Sync", "Stream Sync", "Context Sync"
+_WHEN: Final = ("device_id", "stream_id", "start", "end", "duration", "step")
+_WHAT: Final = ("activity_id", "name", "category", "class", "launch_id", "op_id")
+_WHERE: Final = ("operator", "layer_id", "phase")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lines:
-    """The activities of a scope by stream and start. `rows` has them as a frame; of each the number of its stream (`line`), its start
-    and end, its launch call (−1: none is known) and when that began (`called`; NEVER). `first` has the first row of each line, and the
-    number of rows; `device` and `stream` are those of each line.
+    """The activities of a scope by stream and start. `rows` has what they are and where they belong; of each the number of its stream
+    (`line`), its start and end, its launch call (−1: none is known) and when that began (`called`; NEVER). `first` has the first row of
+    each line, and the number of rows; `device` and `stream` are those of each line.
     """
 
     rows: pl.DataFrame
@@ -60,9 +64,11 @@ class Lines:
     @classmethod
     def of(cls, scope: Scope) -> Lines:
         """Those of a scope; none where no device was captured."""
-        rows = scope.activities.clear() if scope.on_cpu else scope.activities
-        order = np.lexsort([rows[name].to_numpy() for name in ("end", "start", "stream_id", "device_id")])
-        rows = rows[order]
+        whole = scope.activities.select(*_WHEN, *_WHAT).hstack(attribution(scope).activities.select(*_WHERE))
+        whole = whole.clear() if scope.on_cpu else whole
+        rows = whole[
+            np.lexsort([whole[name].to_numpy() for name in ("end", "start", "stream_id", "device_id")])
+        ]
         device, stream = rows["device_id"].to_numpy(), rows["stream_id"].fill_null(-1).to_numpy()
         begins = np.append(True, (device[1:] != device[:-1]) | (stream[1:] != stream[:-1]))[: rows.height]
         first = np.flatnonzero(begins)

@@ -353,28 +353,21 @@ class Graph:
         link that comes first.
         """
         n, links = self.time.size, self.links
-        same = np.append(False, self.lane[1:] == self.lane[:-1])
-        along = same & np.append(False, times[:-1] + weights.chain[1:] == times[1:])
+        along = np.append(False, self.lane[1:] == self.lane[:-1])
+        along &= np.append(False, times[:-1] + weights.chain[1:] == times[1:])
         via = np.full(n, -1, dtype=np.int64)
         tight = np.flatnonzero(times[links.source] + weights.link == times[links.target])[::-1]
         via[links.target[tight]] = tight
         begins = np.maximum.accumulate(np.where(along, 0, np.arange(n)))
-        sources, targets, used = [], [], []
-        at = n - 1
-        while at > 0:
-            start = int(begins[at])
-            run = np.arange(start, at)
-            sources.append(run)
-            targets.append(run + 1)
-            used.append(np.full(run.size, -1, dtype=np.int64))
-            if start == 0:
-                break
-            link = int(via[start])
-            at = int(links.source[link])
-            sources.append(np.array([at]))
-            targets.append(np.array([start]))
-            used.append(np.array([link]))
-        back = slice(None, None, -1)
-        return Path(
-            *(np.concatenate([np.zeros(0, np.int64), *part[back]]) for part in (sources, targets, used))
-        )
+        # From the end back: runs along lanes, and the links by which the path came to them.
+        first, last, used = [int(begins[-1])], [n - 1], []
+        while first[-1] > 0:
+            used.append(int(via[first[-1]]))
+            last.append(int(links.source[used[-1]]))
+            first.append(int(begins[last[-1]]))
+        low, high = np.array(first[::-1]), np.array(last[::-1])
+        after = np.cumsum(high - low + 1)
+        vertex = np.arange(after[-1]) + np.repeat(high + 1 - after, high - low + 1)
+        link = np.full(vertex.size - 1, -1, dtype=np.int64)
+        link[after[:-1] - 1] = used[::-1]
+        return Path(vertex[:-1], vertex[1:], link)

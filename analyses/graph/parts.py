@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.attribution import Attribution, attribution
+from tracekit.analyses.attribution import attribution
 from tracekit.analyses.graph.build import Dependencies
 from tracekit.analyses.graph.joint import Joint, Lengths
 from tracekit.analyses.graph.model import LINKS
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.idle.gaps import KERNEL_GAP_NS
 from tracekit.analyses.idle.host_code import timeline
-from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_causes
+from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
 from tracekit.classify import ACTIVITY_CLASSES
 from tracekit.facts.idle_names import CAUSES
+from tracekit.groups import codes_of, groups, none_to_null
 from tracekit.limits import LONGEST_NAME
 from tracekit.names import category_name
-from tracekit.spans import BoolArray, Int64Array, distinct_rows, take
+from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import CATEGORIES, Schema
 
-__all__ = ["PART_SCHEMA", "RESOURCES", "Stretches", "bars_of", "part_name", "parts_of", "stretches"]
+__all__ = [
+    "PART_SCHEMA",
+    "RESOURCES",
+    "TOTALS",
+    "Stretches",
+    "Track",
+    "bars_of",
+    "longest_of",
+    "part_name",
+    "parts_of",
+    "recorded",
+    "stretches",
+    "tracks_of",
+]
 
 RESOURCES: Final = ("device", "processor", "host", "wait")
 """What a part of the path is: an activity of a device, an operator of a processor, other host code, or a wait for neither."""
@@ -44,6 +60,10 @@ PART_SCHEMA: Final[Schema] = {
     "frame": pl.Categorical,
 }
 """There may be millions of parts: their texts are numbers of few distinct ones."""
+
+TOTALS: Final = ("resource", "cause", "category", "name", "operator", "layer", "frame")
+"""What parts of the path are added up by."""
+_PORTION: Final = 1 << 18
 
 _WAITS: Final = {
     "launch": "launch_latency",
@@ -118,24 +138,83 @@ def stretches(joint: Joint, lengths: Lengths, times: Int64Array, begin: int) -> 
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Track:
+    """What of a path one rank did of one kind: start and duration in ns, and what it was: rows of `lines.rows`, spans (−1: in none), or waits,
+    which are numbers of a cause and of the activity that they led to.
+    """
+
+    rank: int
+    start: Int64Array
+    ns: Int64Array
+    what: Int64Array
+    named: Callable[[Int64Array], pl.DataFrame]
+    """What some of `what` are: the columns of PART_SCHEMA from `resource` on, as far as they have any."""
+
+    def rows(self, rows: Int64Array | slice) -> pl.DataFrame:
+        """Some of its parts, with the columns of PART_SCHEMA."""
+        back, what = codes_of(self.what[rows])
+        return self.frame(self.named(what)[back], start=self.start[rows], duration_ns=self.ns[rows])
+
+    def totals(self) -> Iterator[pl.DataFrame]:
+        """What was on the path: the columns `rank` and TOTALS, `duration_ns`, and `parts`, the number of parts."""
+        found = groups(self.what)
+        sums = found.sums(self.ns)
+        for low in range(
+            0, max(found.size, 1), _PORTION
+        ):  # names of all spans at once would be the largest columns of all
+            some = slice(low, low + _PORTION)
+            frame = self.frame(self.named(found.keys[0][some]), duration_ns=sums[some])
+            frame = frame.with_columns(pl.Series("parts", found.counts[some], dtype=pl.Int64))
+            yield frame.group_by("rank", *TOTALS).agg(pl.col("duration_ns", "parts").sum())
+
+    def frame(self, names: pl.DataFrame, **columns: Int64Array) -> pl.DataFrame:
+        """Names with numbers beside them, and null for what of PART_SCHEMA is in neither."""
+        given = names.with_columns(
+            pl.lit(self.rank).alias("rank"), *(pl.Series(key, values) for key, values in columns.items())
+        )
+        return given.select(
+            (pl.col(name) if name in given.columns else pl.lit(None)).cast(dtype).alias(name)
+            for name, dtype in PART_SCHEMA.items()
+        )
+
+
+def tracks_of(joint: Joint, path: Stretches) -> Iterator[Track]:
+    """The parts of a path, by rank and kind."""
+    member = joint.member[path.vertex]
+    for number, (made, rank, shift) in enumerate(zip(joint.members, joint.ranks, joint.shift, strict=True)):
+        mine = path if len(joint.members) == 1 else path.of(member == number, shift)
+        ns = mine.end - mine.start
+        ran, waited = np.flatnonzero(mine.activity >= 0), np.flatnonzero(mine.cause >= 0)
+        wait = (mine.launched[waited] + 1) * len(CAUSES) + mine.cause[waited]
+        for begin, took, what, named in (
+            (mine.start[ran], ns[ran], mine.activity[ran], _activities),
+            (*_code(made, mine), _spans),
+            (mine.start[waited], ns[waited], wait, _waits),
+        ):
+            yield Track(rank, begin + shift, took, what, partial(named, made))
+
+
+def recorded(joint: Joint) -> Stretches:
+    """The longest path of the replay of what was recorded."""
+    return stretches(joint, joint.lengths, joint.replayed, joint.begin)
+
+
 def parts_of(joint: Joint) -> pl.DataFrame:
     """The recorded path in parts, in order, with the columns of PART_SCHEMA; they sum to the window."""
-    path = stretches(joint, joint.lengths, joint.replayed, joint.begin)
-    member = joint.member[path.vertex]
-    frames = []
-    for number, (made, rank, shift) in enumerate(zip(joint.members, joint.ranks, joint.shift, strict=True)):
-        owners = attribution(made.scope)
-        causes = span_causes(made.scope)
-        mine = path if len(joint.members) == 1 else path.of(member == number, shift)
-        for rows in (_device(made, mine), _host(made, owners, causes, mine), _waits(made, owners, mine)):
-            placed = rows.with_columns(pl.lit(rank).alias("rank"), pl.col("start") + shift)
-            frames.append(
-                placed.select(
-                    (pl.col(name) if name in placed.columns else pl.lit(None)).cast(dtype).alias(name)
-                    for name, dtype in PART_SCHEMA.items()
-                )
-            )
-    return pl.concat(frames).sort("start", maintain_order=True)
+    tracks = tracks_of(joint, recorded(joint))
+    return pl.concat([one.rows(slice(None)) for one in tracks]).sort("start", maintain_order=True)
+
+
+def longest_of(tracks: Sequence[Track], count: int) -> pl.DataFrame:
+    """So many of the longest parts, the longest first, with the columns of PART_SCHEMA."""
+    every = np.concatenate([one.ns for one in tracks])
+    least = np.partition(every, -count)[-count] if every.size > count else 0
+    found = []
+    for one in tracks:
+        rows = np.flatnonzero(one.ns >= least)
+        found.append(one.rows(rows[np.lexsort((one.start[rows], -one.ns[rows]))][:count]))
+    return pl.concat(found).sort("duration_ns", "start", descending=[True, False]).head(count)
 
 
 def bars_of(parts: pl.DataFrame) -> pl.DataFrame:
@@ -167,56 +246,48 @@ def part_name(part: str) -> str:
     return cause_name(part) if part in CAUSES else category_name(part)
 
 
-def _device(made: Dependencies, path: Stretches) -> pl.DataFrame:
-    """The activities of devices on the path."""
-    rows = np.flatnonzero(path.activity >= 0)
-    of = made.lines.rows[path.activity[rows]]
-    owners = attribution(made.scope)
-    places = owners.activities.select("activity_id", "operator", "layer_id")
-    joined = of.select("activity_id", "name", "category", "class").join(
-        places, on="activity_id", how="left", maintain_order="left"
-    )
-    return joined.select(
-        pl.Series("start", path.start[rows]),
-        pl.Series("duration_ns", path.end[rows] - path.start[rows]),
+# -- what parts are --------------------------------------------------------------------------------
+
+
+def _activities(made: Dependencies, rows: Int64Array) -> pl.DataFrame:
+    """Activities of devices."""
+    of = made.lines.rows.select("activity_id", "name", "category", "class", "operator", "layer_id")[rows]
+    layer = _layers(made).gather(of["layer_id"]).alias("layer")
+    return of.select(
         pl.lit("device").alias("resource"),
         pl.col("class").alias("cause"),
         "activity_id",
         "category",
         "name",
         "operator",
-        _texts(owners.layers["path"]).gather(joined["layer_id"]).alias("layer"),
+        layer,
     )
 
 
-def _host(made: Dependencies, owners: Attribution, causes: SpanCauses, path: Stretches) -> pl.DataFrame:
-    """The code of the host on the path, by the innermost span."""
+def _code(made: Dependencies, path: Stretches) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Start, duration and innermost span of the code of the host on the path."""
     rows = np.flatnonzero(path.thread >= 0)
     thread, start, end = path.thread[rows], path.start[rows], path.end[rows]
-    new = np.append(True, (thread[1:] != thread[:-1]) | (start[1:] != end[:-1]))[: rows.size]
-    begins = np.flatnonzero(new)
-    last = np.append(begins[1:], rows.size)[: begins.size] - 1
-    thread, start, end = thread[begins], start[begins], end[last] if rows.size else end
-    stack = made.stack
-    if rows.size:
-        pieces = timeline(stack, thread).split(thread, start, end)
-        at, until, span = pieces.start, pieces.end, pieces.span
-    else:
-        at = until = span = np.zeros(0, dtype=np.int64)
-    distinct, back = distinct_rows(span, stack.size)
-    layer = owners.model.places(distinct).layer[back]
-    op = take(made.operator, span)
-    names = stack.frame["name"]
+    if not rows.size:
+        return start, end, thread
+    begins = np.flatnonzero(np.append(True, (thread[1:] != thread[:-1]) | (start[1:] != end[:-1])))
+    thread, start, end = thread[begins], start[begins], end[np.append(begins[1:], rows.size) - 1]
+    pieces = timeline(made.stack, thread).split(thread, start, end)
+    return pieces.start, pieces.end - pieces.start, pieces.span
+
+
+def _spans(made: Dependencies, spans: Int64Array) -> pl.DataFrame:
+    """Code of the host by the innermost span."""
+    model, causes = attribution(made.scope).model, made.causes
+    op, names = take(made.operator, spans), made.stack.frame["name"]
     frame = pl.DataFrame(
         {
-            "start": at,
-            "duration_ns": until - at,
-            "cause": _CAUSES.gather(causes.of(span)),
-            "span_id": _or_null(span),
-            "layer": _texts(owners.layers["path"]).gather(_or_null(layer)),
-            "operator": names.gather(_or_null(op)),
-            "name": names.gather(_or_null(span)),
-            "frame": _texts(causes.names).gather(_or_null(take(causes.frame, span))),
+            "cause": _CAUSES.gather(causes.of(spans)),
+            "span_id": none_to_null(spans),
+            "layer": _layers(made).gather(none_to_null(model.places(spans).layer)),
+            "operator": names.gather(none_to_null(op)),
+            "name": names.gather(none_to_null(spans)),
+            "frame": causes.names.gather(none_to_null(take(causes.frame, spans))),
         }
     ).with_columns(pl.lit("host").alias("resource"))
     return _with_operators(made, frame, op) if made.scope.on_cpu else frame
@@ -229,7 +300,7 @@ def _with_operators(made: Dependencies, frame: pl.DataFrame, op: Int64Array) -> 
         pl.col("category").cast(_KINDS).alias("of"),
         pl.col("class").cast(_KINDS),
     )
-    joined = frame.with_columns(_or_null(op).alias("op")).join(
+    joined = frame.with_columns(none_to_null(op).alias("op")).join(
         work, on="op", how="left", maintain_order="left"
     )
     known = pl.col("of").is_not_null()
@@ -241,22 +312,15 @@ def _with_operators(made: Dependencies, frame: pl.DataFrame, op: Int64Array) -> 
     ).drop("op", "of", "class")
 
 
-def _waits(made: Dependencies, owners: Attribution, path: Stretches) -> pl.DataFrame:
-    """The waits on the path for neither host code nor an activity."""
-    rows = np.flatnonzero(path.cause >= 0)
-    call = take(made.lines.launch, path.launched[rows])
-    stack = made.stack
-    distinct, back = distinct_rows(call, stack.size)
-    layer = owners.model.places(distinct).layer[back]
-    op = take(made.operator, call)
-    names = stack.frame["name"]
+def _waits(made: Dependencies, waits: Int64Array) -> pl.DataFrame:
+    """Waits for neither host code nor an activity, each with the call that launched what it led to."""
+    call = take(made.lines.launch, waits // len(CAUSES) - 1)
+    op, names = take(made.operator, call), made.stack.frame["name"]
     return pl.DataFrame(
         {
-            "start": path.start[rows],
-            "duration_ns": path.end[rows] - path.start[rows],
-            "cause": _CAUSES.gather(path.cause[rows]),
-            "layer": _texts(owners.layers["path"]).gather(_or_null(layer)),
-            "operator": names.gather(_or_null(op)),
+            "cause": _CAUSES.gather(waits % len(CAUSES)),
+            "layer": _layers(made).gather(none_to_null(attribution(made.scope).model.places(call).layer)),
+            "operator": names.gather(none_to_null(op)),
         }
     ).with_columns(pl.lit("wait").alias("resource"))
 
@@ -264,12 +328,5 @@ def _waits(made: Dependencies, owners: Attribution, path: Stretches) -> pl.DataF
 _CAUSES: Final = pl.Series(CAUSES, dtype=_KINDS)
 
 
-def _texts(names: pl.Series) -> pl.Series:
-    return names.cast(pl.Categorical)
-
-
-def _or_null(rows: Int64Array) -> pl.Series:
-    """The rows as a column, null for −1."""
-    return pl.select(
-        pl.when(pl.Series(rows, dtype=pl.Int64) >= 0).then(pl.Series(rows, dtype=pl.Int64))
-    ).to_series()
+def _layers(made: Dependencies) -> pl.Series:
+    return attribution(made.scope).layers["path"].cast(pl.Categorical)

@@ -201,20 +201,27 @@ class _Spans(Protocol):
 
 
 class Pieces(msgspec.Struct, frozen=True, eq=False):
-    """Parts of intervals: the number of the interval, start and end in ns, and the span (−1 for none)."""
+    """Parts of intervals, one interval after the other: how many each has, start and end in ns, and the span (−1 for none)."""
 
-    interval: Int64Array
+    counts: Int64Array
     start: Int64Array
     end: Int64Array
     span: Int64Array
 
+    @property
+    def interval(self) -> Int64Array:
+        """The number of the interval of each."""
+        return np.repeat(np.arange(self.counts.size), self.counts)
+
 
 class Timeline(msgspec.Struct, frozen=True, eq=False):
-    """Pieces of threads, by thread and time; on each thread they cover all time, without overlap."""
+    """Pieces of threads, by thread and time; on each thread they cover all time, so each ends where the next one begins. `first` has the
+    number of the first piece of each of the `threads`, and the number of pieces.
+    """
 
-    thread: Int64Array
+    threads: Int64Array
+    first: Int64Array
     start: Int64Array
-    end: Int64Array
     span: Int64Array
 
     def split(self, thread: Int64Array, start: Int64Array, end: Int64Array) -> Pieces:
@@ -222,32 +229,33 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
 
         They sum to the intervals exactly. The timeline must know the threads.
         """
-        first, last = np.zeros(start.size, dtype=np.int64), np.zeros(start.size, dtype=np.int64)
+        first, counts = np.zeros(start.size, dtype=np.int64), np.zeros(start.size, dtype=np.int64)
         order = np.argsort(thread, kind="stable")
         threads, begins = np.unique(thread[order], return_index=True)
         for code, rows in zip(threads.tolist(), np.split(order, begins[1:]), strict=False):
-            low, high = np.searchsorted(self.thread, [code, code + 1])
-            first[rows] = low + np.searchsorted(self.end[low:high], start[rows], side="right")
-            last[rows] = low + np.searchsorted(self.start[low:high], end[rows], side="left")
-        counts = np.where(end > start, last - first, 0)
-        interval = np.repeat(np.arange(start.size), counts)
-        before = np.cumsum(counts) - counts
-        piece = np.repeat(first - before, counts) + np.arange(interval.size)
-        return Pieces(
-            interval,
-            np.maximum(self.start[piece], start[interval]),
-            np.minimum(self.end[piece], end[interval]),
-            self.span[piece],
-        )
+            at = int(np.searchsorted(self.threads, code))
+            low, high = int(self.first[at]), int(self.first[at + 1])
+            first[rows] = low - 1 + np.searchsorted(self.start[low:high], start[rows], side="right")
+            counts[rows] = low + np.searchsorted(self.start[low:high], end[rows], side="left") - first[rows]
+        counts[end <= start] = 0
+        some = np.flatnonzero(counts)
+        after = np.cumsum(counts)
+        piece = np.repeat(first - after + counts, counts) + np.arange(after[-1] if after.size else 0)
+        span, begin = self.span[piece], self.start[piece]
+        begin[(after - counts)[some]] = start[some]
+        until = np.append(begin[1:], 0)[: begin.size]
+        until[after[some] - 1] = end[some]
+        return Pieces(counts, begin, until, span)
 
 
 def timeline(stack: _Spans, threads: Int64Array) -> Timeline:
     """The timeline of these threads (codes of the stack). Spans of no length own no time."""
     # Some threads after the others, since the arrays of all edges are the largest that there are.
-    nesting, portions = stack.nesting, _portions(stack, np.unique(threads))
-    parts = [list(part) for codes in portions for part in _of_threads(stack, nesting, codes)]
+    codes, nesting = np.unique(threads), stack.nesting
+    parts = [part for portion in _portions(stack, codes) for part in _of_threads(stack, nesting, portion)]
     none = np.zeros(0, dtype=np.int64)
-    return Timeline(*(np.concatenate([none, *(part.pop(0) for part in parts)]) for _ in range(4)))
+    start, span = (np.concatenate([none, *(part[side] for part in parts)]) for side in (0, 1))
+    return Timeline(codes, np.append(np.flatnonzero(start == _EARLIEST), start.size), start, span)
 
 
 def _portions(stack: _Spans, codes: Int64Array) -> list[Int64Array]:
@@ -257,8 +265,10 @@ def _portions(stack: _Spans, codes: Int64Array) -> list[Int64Array]:
     return [portion for portion in np.split(codes, cuts) if portion.size]
 
 
-def _of_threads(stack: _Spans, nesting: Nesting, codes: Int64Array) -> Iterator[tuple[Int64Array, ...]]:
-    """The columns of a `Timeline` of these threads, which are in order; of one with many spans in several parts."""
+def _of_threads(
+    stack: _Spans, nesting: Nesting, codes: Int64Array
+) -> Iterator[tuple[Int64Array, Int64Array]]:
+    """Start and span of the pieces of these threads, which are in order; of one with many spans in several parts."""
     low, high = np.searchsorted(stack.thread, [codes[0], codes[-1] + 1])
     rows = low + np.flatnonzero(
         (stack.end[low:high] > stack.start[low:high]) & np.isin(stack.thread[low:high], codes)
@@ -280,8 +290,8 @@ def _cuts(stack: _Spans, rows: Int64Array) -> Int64Array:
 
 def _of_rows(
     whole: Nesting, rows: Int64Array, codes: Int64Array, first: int, last: int
-) -> tuple[Int64Array, ...]:
-    """The columns of the timeline from `first` to `last` (ns) of spans of these threads."""
+) -> tuple[Int64Array, Int64Array]:
+    """Start and span of the pieces from `first` to `last` (ns) of spans of these threads."""
     nesting = whole.of_lasting(rows)
     edge = np.concatenate([nesting.start, nesting.end, np.repeat([first, last], codes.size)])
     of_edge = np.concatenate([nesting.thread, nesting.thread, codes, codes])
@@ -292,5 +302,5 @@ def _of_rows(
         of_edge, edge = of_edge[order], edge[order]
     # Each edge begins a piece that the next one ends; of equal edges the last, of a thread all but the last.
     begins = np.flatnonzero((of_edge[1:] == of_edge[:-1]) & (edge[1:] > edge[:-1]))
-    thread, start, end = of_edge[begins], edge[begins], edge[begins + 1]
-    return thread, start, end, take(rows, nesting.innermost_at(thread, start))
+    start = edge[begins]
+    return start, take(rows, nesting.innermost_at(of_edge[begins], start))

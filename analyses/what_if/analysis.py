@@ -6,7 +6,7 @@ that touches nothing changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,17 +16,17 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.graph.build import dependencies
 from tracekit.analyses.graph.joint import Joint, Lengths, joint_graph
-from tracekit.analyses.graph.parts import Stretches, stretches
-from tracekit.analyses.idle.causes import cause_name
+from tracekit.analyses.graph.parts import Stretches, part_name, stretches
+from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
 from tracekit.analyses.result import Result, TableView
-from tracekit.analyses.roofline.analysis import rated_pieces
 from tracekit.analyses.scope import Scope, once, select
 from tracekit.analyses.what_if.changes import Change
-from tracekit.analyses.what_if.draft import Draft, HostTime
+from tracekit.analyses.what_if.draft import Draft, FloatArray, HostTime
+from tracekit.analyses.what_if.operators import operators
 from tracekit.errors import UsageError
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.units import count_of, format_ns, format_share
-from tracekit.names import category_name
+from tracekit.groups import groups, none_to_null, or_none
 from tracekit.spans import Int64Array
 from tracekit.trace import CATEGORIES, Trace
 
@@ -75,8 +75,8 @@ class WhatIf(Result):
     critical: pl.DataFrame
     """The critical path by `resource` and `part` (a kind of work, or a cause): `before_ns`, `before_share` of the window, `after_ns`,
     `after_share` of the window then."""
-    layers: pl.DataFrame
-    """The critical path by `layer` (null: in none): `before_ns`, `after_ns`."""
+    layers: pl.DataFrame | None
+    """The critical path by `layer` (null: in none): `before_ns`, `after_ns`. None if no layer is known."""
     steps: pl.DataFrame | None
     """Of each step the time on the host `before_ns` and `after_ns`. None without steps."""
     operators: pl.DataFrame | None
@@ -135,9 +135,9 @@ class _Replay:
     window: int
 
 
-def predicted(scope: Scope, changes: Sequence[Change], spread: int = 0) -> int:
-    """The window in ns after changes, in their best (−1), likeliest (0) or worst case (1)."""
-    return _replay(joint_graph([scope]), changes, spread).window
+def predicted(of: Scope | Sequence[Scope], changes: Sequence[Change], spread: int = 0) -> int:
+    """The window in ns after changes, in their best (−1), likeliest (0) or worst case (1); of several scopes that of the job."""
+    return _replay(joint_graph([of] if isinstance(of, Scope) else of), changes, spread).window
 
 
 def _replay(joint: Joint, changes: Sequence[Change], spread: int = 0) -> _Replay:
@@ -192,7 +192,7 @@ def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
     alone = [
         before.window - (after if len(changes) == 1 else _replay(joint, [one])).window for one in changes
     ]
-    steps = _number_of_steps(joint)
+    steps = joint.steps
     critical, layers = _critical(joint, before, after)
     assumptions = dict.fromkeys(sentence for draft in after.drafts for sentence in draft.assumptions)
     return WhatIf(
@@ -203,9 +203,9 @@ def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
             schema={"change": pl.String, "gain_ns": pl.Int64},
         ).with_columns((pl.col("gain_ns") / before.window).alias("gain_share")),
         critical=critical,
-        layers=layers,
+        layers=layers if layers["layer"].is_not_null().any() else None,
         steps=_steps(joint, after.times),
-        operators=_operators(after.drafts),
+        operators=operators(after.drafts),
         assumptions=pl.DataFrame({"assumption": list(assumptions)}, schema={"assumption": pl.String}),
         before_ns=before.window,
         after_ns=after.window,
@@ -214,12 +214,6 @@ def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
         step_before_ns=round(before.window / steps) if steps else None,
         step_after_ns=round(after.window / steps) if steps else None,
     )
-
-
-def _number_of_steps(joint: Joint) -> int:
-    """The steps of the window; 0 without any, and where ranks have other numbers of them."""
-    (steps, *others) = {one.scope.steps.height if one.scope.window == "steps" else 0 for one in joint.members}
-    return 0 if others else steps
 
 
 # -- what becomes critical -------------------------------------------------------------------------
@@ -249,9 +243,6 @@ def _critical(joint: Joint, before: _Replay, after: _Replay) -> tuple[pl.DataFra
     return critical, layers
 
 
-_PATH: Final = {"resource": pl.String(), "part": pl.String(), "layer": pl.String(), "ns": pl.Float64()}
-
-
 def _path(joint: Joint, replay: _Replay) -> pl.DataFrame:
     """`resource`, `part`, `layer` and `ns` of the stretches of the longest path."""
     path = stretches(joint, replay.lengths, replay.times, int(replay.times[-1]) - replay.window)
@@ -266,34 +257,35 @@ def _path(joint: Joint, replay: _Replay) -> pl.DataFrame:
 
 def _path_of(draft: Draft, path: Stretches, time: Int64Array) -> pl.DataFrame:
     """Those of one rank; `time` has the recorded times of the path's vertices on its clock."""
-    took = path.end - path.start
+    ran, waited, threads = (np.flatnonzero(each >= 0) for each in (path.activity, path.cause, path.thread))
+    took, rows = path.end - path.start, draft.rows[path.activity[ran]]
+    category = rows["category"].to_physical().to_numpy().astype(np.int64) + len(CAUSES)
+    in_none = np.full(waited.size, -1, dtype=np.int64)
+    return pl.concat(
+        [
+            _named(draft, "device", category, or_none(rows["layer_id"]), took[ran]),
+            _named(draft, "wait", path.cause[waited], in_none, took[waited]),
+            *_code(draft, path.of(threads), time),
+        ]
+    )
+
+
+def _named(
+    draft: Draft, resource: str, part: Int64Array, layer: Int64Array, ns: Int64Array | FloatArray
+) -> pl.DataFrame:
+    """The sums of `ns` by `part`, numbers into the causes and after them the categories, and `layer`."""
+    found = groups(part, layer)
     layers = attribution(draft.made.scope).layers["path"].cast(pl.String)
-    ran = np.flatnonzero(path.activity >= 0)
-    rows = draft.rows[path.activity[ran]]
-    device = pl.DataFrame(
+    return pl.DataFrame(
         {
-            "resource": pl.Series(["device"] * ran.size, dtype=pl.String),
-            "part": rows["category"].cast(pl.String),
-            "layer": layers.gather(rows["layer_id"]),
-            "ns": took[ran].astype(np.float64),
-        },
-        schema=_PATH,
-    )
-    waited = np.flatnonzero(path.cause >= 0)
-    waits = pl.DataFrame(
-        {
-            "resource": pl.Series(["wait"] * waited.size, dtype=pl.String),
-            "part": pl.Series(CAUSES, dtype=pl.String).gather(path.cause[waited]),
-            "layer": pl.Series([None] * waited.size, dtype=pl.String),
-            "ns": took[waited].astype(np.float64),
-        },
-        schema=_PATH,
-    )
-    threads = np.flatnonzero(path.thread >= 0)
-    return pl.concat([device, waits, _code(draft, path.of(threads), time)])
+            "part": pl.Series([*CAUSES, *CATEGORIES], dtype=pl.String).gather(found.keys[0]),
+            "layer": layers.gather(none_to_null(found.keys[1])),
+            "ns": pl.Series(np.bincount(found.of, weights=ns, minlength=found.size), dtype=pl.Float64),
+        }
+    ).select(pl.lit(resource).alias("resource"), "part", "layer", "ns")
 
 
-def _code(draft: Draft, path: Stretches, time: Int64Array) -> pl.DataFrame:
+def _code(draft: Draft, path: Stretches, time: Int64Array) -> Iterator[pl.DataFrame]:
     """What the code of threads on a path consists of: the pieces that were recorded there, so much of each as is left."""
     made, host = draft.made, draft.host
     share = np.zeros(host.span.size)
@@ -306,7 +298,6 @@ def _code(draft: Draft, path: Stretches, time: Int64Array) -> pl.DataFrame:
         edges = np.append(host.start[first:end], host.end[end - 1 : end])
         mine = path.thread == code
         # The part of each piece that lies in one of the stretches.
-        covered = np.zeros(edges.size)
         starts, ends = np.sort(low[mine]), np.sort(high[mine])
         run = np.append(0, np.cumsum(ends - starts))
         knots, values = np.stack([starts, ends]).T.reshape(-1), np.stack([run[:-1], run[1:]]).T.reshape(-1)
@@ -316,27 +307,15 @@ def _code(draft: Draft, path: Stretches, time: Int64Array) -> pl.DataFrame:
     # A wait counts only with what the call itself takes.
     total, whole = float(share.sum()), float((path.end - path.start).sum())
     share *= whole / total if total else 0.0
-    kept = np.flatnonzero(share > 0)
-    layers = attribution(made.scope).layers["path"].cast(pl.String)
-    layer = host.layer[kept]
-    category, cause = host.category[kept], host.cause[kept]
-    names = pl.Series([*CAUSES, *CATEGORIES], dtype=pl.String)
-    return pl.DataFrame(
-        {
-            "resource": pl.Series(np.where(category >= 0, "processor", "host"), dtype=pl.String),
-            "part": names.gather(np.where(category >= 0, category + len(CAUSES), cause)),
-            "layer": layers.gather(
-                pl.select(pl.when(pl.Series(layer) >= 0).then(pl.Series(layer))).to_series()
-            ),
-            "ns": share[kept],
-        }
-    ).vstack(_new_calls(whole if not total else 0.0))
-
-
-def _new_calls(ns: float) -> pl.DataFrame:
-    """The calls that changes add where no code is left."""
-    rows = {"resource": ["host"], "part": ["launch_api"], "layer": [None], "ns": [ns]}
-    return pl.DataFrame(rows, schema=_PATH).filter(pl.col("ns") > 0)
+    for resource, mine, part in (
+        ("processor", host.category >= 0, host.category + len(CAUSES)),
+        ("host", host.category < 0, host.cause),
+    ):
+        kept = np.flatnonzero(mine & (share > 0))
+        yield _named(draft, resource, part[kept], host.layer[kept], share[kept])
+    if whole and not total:  # calls that a change has added
+        added = np.full(1, CAUSE_NUMBER["launch_api"])
+        yield _named(draft, "host", added, np.full(1, -1), np.array([whole]))
 
 
 def _steps(joint: Joint, times: Int64Array) -> pl.DataFrame | None:
@@ -353,67 +332,11 @@ def _steps(joint: Joint, times: Int64Array) -> pl.DataFrame | None:
     return pl.concat(frames) if len(joint.members) > 1 else frames[0].drop("rank")
 
 
-def _operators(drafts: Sequence[Draft]) -> pl.DataFrame | None:
-    """The operators by shapes, with the time of a call before and after."""
-    calls = [found for draft in drafts if (found := _calls(draft)) is not None]
-    if not calls:
-        return None
-    number = pl.struct("rank", "op_id").n_unique()
-    return (
-        pl.concat(calls)
-        .group_by("operator", "shapes", "dtypes")
-        .agg(
-            number.cast(pl.Int64).alias("calls"),
-            *(
-                pl.when(pl.col(name).is_not_null().any())
-                .then((pl.col(name).sum() / number).round())
-                .cast(pl.Int64)
-                .alias(name)
-                for name in ("bytes", "flops")
-            ),
-            (pl.col("duration").sum() / number).round().cast(pl.Int64).alias("call_ns"),
-            (pl.col("after").sum() / number).round().cast(pl.Int64).alias("call_after_ns"),
-        )
-        .sort(
-            pl.col("calls") * pl.col("call_ns"),
-            "operator",
-            "shapes",
-            descending=[True, False, False],
-            nulls_last=True,
-        )
-    )
-
-
-def _calls(draft: Draft) -> pl.DataFrame | None:
-    """The calls of operators of a rank with the time `after` the changes; None where none were recorded."""
-    made, scope = draft.made, draft.made.scope
-    inputs = scope.trace.host.select("shapes", "dtypes")
-    rows = rated_pieces(scope).select("operator", "op_id", "call", "duration", "bytes", "flops")
-    rows = rows.filter(pl.col("op_id").is_not_null())
-    if not rows.height:
-        return None
-    if scope.on_cpu:
-        after = pl.DataFrame({"call": draft.host.op, "ns": (draft.host.end - draft.host.start) * draft.left})
-        after = after.group_by("call").agg(pl.col("ns").sum().alias("after"))
-    else:
-        at = np.flatnonzero(made.activity >= 0)
-        ids = made.lines.rows["activity_id"].gather(made.activity[at])
-        after = pl.DataFrame({"call": ids, "after": draft.duration[at]})
-    calls = rows.with_columns(
-        pl.lit(draft.rank, pl.Int64).alias("rank"),
-        pl.col("operator").cast(pl.String),
-        *(inputs[name].gather(rows["op_id"]).cast(pl.String) for name in inputs.columns),
-    ).join(after, on="call", how="left")
-    if scope.on_cpu:  # an operator has several rows, its time after the changes stands for all
-        calls = calls.with_columns(pl.col("after") / pl.len().over("call"))
-    return calls
-
-
 # -- in words --------------------------------------------------------------------------------------
 
 
 def _answer(joint: Joint, before: int, after: int, case: tuple[int, int], critical: pl.DataFrame) -> str:
-    steps = _number_of_steps(joint)
+    steps = joint.steps
     each = max(steps, 1)
     what = "A step" if steps else "The window"
     if case == (before, before):
@@ -426,8 +349,9 @@ def _answer(joint: Joint, before: int, after: int, case: tuple[int, int], critic
     text = f"{what} would take {middle}{within} instead of {format_ns(before / each)}: {format_share(share)} {way}."
     top = critical.row(0, named=True) if critical.height else None
     if top is not None and top["after_ns"]:
-        name = category_name(top["part"]) if top["part"] in CATEGORIES else cause_name(top["part"])
-        text += f" Then {name} has the largest part of the critical path, {format_share(top['after_share'])}."
+        name = "waiting of unknown cause" if top["part"] == "unexplained" else part_name(top["part"])
+        text += f" The largest part of the critical path is then {name}, {format_share(top['after_share'])}."
     if steps > 1:
-        text += f" All {count_of(steps, 'step')} take {format_ns(after)} instead of {format_ns(before)}."
+        every = "Both steps" if steps == 2 else f"All {count_of(steps, 'step')}"
+        text += f" {every} take {format_ns(after)} instead of {format_ns(before)}."
     return text

@@ -108,6 +108,7 @@ class RemoveSync:
 
     def apply(self, draft: Draft) -> None:
         """Free all calls that wait for activities, and take away their own time."""
+        draft.need_launches(self.label)
         draft.take_out(draft.links_of("synchronisation", "inferred_synchronisation"))
         waiting = draft.host.cause == CAUSE_NUMBER["synchronisation"]
         _some(waiting, "no call waits for the device in the window", self.label, draft.off)
@@ -123,6 +124,7 @@ class NoLoaderWait:
 
     def apply(self, draft: Draft) -> None:
         """Take away the time in the data loader."""
+        draft.need_launches(self.label)
         loading = draft.host.cause == CAUSE_NUMBER["data_loading"]
         _some(loading, "no time goes to data loading in the window", self.label)
         draft.scale_pieces(loading & (draft.host.category < 0) | loading & draft.made.scope.on_cpu, 0.0)
@@ -145,6 +147,7 @@ class FasterHost:
 
     def apply(self, draft: Draft) -> None:
         """Scale the code of all threads."""
+        draft.need_launches(self.label)
         draft.scale_pieces(np.ones(draft.left.size, dtype=bool), 1 / self.factor)
         draft.assume("All code of the host gains alike, launch calls and reads of data among it.")
 
@@ -195,6 +198,7 @@ class CudaGraph:
                 "no device was captured, so there is nothing to put into a graph",
                 remedy=f"leave {self.label} out",
             )
+        draft.need_launches(self.label)
         kept = [CAUSE_NUMBER[name] for name in ("synchronisation", "data_loading", "allocation")]
         draft.scale_pieces(~np.isin(draft.host.cause, kept), 0.0)
         steps = draft.made.steps[:-1] if draft.made.steps.size else np.flatnonzero(draft.made.thread >= 0)[:1]

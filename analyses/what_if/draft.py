@@ -14,13 +14,17 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.graph.build import Dependencies
-from tracekit.analyses.graph.joint import Lengths, RankWaits
+from tracekit.analyses.graph.joint import Lengths
+from tracekit.analyses.graph.meetings import RankWaits
 from tracekit.analyses.graph.model import LINKS, NEVER, Weights
 from tracekit.analyses.idle.host_code import timeline
-from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, span_causes
+from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
+from tracekit.analyses.result import no_launches
 from tracekit.errors import UsageError, nearest
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
+from tracekit.groups import none_to_null, or_none
+from tracekit.readers import how_to_record
 from tracekit.spans import BoolArray, Int64Array, distinct_rows, take
 from tracekit.trace import CATEGORIES
 
@@ -58,7 +62,7 @@ class HostTime:
     @cached_property
     def cause(self) -> Int64Array:
         """The cause of each piece, as idle time has it (a number into CAUSES)."""
-        return span_causes(self.scope).of(self.span)
+        return self.made.causes.of(self.span)
 
     @cached_property
     def _places(self) -> tuple[Int64Array, Int64Array]:
@@ -142,6 +146,14 @@ class Draft:
         """Code of threads takes that many times as long."""
         self.left[pieces] *= factor
 
+    def need_launches(self, label: str) -> None:
+        """Raises UsageError where no activity has a launch, and so nothing shows what the host keeps the device waiting for."""
+        if no_launches(self.made.scope) is not None:
+            raise UsageError(
+                "no launch is linked to the device's work, so the trace does not show how long the device waits for the host",
+                remedy=f"leave {label.partition(' ')[0]} out, or {how_to_record('launches', self.made.scope.trace.meta.format)}",
+            )
+
     def take_out(self, links: BoolArray) -> None:
         """These links hold nothing back."""
         self.off |= links
@@ -215,42 +227,34 @@ class Draft:
         return found
 
     @cached_property
-    def _rows(self) -> pl.DataFrame:
-        """The activities of `lines.rows` with `layer_id`, `phase` and `anchor`."""
-        rows = self.made.lines.rows.select("activity_id", "name", "category", "class", "launch_id", "op_id")
-        places = attribution(self.made.scope).activities.select("activity_id", "layer_id", "phase")
-        return rows.join(places, on="activity_id", how="left", maintain_order="left").with_columns(
-            pl.coalesce("launch_id", "op_id").fill_null(-1).alias("anchor")
-        )
-
-    @property
     def rows(self) -> pl.DataFrame:
-        """The activities of `lines.rows`, with `layer_id`, `phase` and `anchor`, the span that launched each (−1)."""
-        return self._rows
+        """The activities of `lines.rows` with `anchor`, the span that launched each (−1)."""
+        anchor = pl.coalesce("launch_id", "op_id").fill_null(-1).alias("anchor")
+        return self.made.lines.rows.with_columns(anchor)
 
     def none(self) -> Selection:
         """A selection of nothing."""
-        return Selection(np.zeros(self._rows.height, dtype=bool), np.zeros(self.host.span.size, dtype=bool))
+        return Selection(np.zeros(self.rows.height, dtype=bool), np.zeros(self.host.span.size, dtype=bool))
 
     def _layer(self, pattern: str) -> Selection:
         layers = attribution(self.made.scope).layers["path"].cast(pl.String)
         fits = np.append(_fits(layers, pattern) | _fits(layers, f"{pattern}.*"), False)
-        rows = fits[self._rows["layer_id"].fill_null(-1).to_numpy()]
+        rows = fits[self.rows["layer_id"].fill_null(-1).to_numpy()]
         return Selection(rows, fits[self.host.layer])
 
     def _kernel(self, pattern: str) -> Selection:
         pattern = pattern if any(letter in pattern for letter in "*?[") else f"*{pattern}*"
-        names = self._rows["name"].cast(pl.String)
+        names = self.rows["name"].cast(pl.String)
         rows = _fits(names, pattern)
         launches = np.zeros(self.made.stack.size, dtype=bool)
-        launches[self._rows["launch_id"].filter(pl.Series(rows)).drop_nulls().to_numpy()] = True
+        launches[self.rows["launch_id"].filter(pl.Series(rows)).drop_nulls().to_numpy()] = True
         return Selection(rows, self.host.inside(launches))
 
     def _category(self, pattern: str) -> Selection:
-        rows = _fits(self._rows["category"].cast(pl.String), pattern)
+        rows = _fits(self.rows["category"].cast(pl.String), pattern)
         numbers = [i for i, name in enumerate(CATEGORIES) if _fits(pl.Series([name]), pattern)[0]]
         launches = np.zeros(self.made.stack.size, dtype=bool)
-        launches[self._rows["launch_id"].filter(pl.Series(rows)).drop_nulls().to_numpy()] = True
+        launches[self.rows["launch_id"].filter(pl.Series(rows)).drop_nulls().to_numpy()] = True
         pieces = (
             np.isin(self.host.category, numbers) if self.made.scope.on_cpu else self.host.inside(launches)
         )
@@ -260,9 +264,7 @@ class Draft:
         stack = self.made.stack
         spans = _fits(stack.frame["name"], pattern) & stack.of_kind("op")
         around = stack.nesting.nearest_ancestor(spans)
-        return Selection(
-            take(around, self._rows["anchor"].to_numpy()) >= 0, take(around, self.host.span) >= 0
-        )
+        return Selection(take(around, self.rows["anchor"].to_numpy()) >= 0, take(around, self.host.span) >= 0)
 
     def _cause(self, pattern: str) -> Selection:
         pattern = pattern.replace("-", "_").replace(" ", "_")
@@ -271,6 +273,7 @@ class Draft:
                 f"there is no cause {pattern!r}",
                 remedy=nearest(pattern, CAUSES, f"choose one of {', '.join(CAUSES)}"),
             )
+        self.need_launches("cause:")
         pieces = self.host.cause == CAUSE_NUMBER[pattern]
         return Selection(self.none().rows, pieces & (self.host.category < 0))
 
@@ -279,7 +282,7 @@ class Draft:
         if pattern != str(self.rank):
             return self.none()
         talks = self.host.category == CATEGORIES.index("communication")
-        return Selection((self._rows["class"] != "communication").to_numpy(), ~talks)
+        return Selection((self.rows["class"] != "communication").to_numpy(), ~talks)
 
     def moving(self) -> FloatArray:
         """What activities take, in ns; collectives without their waits for other ranks, so far as these are known."""
@@ -291,22 +294,19 @@ class Draft:
     def of_phase(self, phase: str) -> Selection:
         """The activities and pieces of a phase."""
         number = PHASES.index(phase)
-        rows = self._rows["phase"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy() == number
+        rows = self.rows["phase"].to_physical().cast(pl.Int64).fill_null(-1).to_numpy() == number
         return Selection(rows, self.host.phase == number)
-
-    def _layers_with_work(self) -> list[int]:
-        ids = np.union1d(self._rows["layer_id"].drop_nulls().to_numpy(), self.host.layer)
-        return list(map(int, ids[ids >= 0]))
 
     def _there(self, kind: str, pattern: str) -> str:
         """The names of a kind that there are."""
         if kind == "rank":
             return f"write the number of a rank that was given, such as rank:{self.rank}"
+        used = none_to_null(np.unique(np.append(or_none(self.rows["layer_id"]), self.host.layer)))
         names = {
-            "layer": attribution(self.made.scope).layers["path"].gather(self._layers_with_work()),
-            "kernel": self._rows["name"],
+            "layer": attribution(self.made.scope).layers["path"].gather(used),
+            "kernel": self.rows["name"],
             "op": self.made.stack.frame.filter(pl.col("kind") == "op")["name"],
-            "category": (self.made.scope.activities if self.made.scope.on_cpu else self._rows)["category"],
+            "category": (self.made.scope.activities if self.made.scope.on_cpu else self.rows)["category"],
             "cause": pl.Series([CAUSES[i] for i in np.unique(self.host.cause).tolist()]),
         }[kind]
         distinct = sorted(

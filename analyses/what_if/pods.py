@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.flops import json_list
 from tracekit.analyses.scope import Scope, step_at
 from tracekit.analyses.what_if.draft import Draft, FloatArray
 from tracekit.errors import UsageError
@@ -178,7 +178,7 @@ class PartitionSpace:
         part = -(-height // self.devices) / height
         if "conv" not in (name or ""):
             return part, 0.0
-        types = _lists(dtypes)
+        types = json_list(dtypes)
         size = ELEMENT_BYTES.get(str(types[0]) if types else "", 4)
         return part, 2.0 * (window // 2) * samples * channels * width * size
 
@@ -191,7 +191,7 @@ def _operators(draft: Draft) -> Int64Array:
 
 def _pictures(shapes: str | None) -> list[list[int]]:
     """The inputs with four sizes: samples, channels, rows, columns; of a convolution the weights are the last of them."""
-    found = [one for one in _lists(shapes) if isinstance(one, list) and len(one) == 4]
+    found = [one for one in json_list(shapes) if isinstance(one, list) and len(one) == 4]
     return [one for one in found if all(isinstance(size, int) and size > 0 for size in one)]
 
 
@@ -206,11 +206,3 @@ def _factors(
     wait = sent / (link * _LINK[spread + 1]) + _EXCHANGE_NS[spread + 1]  # a GB/s is a byte in a ns
     factors: FloatArray = part + np.where((sent > 0) & longest, wait, 0.0) / np.maximum(took, 1)
     return factors
-
-
-def _lists(text: str | None) -> list[object]:
-    """The inputs that a text of shapes or types lists; none if it is no list."""
-    try:
-        return msgspec.json.decode(text or "[]", type=list[object])
-    except msgspec.DecodeError:
-        return []

@@ -114,3 +114,18 @@ def test_two_ranks_are_answered_as_one_job(capsys: pytest.CaptureFixture[str]) -
         section = json.loads(capsys.readouterr().out)[words[0]]
         assert {row["rank"] for row in section["tables"]["steps"]} == {0, 1}
     assert 0 < section["scalars"]["after_ns"] < section["scalars"]["before_ns"]
+
+
+def test_changes_that_findings_advise_are_ranked_for_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(ROOT / "sample_traces" / "bert_cpu_ddp")
+    said = []
+    for words in (["--rank"], ["--fuse", "optimizer"]):
+        with pytest.raises(SystemExit) as leave:
+            main(["what-if", folder, *words, "-f", "json"])
+        assert not leave.value.code
+        said.append(json.loads(capsys.readouterr().out)["what-if"])
+    ranked, fused = said
+    assert "of the job of 2 ranks" in ranked["answer"]
+    gains = {row["change"]: row["gain_ns"] for row in ranked["tables"]["ranked"]}
+    assert ranked["scalars"]["before_ns"] == fused["scalars"]["before_ns"]
+    assert gains["--fuse optimizer"] == fused["scalars"]["before_ns"] - fused["scalars"]["after_ns"]

@@ -18,6 +18,14 @@ waits: all in ns."""
 KERNELS = ("gemm_kernel", "elementwise_kernel", "softmax_kernel")
 MAIN, ENGINE = 1, 2
 COLLECTIVES = 30
+MET = {
+    "broadcast": "Broadcast",
+    "scatter": "SendRecv",
+    "reduce": "Reduce",
+    "gather": "SendRecv",
+    "send": "SendRecv",
+}
+"""The calls in which not every rank waits for all, and their kernels."""
 
 
 @dataclass(frozen=True)
@@ -88,20 +96,20 @@ def simulate(program: list[Command], speeds: Speeds = Speeds()) -> Run:
 
 
 def simulate_job(programs: list[list[Command]], speeds: list[Speeds]) -> list[Run]:
-    """Run the program of each rank; all have equally many collectives, which move when the last rank has come."""
-    states = [_State(one) for one in speeds]
+    """Run the program of each rank; all have equally many collectives, which move when those have come for whom a rank waits."""
+    states = [_State(one, rank) for rank, one in enumerate(speeds)]
     ranks = [_run(program, state) for program, state in zip(programs, states, strict=True)]
     while came := [starts for starts in (next(rank, None) for rank in ranks) if starts is not None]:
         assert len(came) == len(ranks)
         for state in states:
-            state.moves = max(came)
+            state.came = came
     return [state.finish() for state in states]
 
 
 def _run(program: list[Command], state: _State) -> Iterator[int]:
     """When each collective of the program begins; the state then has to be told when it moves."""
     for number, command in enumerate(program):
-        if command.what == "reduce":
+        if command.what in ("reduce", "meet"):
             start = state.launched(command, number)
             yield start
             state.reduce(command, number, start)
@@ -109,18 +117,21 @@ def _run(program: list[Command], state: _State) -> Iterator[int]:
             getattr(state, command.what)(command, number)
 
 
-def of_two_ranks(program: list[Command], seed: int) -> list[list[Command]]:
+def of_two_ranks(program: list[Command], seed: int, *, rooted: bool = False) -> list[list[Command]]:
     """The program of each of two ranks: kernels of other lengths, and a collective on a stream of its own before each step ends, for
-    which the stream of the kernels waits, and sometimes the host."""
+    which the stream of the kernels waits, and sometimes the host. `rooted`: collectives with a root, and messages, but for the first one."""
     rng = random.Random(seed)
     ranks: list[list[Command]] = [[], []]
     for number, one in enumerate([*program, Command("step")]):
         if one.what == "step" and number:
             ns, waits = 2 * rng.randint(5, 30) * 1000, rng.random() < 0.5
+            meet = Command("reduce", ns, COLLECTIVES)
+            if rooted:  # from the first one the clocks follow
+                first = all(one.what != "meet" for one in ranks[0])
+                name = "all_reduce" if first else rng.choice(sorted(MET))
+                meet = Command("meet", ns, COLLECTIVES, rng.randint(0, 1), name)
             for rank in ranks:
-                rank.extend(
-                    [Command("wait", stream=COLLECTIVES, other=7), Command("reduce", ns, COLLECTIVES)]
-                )
+                rank.extend([Command("wait", stream=COLLECTIVES, other=7), meet])
                 rank.append(Command("wait", stream=7, other=COLLECTIVES))
                 rank.append(Command("launch", 2 * rng.randint(2, 30) * 1000, 7, name=KERNELS[1]))
                 rank.extend([Command("sync", stream=7)] * waits)
@@ -132,13 +143,14 @@ def of_two_ranks(program: list[Command], seed: int) -> list[list[Command]]:
 
 
 class _State:
-    def __init__(self, speeds: Speeds) -> None:
-        self.speeds, self.clock, self.thread = speeds, 1_000_000, MAIN
+    def __init__(self, speeds: Speeds, rank: int) -> None:
+        self.speeds, self.rank, self.clock, self.thread = speeds, rank, 1_000_000, MAIN
         self.free: dict[int, int] = {}
         self.held: dict[int, int] = {}
         self.events: list[dict[str, Any]] = []
         self.steps: list[int] = []
-        self.turned = self.moves = 0
+        self.turned = 0
+        self.came: list[int] = []
 
     def code(self, ns: int) -> int:
         return round(ns * self.speeds.host)
@@ -161,6 +173,8 @@ class _State:
         """Call a launch; when what it launches begins."""
         start = self.clock
         self.clock += self.code(CALL)
+        if command.what == "meet":
+            self._recorded(command, start, number)
         self._host("cuda_runtime", "cudaLaunchKernel", start, self.clock - start, number)
         begin = start + LAUNCH
         if command.stream in self.free:
@@ -168,8 +182,34 @@ class _State:
         return max(begin, self.held.pop(command.stream, 0))
 
     def reduce(self, command: Command, number: int, begin: int) -> None:
-        name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"
-        self._ran(name, command.stream, begin, self.moves + command.ns, number)
+        kernel, moves = MET.get(command.name, "AllReduce"), max(self.came)
+        if command.name in ("broadcast", "scatter", "send"):  # the others wait for the root
+            moves = begin if command.other == self.rank else max(begin, self.came[command.other])
+        elif command.name in ("reduce", "gather") and command.other != self.rank:
+            moves = begin
+        self._ran(f"ncclDevKernel_{kernel}(ncclDevComm*)", command.stream, begin, moves + command.ns, number)
+
+    def _recorded(self, command: Command, start: int, number: int) -> None:
+        """What PyTorch records around a call: the operator with its inputs, and the record of the backend."""
+        name, sends = command.name, command.other == self.rank
+        args: dict[str, Any] = {
+            "Process Group Name": "0",
+            "Process Group Ranks": "[0, 1]",
+            "Group size": 2,
+            "dtype": "Float",
+        }
+        args |= {"In msg nelems": 64, "Out msg nelems": 64, "Seq": number}
+        inputs = (
+            ["", "", str(command.other), "0"] if name == "broadcast" else ["", "", "", str(command.other)]
+        )
+        if name == "send":
+            name = "send" if sends else "recv"
+            args |= {"Dst Rank": 1 - self.rank} if sends else {"Src Rank": 1 - self.rank}
+        self._event(
+            "cpu_op", f"c10d::{name}_", 100, self.thread, start, self.code(CALL), {"Concrete Inputs": inputs}
+        )
+        args |= {"Collective name": name}
+        self._event("cpu_op", "record_param_comms", 100, self.thread, start, self.code(CALL), args)
 
     def _ran(self, name: str, stream: int, begin: int, end: int, number: int) -> None:
         self.free[stream] = end

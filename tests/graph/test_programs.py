@@ -60,8 +60,11 @@ def test_a_prediction_is_what_the_program_does_when_it_runs_again(
 
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_two_ranks_are_one_graph_and_a_faster_one_is_foretold(seed: int, tmp_path: Path) -> None:
-    programs = of_two_ranks(random_program(seed), seed)
+@pytest.mark.parametrize("rooted", [False, True])
+def test_two_ranks_are_one_graph_and_a_faster_one_is_foretold(
+    seed: int, rooted: bool, tmp_path: Path
+) -> None:
+    programs = of_two_ranks(random_program(seed), seed, rooted=rooted)
     normal = [Speeds(), Speeds()]
     runs = simulate_job(programs, normal)
     scopes = [
@@ -71,7 +74,7 @@ def test_two_ranks_are_one_graph_and_a_faster_one_is_foretold(seed: int, tmp_pat
     window = whole(runs)
     joint = joint_graph(scopes)
     assert (joint.replayed == joint.graph.time).all()
-    assert joint.alike == sum(one.what == "reduce" for one in programs[0])
+    assert joint.alike == sum(one.what in ("reduce", "meet") for one in programs[0])
     parts = parts_of(joint)
     assert joint.window == window == critical_path(scopes).length_ns == parts["duration_ns"].sum()
     ends = parts["start"] + parts["duration_ns"]
@@ -83,7 +86,8 @@ def test_two_ranks_are_one_graph_and_a_faster_one_is_foretold(seed: int, tmp_pat
         faster = whole(simulate_job(programs, changed))
         assert what_if(scopes, [Scale(f"rank:{rank}", 0.5)]).after_ns == faster, rank
     halved = [
-        [replace(one, ns=one.ns // 2) if one.what == "reduce" else one for one in each] for each in programs
+        [replace(one, ns=one.ns // 2) if one.what in ("reduce", "meet") else one for one in each]
+        for each in programs
     ]
     assert what_if(scopes, [Scale("category:communication", 0.5)]).after_ns == whole(
         simulate_job(halved, normal)
@@ -125,6 +129,29 @@ def test_a_path_goes_to_the_slow_rank_and_back(tmp_path: Path) -> None:
         [300_000, 0],
         [0, 600_000],
     ]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_others_wait_for_a_root_only_if_the_trace_tells_it(told: bool, tmp_path: Path) -> None:
+    def rank(ns: int) -> list[Command]:
+        kernel = Command("launch", ns * 1000, 7, name=KERNELS[0])
+        meets = [
+            Command("meet", 10_000, COLLECTIVES, other, name)
+            for other, name in ((0, "all_reduce"), (1, "broadcast"))
+        ]
+        waits = Command("wait", stream=COLLECTIVES, other=7)
+        return [Command("step"), meets[0], kernel, waits, meets[1], Command("step")]
+
+    runs = simulate_job([rank(100), rank(400)], [Speeds(), Speeds()])
+    for run in runs:
+        for event in run.events:
+            if not told:
+                event["args"].pop("Concrete Inputs", None)
+    traces = [tracekit.read(write(run, tmp_path / f"rank{rank}.json", rank)) for rank, run in enumerate(runs)]
+    result = critical_path(traces)
+    assert result.by_rank is not None
+    assert result.by_rank["waited_ns"].to_list() == ([300_000, 0] if told else [0, 0])
+    assert ("in 1 call of communication" in (result.not_captured or "")) != told
 
 
 def whole(runs: list[Run]) -> int:

@@ -8,6 +8,7 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.graph.joint import Joint, joint_graph
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.rules import run
@@ -49,16 +50,20 @@ class Advised(Result):
     """The window, as recorded."""
 
 
-def advised(scope: Scope) -> Advised:
-    """The catalogue of single changes that the findings of a scope advise, ranked by predicted gain.
+def advised(scopes: Sequence[Scope]) -> Advised:
+    """The catalogue of single changes that the findings of a scope advise, ranked by predicted gain; of several scopes, which are the
+    ranks of a job, those that the findings of any rank advise, by what the job would gain.
 
     >>> import tracekit
     >>> from tracekit.analyses.scope import select
-    >>> result = advised(select(tracekit.read("sample_traces/cnn_cpu/trace.json.gz")))
+    >>> result = advised([select(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))])
     >>> result.ranked["change"].to_list()[0]
     '--fuse optimizer'
     """
-    found = [finding.id for analysis in BUILT_IN for finding in run(analysis, scope).findings]
+    joint = joint_graph(scopes)
+    found = dict.fromkeys(
+        finding.id for analysis in BUILT_IN for scope in scopes for finding in run(analysis, scope).findings
+    )
     by_change: dict[tuple[str, str | bool], list[str]] = {}
     for name in found:
         if name in CHANGES:
@@ -66,22 +71,27 @@ def advised(scope: Scope) -> Advised:
     rows = []
     for (flag, value), names in by_change.items():
         (change,) = changes_of({flag: value})
-        if gains := _gains(scope, change, (-1, 0, 1)):
+        if gains := _gains(scopes, joint.window, change, (-1, 0, 1)):
             best, gain, worst = gains
-            share = gain / max(scope.duration, 1)
+            share = gain / max(joint.window, 1)
             rows.append((change.label, gain, share, min(worst, gain), max(best, gain), ", ".join(names)))
-    schema = dict(
-        zip(
-            ("change", "gain_ns", "gain_share", "least_gain_ns", "most_gain_ns", "finding"),
-            (pl.String(), pl.Int64(), pl.Float64(), pl.Int64(), pl.Int64(), pl.String()),
-            strict=True,
-        )
-    )
+    numbers = {
+        "gain_ns": pl.Int64,
+        "gain_share": pl.Float64,
+        "least_gain_ns": pl.Int64,
+        "most_gain_ns": pl.Int64,
+    }
+    schema = {"change": pl.String, **numbers, "finding": pl.String}
     ranked = pl.DataFrame(rows, schema=schema, orient="row").sort(
         "gain_ns", "change", descending=[True, False]
     )
-    unknown = [name for name in dict.fromkeys(found) if name not in CHANGES]
-    return Advised(answer=_answer(ranked, scope, unknown), ranked=ranked, before_ns=scope.duration)
+    unknown = [name for name in found if name not in CHANGES]
+    return Advised(
+        answer=_answer(ranked, joint, unknown),
+        not_captured=joint.missing,
+        ranked=ranked,
+        before_ns=joint.window,
+    )
 
 
 def with_gains(advice: Sequence[Advice], scope: Scope) -> tuple[Advice, ...]:
@@ -91,33 +101,41 @@ def with_gains(advice: Sequence[Advice], scope: Scope) -> tuple[Advice, ...]:
     made = []
     for one in advice:
         changes = changes_of(dict([CHANGES[one.finding]])) if one.finding in CHANGES else []
-        gains = [gain for change in changes for gain in _gains(scope, change, (0,))]
+        gains = [gain for change in changes for gain in _gains([scope], scope.duration, change, (0,))]
         less = bool(gains) and one.ns_at_stake is not None and gains[0] < one.ns_at_stake
         made.append(replace(one, gain_ns=max(gains[0], 0)) if less else one)
     return tuple(sorted(made, key=lambda one: one.gain_ns is not None and one.gain_ns <= 0))
 
 
-def _gains(scope: Scope, change: Change, spreads: Sequence[int]) -> list[int]:
+def _gains(scopes: Sequence[Scope], before: int, change: Change, spreads: Sequence[int]) -> list[int]:
     """What a change gains of the window in these cases, in ns; empty if it fits nothing in the graph."""
     try:
-        return [scope.duration - predicted(scope, [change], spread) for spread in spreads]
+        return [before - predicted(scopes, [change], spread) for spread in spreads]
     except UsageError:  # a finding may tell of work outside the threads and streams of the graph
         return []
 
 
-def _answer(ranked: pl.DataFrame, scope: Scope, unknown: list[str]) -> str:
-    steps = scope.steps.height if scope.window == "steps" else 0
-    what = "a step" if steps else "the window"
+def _answer(ranked: pl.DataFrame, joint: Joint, unknown: list[str]) -> str:
+    what = "a step" if joint.steps else "the window"
+    if len(joint.members) > 1:
+        what += f" of the job of {len(joint.members)} ranks"
     if ranked.height:
         first = ranked.row(0, named=True)
-        gain = format_ns(first["gain_ns"] / max(steps, 1))
-        what_gains = f"{gain} of {what} ({format_share(first['gain_share'])})"
-        if ranked.height == 1:
-            text = f"Findings advise one change, {first['change']}: it gains {what_gains}."
+        if first["gain_ns"] <= 0:
+            gains = "would gain nothing"
         else:
-            text = f"Of {count_of(ranked.height, 'change')} that findings advise, {first['change']} gains the most: {what_gains}."
+            gain = format_ns(first["gain_ns"] / max(joint.steps, 1))
+            gains = f"would gain {gain} of {what} ({format_share(first['gain_share'])})"
+        if ranked.height == 1:
+            text = f"Findings advise one change, {first['change']}. It {gains}."
+        elif first["gain_ns"] <= 0:
+            text = (
+                f"None of the {count_of(ranked.height, 'change')} that findings advise would gain anything."
+            )
+        else:
+            text = f"Of {count_of(ranked.height, 'change')} that findings advise, {first['change']} is best: it {gains}."
     else:
         text = "No finding advises a change whose gain a replay can tell."
     if unknown:
-        text += f" Findings without such a change: {listed(unknown)}."
+        text += f" Findings whose advice no replay can tell: {listed(unknown)}."
     return text

@@ -117,7 +117,7 @@ def what_if(
         fault = "--rank tries changes of its own" if rank else "no change is given"
         raise UsageError(fault, remedy="give either --rank or changes, such as --scale category:gemm=0.5")
     traces, _ = Sources(expanded(request.traces), request.selection, request.reading).read()
-    job = [] if rank else scopes_of_job(traces, request)
+    job = scopes_of_job(traces, request)
     formats.check_traces(Can.REPORT, chosen, 1 if job else len(traces))
     found = [_section(trace, wanted, request, job) for trace in (traces[:1] if job else traces)]
     if Can.FILES in chosen.can:
@@ -147,7 +147,7 @@ def _section(trace: Trace, changes: Sequence[Change], request: Request, job: Seq
     else:
         from tracekit.verdict.advised import advised
 
-        result, of = advised(scope), _ADVISED
+        result, of = advised(job or [scope]), _ADVISED
     section = present_section(of, result, scope, None, result.not_captured)
     section = narrowed(section, trace, None, request)
     return section if request.table is not None else _short(section)
