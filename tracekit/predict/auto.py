@@ -330,7 +330,7 @@ def _chosen(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, fl
     Along an axis about which nothing was asked, it has to be clearly better along all others.
     """
     found = {kind: _joined(each) if kind == INSIDE else _clearly_best(each) for kind, each in errors.items()}
-    first = _clearly_best(errors.get(OUTSIDE, errors[INSIDE]), share=0.0)
+    first = _clearly_best(errors[OUTSIDE if OUTSIDE in errors else INSIDE], share=0.0)
     if OUTSIDE not in found:  # nothing tells
         found[OUTSIDE] = _clearly_best(errors[INSIDE])
     elif any(found[kind] == first for kind in errors if kind not in (INSIDE, OUTSIDE)):

@@ -11,7 +11,15 @@ from tracekit.errors import UnreadableTraceError, UsageError, nearest
 from tracekit.facts.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from tracekit.files import parse_toml
 
-__all__ = ["CATEGORIES", "MAY_BE_ZERO", "NUMBERS", "Description", "description_of", "read_description"]
+__all__ = [
+    "CATEGORIES",
+    "MAY_BE_ZERO",
+    "NUMBERS",
+    "WORK",
+    "Description",
+    "description_of",
+    "read_description",
+]
 
 NUMBERS: Final[dict[str, str]] = {
     "gpus": "the devices of a run (dies, where a card has several)",
@@ -54,6 +62,8 @@ CATEGORIES: Final[dict[str, str]] = {
     "op": "the operator of a kernel",
 }
 """Roles of columns that hold names."""
+WORK: Final = "work"
+"""The role of the column that holds the work of each layer, as `tracekit dataset` writes it. Rows that differ in it only are repetitions."""
 _UNITS: Final = {
     "s": NS_PER_S,
     "ms": NS_PER_MS,
@@ -128,7 +138,7 @@ def description_of(said: Mapping[str, Any], path: Path) -> Description:
     target, rows = _table(said, "target", path), _table(said, "rows", path)
     columns, devices = _table(said, "columns", path), _table(said, "devices", path)
     for role in columns:
-        _known(role, (*NUMBERS, *CATEGORIES), "role", path)
+        _known(role, (*NUMBERS, *CATEGORIES, WORK), "role", path)
     unit = target.get("unit", "s")
     _known(unit, _UNITS, "unit", path)
     if not isinstance(target.get("column"), str):
