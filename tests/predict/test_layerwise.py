@@ -16,7 +16,7 @@ import tracekit
 from tracekit.analyses.layers import layers
 from tracekit.analyses.scope import select
 from tracekit.errors import InconclusiveError
-from tracekit.predict import fit, recognised, runs_from
+from tracekit.predict import fit, grid_of, recognised, runs_from
 from tracekit.predict.dataset import dataset
 from tracekit.predict.models.layerwise import MODEL, LayerwiseFit
 from tracekit.predict.table import Runs
@@ -108,7 +108,7 @@ def test_another_batch_of_a_network_needs_no_work(fitted: LayerwiseFit) -> None:
     assert fitted.predict(asked) == pytest.approx(truth, rel=0.03)
 
 
-def test_a_network_without_work_has_no_answer_and_the_rest_of_the_table_has(tmp_path: Path) -> None:
+def test_a_network_without_work_has_no_answer_and_the_rest_of_the_table_has() -> None:
     predictor = fit(planted(range(4)), "layerwise")
     answer = predictor.predict(runs_of([("n1", 4.0, None), ("new", 4.0, None)]))
     assert answer["predicted"].is_null().to_list() == [False, True]
@@ -185,3 +185,19 @@ def test_networks_of_the_samples_are_foretold_from_the_others() -> None:
         off.append(abs(float(said[0]) / float(runs.target[names == name][0]) - 1))
     assert np.median(off) < 0.1
     assert sorted(off)[3] < 0.1  # four of six; the others have what no other network has
+
+
+def test_a_grid_does_not_take_the_work_of_another_batch() -> None:
+    predictor = fit(planted(range(4)), "layerwise")
+    known = {"work": json.dumps(layers_of(1, 2.0)), "network": "n1", "batch": "2"}
+    here = predictor.predict(grid_of({}, predictor.description, known, predictor.support))
+    there = predictor.predict(grid_of({"batch": ["8"]}, predictor.description, known, predictor.support))
+    truth = [step_of(layers_of(1, batch)) for batch in (2.0, 8.0)]
+    assert [here["predicted"][0], there["predicted"][0]] == pytest.approx(truth, rel=0.05)
+
+
+def test_networks_that_ran_once_each_are_a_table() -> None:
+    rows = [(f"n{each}", 2.0, layers_of(each, 2.0)) for each in range(5)]
+    runs = runs_of([*rows], [step_of(cells) for _, _, cells in rows])
+    predictor = fit(runs, "layerwise")  # whatever is left out is of a network that is nowhere else
+    assert np.abs(predictor.predict(runs)["predicted"].to_numpy() / runs.target - 1).mean() < 0.02

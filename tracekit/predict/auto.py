@@ -15,7 +15,7 @@ import polars as pl
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.units import count_of, listed
 from tracekit.predict.conformal import Intervals, intervals_of
-from tracekit.predict.describe import Description
+from tracekit.predict.describe import WORK, Description
 from tracekit.predict.features import sampled
 from tracekit.predict.gaps import gaps, refusals
 from tracekit.predict.members import candidates, fit_members, interpolates
@@ -153,8 +153,10 @@ class Predictor:
         names = sorted(weights, key=lambda name: -weights[name])
         errors = self.errors.get(INSIDE, {})
         error = sum(weight * errors.get(name, math.nan) for name, weight in weights.items())
-        off = "" if math.isnan(error) else f"; configurations left out were {100 * error:.1f} % off"
-        return f"fitted to {count_of(self.rows, 'run')} of {count_of(self.configurations, 'configuration')}, answered by {listed(names)}{off}"
+        off = "" if math.isnan(error) else f", {100 * error:.1f} % off for configurations that were left out"
+        answer = "answers" if len(names) == 1 else "answer"
+        fitted = f"fitted to {count_of(self.rows, 'run')} of {count_of(self.configurations, 'configuration')}"
+        return f"{fitted}; between these {listed(names)} {answer}{off}"
 
     @property
     def level(self) -> float:
@@ -241,6 +243,7 @@ def _check(runs: Runs) -> None:
 
 def _common(runs: Runs) -> dict[str, str]:
     columns = {**runs.description.columns, **{name: name for name in runs.description.features}}
+    columns.pop(WORK, None)  # it is that of a row
     found = {}
     for role, column in columns.items():
         values = runs.frame[role].unique()

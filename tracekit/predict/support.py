@@ -168,6 +168,6 @@ def _said_of_number(axis: str, values: Floats, lowest: float, highest: float) ->
         if not factor > 0:
             return f"{axis} {value:g} is outside what was measured ({lowest:g} to {highest:g})"
         times = f"{factor:.3g} times" if factor > 1 else f"1/{1 / factor:.3g} of"
-        return f"{axis} {value:g} is {times} the {which} {axis} that was measured ({end:g})"
+        return f"{axis} {value:g} is {times} the {which} that was measured ({end:g})"
 
     return say
