@@ -113,6 +113,19 @@ def test_intervals_widen_with_the_distance() -> None:
     assert near < other <= device
 
 
+def test_an_axis_that_never_varied_has_the_room_that_a_doubling_has(tmp_path: Path) -> None:
+    frame = planted(repetitions=1)
+    one = as_runs(frame.filter(gpus=1.0), tmp_path)
+    assert "gpus" in support_of(one).constant
+    predictor = fit(one, "structural")
+    asked = as_runs(frame.filter(pl.col("gpus") > 1), tmp_path)
+    answer = predictor.predict(asked)
+    # Of what further devices cost one device tells nothing: here they cost up to half the time.
+    inside = (asked.target >= answer["low"].to_numpy()) & (asked.target <= answer["high"].to_numpy())
+    assert inside.mean() >= 0.85
+    assert (answer["high"] / answer["predicted"]).min() >= 2**0.5  # type: ignore[operator]
+
+
 def test_an_interval_for_a_new_device_covers_what_few_devices_can_tell_of_it() -> None:
     random = np.random.default_rng(1)
     for devices in (2, 3, 6):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
@@ -217,13 +217,14 @@ def _fitted(runs: Runs, model: str) -> Predictor:
     errors = asked.errors()
     weights = _chosen(errors)
     used = [name for name in names if any(each.get(name, 0) > 0 for each in weights.values())]
+    support = support_of(runs)
     return Predictor(
         description=runs.description,
         models={name: models[name] for name in used},
         weights=weights,
         errors=errors,
-        intervals=asked.intervals(weights),
-        support=support_of(runs),
+        intervals=asked.intervals(weights, support.constant),
+        support=support,
         common=_common(runs),
         rows=runs.height,
         configurations=runs.frame["configuration"].n_unique(),
@@ -314,15 +315,15 @@ class _Asked:
             means.append(np.average(np.minimum(size, _WORST), weights=self.weights[those]))
         return float(np.mean(means))
 
-    def intervals(self, weights: Mapping[str, Mapping[str, float]]) -> Intervals:
-        """Intervals from what the members, joined with these weights, leave."""
+    def intervals(self, weights: Mapping[str, Mapping[str, float]], constant: Sequence[str]) -> Intervals:
+        """Intervals from what the members, joined with these weights, leave; `constant`: axes that never varied."""
         joined = np.zeros(self.fold.size)
         for name, left in self.residuals.items():
             share = np.array(
                 [weights.get(kind, weights[OUTSIDE]).get(name, 0.0) for kind in self.places.kind]
             )
             joined += np.where(share > 0, share * np.nan_to_num(left), 0)
-        return intervals_of(joined, self.weights, self.places, self.fold)
+        return intervals_of(joined, self.weights, self.places, self.fold, constant=constant)
 
 
 def _chosen(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:

@@ -78,6 +78,12 @@ class Support:
     numbers: Mapping[str, tuple[float, float]]
     names: Mapping[str, frozenset[str]]
 
+    @property
+    def constant(self) -> list[str]:
+        """The axes of numbers along which all measured rows are at one place."""
+        ends = self.numbers.items()
+        return [axis for axis, (low, high) in ends if low == high and axis not in (*_FOLLOWS, *_OF_DEVICE)]
+
     def places(self, runs: Runs) -> Places:
         """Where these rows lie."""
         height = runs.height
