@@ -66,7 +66,7 @@ def test_what_lies_beyond_the_runs_is_said_and_what_is_far_beyond_is_refused(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = ok(capsys, "predict", "run", model, "--set", "batch=256,gpus=4")
-    assert "Batch 256 is 2 times the largest batch" in " ".join(out.split())
+    assert "Batch 256 is 2 times the largest that" in " ".join(out.split())
     code, _, err = run(capsys, "predict", "run", model, "--set", "batch=1000000,gpus=4")
     assert code == 4
     assert "batch" in err

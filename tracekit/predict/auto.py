@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,7 +15,7 @@ import polars as pl
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.units import count_of, listed
 from tracekit.predict.conformal import Intervals, intervals_of
-from tracekit.predict.describe import Description
+from tracekit.predict.describe import WORK, Description
 from tracekit.predict.features import sampled
 from tracekit.predict.gaps import gaps, refusals
 from tracekit.predict.members import candidates, fit_members, interpolates
@@ -153,8 +153,10 @@ class Predictor:
         names = sorted(weights, key=lambda name: -weights[name])
         errors = self.errors.get(INSIDE, {})
         error = sum(weight * errors.get(name, math.nan) for name, weight in weights.items())
-        off = "" if math.isnan(error) else f"; configurations left out were {100 * error:.1f} % off"
-        return f"fitted to {count_of(self.rows, 'run')} of {count_of(self.configurations, 'configuration')}, answered by {listed(names)}{off}"
+        off = "" if math.isnan(error) else f", {100 * error:.1f} % off for configurations that were left out"
+        answer = "answers" if len(names) == 1 else "answer"
+        fitted = f"fitted to {count_of(self.rows, 'run')} of {count_of(self.configurations, 'configuration')}"
+        return f"{fitted}; between these {listed(names)} {answer}{off}"
 
     @property
     def level(self) -> float:
@@ -215,13 +217,14 @@ def _fitted(runs: Runs, model: str) -> Predictor:
     errors = asked.errors()
     weights = _chosen(errors)
     used = [name for name in names if any(each.get(name, 0) > 0 for each in weights.values())]
+    support = support_of(runs)
     return Predictor(
         description=runs.description,
         models={name: models[name] for name in used},
         weights=weights,
         errors=errors,
-        intervals=asked.intervals(weights),
-        support=support_of(runs),
+        intervals=asked.intervals(weights, support.constant),
+        support=support,
         common=_common(runs),
         rows=runs.height,
         configurations=runs.frame["configuration"].n_unique(),
@@ -241,6 +244,7 @@ def _check(runs: Runs) -> None:
 
 def _common(runs: Runs) -> dict[str, str]:
     columns = {**runs.description.columns, **{name: name for name in runs.description.features}}
+    columns.pop(WORK, None)  # it is that of a row
     found = {}
     for role, column in columns.items():
         values = runs.frame[role].unique()
@@ -311,15 +315,15 @@ class _Asked:
             means.append(np.average(np.minimum(size, _WORST), weights=self.weights[those]))
         return float(np.mean(means))
 
-    def intervals(self, weights: Mapping[str, Mapping[str, float]]) -> Intervals:
-        """Intervals from what the members, joined with these weights, leave."""
+    def intervals(self, weights: Mapping[str, Mapping[str, float]], constant: Sequence[str]) -> Intervals:
+        """Intervals from what the members, joined with these weights, leave; `constant`: axes that never varied."""
         joined = np.zeros(self.fold.size)
         for name, left in self.residuals.items():
             share = np.array(
                 [weights.get(kind, weights[OUTSIDE]).get(name, 0.0) for kind in self.places.kind]
             )
             joined += np.where(share > 0, share * np.nan_to_num(left), 0)
-        return intervals_of(joined, self.weights, self.places, self.fold)
+        return intervals_of(joined, self.weights, self.places, self.fold, constant=constant)
 
 
 def _chosen(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
@@ -330,7 +334,7 @@ def _chosen(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, fl
     Along an axis about which nothing was asked, it has to be clearly better along all others.
     """
     found = {kind: _joined(each) if kind == INSIDE else _clearly_best(each) for kind, each in errors.items()}
-    first = _clearly_best(errors.get(OUTSIDE, errors[INSIDE]), share=0.0)
+    first = _clearly_best(errors[OUTSIDE if OUTSIDE in errors else INSIDE], share=0.0)
     if OUTSIDE not in found:  # nothing tells
         found[OUTSIDE] = _clearly_best(errors[INSIDE])
     elif any(found[kind] == first for kind in errors if kind not in (INSIDE, OUTSIDE)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,12 @@ _ANY: Final = "any"
 _LEAST: Final = 10
 _NARROWEST: Final = 0.005
 _WIDEST: Final = 5.0
+_LARGEST: Final = 1e3
+"""No residual of a logarithm, and no distance, is larger."""
+_DOUBLED: Final = 0.5 * float(np.log(2))
+"""Along an axis that never varied a doubling may do all between nothing and its most, to double or to halve the time: so far, as a
+logarithm, either end is from the middle.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class Intervals:
             str(kind): (float(width), float(learnt)) for kind, (width, learnt) in state["widths"].items()
         }
         level = float(state["level"])
-        if not 0 < level < 1 or not all(width >= 0 and learnt >= 0 for width, learnt in widths.values()):
+        if not 0 < level < 1 or not all(0 <= each <= _LARGEST for pair in widths.values() for each in pair):
             raise ValueError("an interval has no width")
         return Intervals(level, widths)
 
@@ -66,10 +72,12 @@ def intervals_of(
     places: Places,
     folds: npt.NDArray[np.int64],
     level: float = LEVEL,
+    constant: Iterable[str] = (),
 ) -> Intervals:
     """Intervals from the residuals (logarithms of measured over predicted) of rows that were foretold without being fitted.
 
-    `weights`: of each row, one over the number of its configuration's repetitions; `folds`: the question in which it was foretold. The
+    `weights`: of each row, one over the number of its configuration's repetitions; `folds`: the question in which it was foretold;
+    `constant`: the axes that never varied, of which nothing can be learnt but what doubling can do at most. The
     errors along an axis are those of rows that are outside along no other, where there are 10 configurations of them. Axes of fewer
     configurations share the residuals of all rows outside.
     """
@@ -90,6 +98,7 @@ def intervals_of(
     if (outside := count > 0).any():
         width = _quantile(np.abs(residuals[outside]), weights[outside], level)
         widths[_ANY] = (width, float(np.median(places.distance[outside])))
+        widths.update({axis: (float(np.hypot(width, _DOUBLED)), 1.0) for axis in constant})
     if residuals.size:
         inside = ~outside if weights[~outside].sum() >= _LEAST else count >= 0
         widths[INSIDE] = (_quantile(np.abs(residuals[inside]), weights[inside], level), 0.0)

@@ -28,6 +28,7 @@ from tracekit.facts.device_peaks import peak_link_gbps
 from tracekit.manifest import PRECISIONS, Manifest, Settings
 from tracekit.names import clean
 from tracekit.predict.trace_work import gradient_bytes, placed_pieces
+from tracekit.predict.work import dumped_work
 from tracekit.trace import Schema, Trace
 from tracekit.trajectory.runs import settings_of
 
@@ -44,6 +45,7 @@ COLUMNS: Final[Schema] = {
     "layers": pl.Int64,  # modules of the model
     "depth": pl.Int64,  # of the tree of layers
     "layer_types": pl.String,  # JSON: how many layers of each type the trace has
+    "work": pl.String,  # JSON: the work of each layer in each pass of a step, of one device (`predict.work`)
     "flops": pl.Float64,  # of a step, over all devices, as are the next four
     "forward_flops": pl.Float64,
     "backward_flops": pl.Float64,
@@ -190,6 +192,7 @@ def _of_trace(scope: Scope, ranks: int) -> dict[str, Any]:
         **_work(scope, steps, ranks),
         **_layers(scope),
         **_phases(scope),
+        "work": dumped_work(scope),
         "gradient_bytes": gradient_bytes(scope),
         "activation_bytes": _activation_bytes(scope),
         "device_busy_ns": parts.busy / steps if isinstance(parts, DeviceParts) else None,

@@ -11,7 +11,15 @@ from tracekit.errors import UnreadableTraceError, UsageError, nearest
 from tracekit.facts.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from tracekit.files import parse_toml
 
-__all__ = ["CATEGORIES", "MAY_BE_ZERO", "NUMBERS", "Description", "description_of", "read_description"]
+__all__ = [
+    "CATEGORIES",
+    "MAY_BE_ZERO",
+    "NUMBERS",
+    "WORK",
+    "Description",
+    "description_of",
+    "read_description",
+]
 
 NUMBERS: Final[dict[str, str]] = {
     "gpus": "the devices of a run (dies, where a card has several)",
@@ -54,6 +62,8 @@ CATEGORIES: Final[dict[str, str]] = {
     "op": "the operator of a kernel",
 }
 """Roles of columns that hold names."""
+WORK: Final = "work"
+"""The role of the column that holds the work of each layer, as `tracekit dataset` writes it. Rows that differ in it only are repetitions."""
 _UNITS: Final = {
     "s": NS_PER_S,
     "ms": NS_PER_MS,
@@ -62,7 +72,7 @@ _UNITS: Final = {
     "min": 60 * NS_PER_S,
     "h": 3600 * NS_PER_S,
 }
-_TABLES: Final = ("target", "columns", "rows", "devices", "tables")
+_TABLES: Final = ("target", "columns", "rows", "devices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +92,6 @@ class Description:
     """Columns of numbers without a role, for regressions."""
     devices: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
     """By the value in the column of the device, or else of its peak, what is known of it: `name`, `peak_gflops`, `bandwidth_gb_s`, `dies`, …"""
-    tables: Mapping[str, str] = field(default_factory=dict)
-    """Further files, by what they hold; paths are absolute."""
 
     @property
     def seconds(self) -> float:
@@ -101,7 +109,7 @@ class Description:
 
 
 def read_description(path: Path) -> Description:
-    """The description in a TOML file; paths in it start at its folder.
+    """The description in a TOML file.
 
     Raises UnreadableTraceError for what is no TOML, and UsageError for a key or a unit that there is not.
     """
@@ -115,7 +123,7 @@ def read_description(path: Path) -> Description:
 
 
 def description_of(said: Mapping[str, Any], path: Path) -> Description:
-    """The description in these tables; `path` is their file, for errors and as the start of other paths.
+    """The description in these tables; `path` is their file, for errors.
 
     >>> said = {"target": {"column": "time_s", "unit": "s"}, "columns": {"gpus": "cards", "batch": "batch"}}
     >>> description_of(said, Path("columns.toml")).columns["gpus"]
@@ -128,7 +136,7 @@ def description_of(said: Mapping[str, Any], path: Path) -> Description:
     target, rows = _table(said, "target", path), _table(said, "rows", path)
     columns, devices = _table(said, "columns", path), _table(said, "devices", path)
     for role in columns:
-        _known(role, (*NUMBERS, *CATEGORIES), "role", path)
+        _known(role, (*NUMBERS, *CATEGORIES, WORK), "role", path)
     unit = target.get("unit", "s")
     _known(unit, _UNITS, "unit", path)
     if not isinstance(target.get("column"), str):
@@ -143,7 +151,6 @@ def description_of(said: Mapping[str, Any], path: Path) -> Description:
         group=tuple(map(str, rows.get("group", ()))),
         features=tuple(map(str, rows.get("features", ()))),
         devices={str(name): _table(devices, name, path) for name in devices},
-        tables={name: str(path.parent / str(file)) for name, file in _table(said, "tables", path).items()},
     )
 
 

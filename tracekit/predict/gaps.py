@@ -20,6 +20,7 @@ Words = npt.NDArray[np.object_]
 
 _ALIKE: Final = (
     "device",
+    "network",
     "op",
     "peak_gflops",
     "bandwidth_gb_s",

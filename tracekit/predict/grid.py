@@ -11,13 +11,15 @@ from typing import Final
 import polars as pl
 
 from tracekit.errors import UsageError, nearest
-from tracekit.predict.describe import CATEGORIES, Description
+from tracekit.predict.describe import CATEGORIES, WORK, Description
 from tracekit.predict.support import Support
 from tracekit.predict.table import Runs, runs_from
 
 __all__ = ["grid_of", "settings_of"]
 
 _MOST: Final = 100_000
+_OF_DEVICE: Final = ("device", "machine", "peak_gflops", "bandwidth_gb_s")
+"""Settings that leave the work of layers as it is."""
 
 
 def settings_of(words: Sequence[str]) -> dict[str, list[str]]:
@@ -72,6 +74,8 @@ def grid_of(
             remedy=f"set it too: --set {lacking[0]}=…",
         )
     grid = {**{column: [known.get(column, "")] for column in columns}, **chosen}
+    if WORK in names and any(names[role] in chosen for role in names if role not in (*_OF_DEVICE, WORK)):
+        grid[names[WORK]] = [""]
     if (count := prod(map(len, grid.values()))) > _MOST:
         raise UsageError(f"these are {count:,} combinations", remedy=f"set at most {_MOST:,}")
     rows = pl.DataFrame(list(product(*grid.values())), dict.fromkeys(grid, pl.String), orient="row")

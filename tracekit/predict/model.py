@@ -72,6 +72,7 @@ class Refits(Protocol):
 
 
 MODELS: Final[dict[str, str]] = {
+    "layerwise": "the sum of the layers, each linear in its operators, FLOPs and bytes by its type and pass",
     "structural": "start-up + iterations · (the longer of loading and computing, + communication)",
     "layouts": "tensor-, data- and pipeline-parallel transformers: slots · layers + communication + optimizer",
     "devices": "runs of one case on several devices, scaled by what the devices can do",

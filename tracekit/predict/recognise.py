@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tracekit.errors import UsageError
-from tracekit.predict.describe import CATEGORIES, NUMBERS, Description
+from tracekit.predict.describe import CATEGORIES, NUMBERS, WORK, Description
 
 __all__ = ["recognised"]
 
@@ -59,7 +59,7 @@ def recognised(columns: Iterable[str], path: Path) -> Description:
         )
         raise UsageError(what, path=path, remedy="say what the columns mean with --describe FILE")
     found: dict[str, str] = {}
-    for role in (*NUMBERS, *CATEGORIES):
+    for role in (*NUMBERS, *CATEGORIES, WORK):
         words = (role, *_ALSO.get(role, "").split())
         column = next((by_name[word] for word in words if word in by_name), None)
         if column is not None and column not in found.values():

@@ -78,6 +78,12 @@ class Support:
     numbers: Mapping[str, tuple[float, float]]
     names: Mapping[str, frozenset[str]]
 
+    @property
+    def constant(self) -> list[str]:
+        """The axes of numbers along which all measured rows are at one place."""
+        ends = self.numbers.items()
+        return [axis for axis, (low, high) in ends if low == high and axis not in (*_FOLLOWS, *_OF_DEVICE)]
+
     def places(self, runs: Runs) -> Places:
         """Where these rows lie."""
         height = runs.height
@@ -168,6 +174,6 @@ def _said_of_number(axis: str, values: Floats, lowest: float, highest: float) ->
         if not factor > 0:
             return f"{axis} {value:g} is outside what was measured ({lowest:g} to {highest:g})"
         times = f"{factor:.3g} times" if factor > 1 else f"1/{1 / factor:.3g} of"
-        return f"{axis} {value:g} is {times} the {which} {axis} that was measured ({end:g})"
+        return f"{axis} {value:g} is {times} the {which} that was measured ({end:g})"
 
     return say

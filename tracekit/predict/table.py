@@ -14,7 +14,7 @@ import polars as pl
 
 from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError, nearest
 from tracekit.names import clean
-from tracekit.predict.describe import CATEGORIES, MAY_BE_ZERO, NUMBERS, Description
+from tracekit.predict.describe import CATEGORIES, MAY_BE_ZERO, NUMBERS, WORK, Description
 from tracekit.predict.dies import die_of_name, die_of_peak
 
 __all__ = ["Floats", "Runs", "columns_of", "read_runs", "runs_from"]
@@ -163,9 +163,8 @@ def _columns(description: Description) -> list[pl.Expr]:
 
 
 def _configuration(description: Description) -> pl.Expr:
-    told_apart = description.group or tuple(
-        dict.fromkeys((*description.columns.values(), *description.features))
-    )
+    columns = (column for role, column in description.columns.items() if role != WORK)
+    told_apart = description.group or tuple(dict.fromkeys((*columns, *description.features)))
     return (pl.struct(told_apart).rank("dense") - 1).cast(pl.UInt32).alias("configuration")
 
 

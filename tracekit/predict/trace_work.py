@@ -56,9 +56,9 @@ class Conditions:
 
 
 def placed_pieces(scope: Scope) -> pl.DataFrame:
-    """The pieces of work (`analyses.roofline.pieces`) with the `phase` and the thread `blocks` of each."""
+    """The pieces of work (`analyses.roofline.pieces`) with the `phase`, the `step` and the thread `blocks` of each."""
     rows = pieces(scope)
-    places = scope.activities.select("activity_id", "blocks").with_columns(
+    places = scope.activities.select("activity_id", "blocks", "step").with_columns(
         attribution(scope).activities["phase"].cast(pl.String)
     )
     if scope.on_cpu:

@@ -42,7 +42,7 @@ def answers_section(
 
     Table: `predictions`, with the settings that differ, `predicted_ns`, `low_ns` and `high_ns`, `cost`, and `note`.
     """
-    roles = [name for name in asked.frame.columns if name not in ("id", "configuration", "target")]
+    roles = [name for name in asked.frame.columns if name not in ("id", "configuration", "target", "work")]
     told = [name for name in roles if asked.frame[name].n_unique() > 1] or roles[:2]
     times = (pl.col("predicted", "low", "high") * fitted.description.seconds * NS_PER_S).name.suffix("_ns")
     rows = asked.frame.select("id", *told).with_columns(answers.select(times, "note"))
@@ -82,7 +82,7 @@ def _answer(fitted: Predictor, rows: pl.DataFrame, told: Sequence[str], price: f
         if rows.height == 1:
             yield f"It takes {span}{cost}."
         else:
-            superlative = "shortest" if price is None else "cheapest"
+            superlative = "fastest" if price is None else "cheapest"
             yield (
                 f"Of {count_of(rows.height, 'configuration')} the {superlative} has {_settings(best, told)}. "
                 f"It takes {span}{cost}."

@@ -89,8 +89,9 @@ def _measured(data: Path, describe: Path | None) -> Runs:
     keep_inputs([data, *([describe] if describe else [])])
     if describe is None:
         description = recognised(columns_of(data), data)
-        told = ", ".join(f"{role} = {column}" for role, column in description.columns.items())
-        out.say(f"tracekit: {description.target} is the time in {description.unit}; {told}")
+        columns = description.columns.items()
+        told = ", ".join(role if role == column else f"{column} as {role}" for role, column in columns)
+        out.say(f"tracekit: {description.target} is the time in {description.unit}; columns used: {told}")
     else:
         description = read_description(describe)
     runs = read_runs(data, description)
@@ -145,7 +146,7 @@ def run(
     answers = fitted.predict(asked)
     if Can.FILES in chosen.can:
         if table is None:
-            answers = asked.frame.drop("id", "configuration").hstack(answers.drop("id"))
+            answers = asked.frame.drop("id", "configuration", "work", strict=False).hstack(answers.drop("id"))
         out.emit_frame(answers, chosen, output, piped=True)
         return
     section = answers_section(fitted, asked, answers, price=price)

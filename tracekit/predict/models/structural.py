@@ -87,7 +87,8 @@ class StructuralFit:
     def state(self) -> dict[str, Any]:
         """The law and its parameters, as JSON."""
         law = asdict(self.law)
-        law["levels"] = {group: list(found) for group, found in self.law.levels.items()}
+        for name in ("levels", "stands"):
+            law[name] = {key: list(found) for key, found in law[name].items()}
         law["flops"] = self.law.flops if isfinite(self.law.flops) else None
         return {**law, "names": list(self.law.names), "logs": self.logs.tolist(), "seconds": self.seconds}
 
@@ -134,6 +135,7 @@ class Structural:
             gflops=_positive(state["gflops"]),
             samples=_positive(state["samples"]),
             slack=max(1.0, _positive(state["slack"])),
+            stands=_stands(state["stands"], levels),
         )
         logs = np.array([_number(value) for value in state["logs"]], dtype=np.float64)
         largest = [_LARGEST_EXPONENT if name in _EXPONENTS else _LARGEST for name in names]
@@ -141,6 +143,15 @@ class Structural:
         if logs.size != law.size or (np.abs(logs) > largest).any():
             raise ValueError("the structural model's parameters are not those of a fit")
         return StructuralFit(law, logs, _positive(state["seconds"]))
+
+
+def _stands(state: Mapping[str, Any], levels: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """The machines of each device, of those that have factors."""
+    found = {_text(device): tuple(map(_text, machines)) for device, machines in state.items()}
+    known = [set(names) for group, names in levels.items() if names and GROUPS[group][0] == "machine"]
+    if any(not machines or not set(machines) <= names for machines in found.values() for names in known):
+        raise ValueError("a device stands in machines that were not measured")
+    return found
 
 
 def _text(value: object) -> str:

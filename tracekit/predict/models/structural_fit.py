@@ -233,6 +233,7 @@ def _start(measured: Measured, form: Form) -> tuple[Law, Floats, Floats]:
         gflops=peak,
         samples=float(np.exp(np.mean(np.log(samples)))),
         slack=float(np.exp(np.abs(np.log(samples) - np.mean(np.log(samples))).max())),
+        stands=_stands(jobs),
     )
     spreads = _FACTORS if np.isfinite(jobs.gflops).all() else {**_FACTORS, "computing": _ANY, "steps": _ANY}
     factors = [spreads[group] for group, found in levels.items() for _ in found]
@@ -248,6 +249,15 @@ def _levels(jobs: Jobs, dropped: set[str]) -> dict[str, tuple[str, ...]]:
         names = tuple(sorted(set(map(str, jobs.levels[kind])) - {""}))
         found[group] = names if len(names) > 1 and acts_on.get(group) not in dropped else ()
     return found
+
+
+def _stands(jobs: Jobs) -> dict[str, tuple[str, ...]]:
+    """By device, the machines in which these configurations have it."""
+    found: dict[str, set[str]] = {}
+    for device, machine in zip(jobs.levels["device"], jobs.levels["machine"], strict=True):
+        if device and machine:
+            found.setdefault(str(device), set()).add(str(machine))
+    return {device: tuple(sorted(machines)) for device, machines in sorted(found.items())}
 
 
 def _untold(jobs: Jobs) -> set[str]:

@@ -53,7 +53,8 @@ GROUPS: Final[dict[str, tuple[str, str]]] = {
     "starting": ("machine", "starting takes this often as long as on the others"),
     "networks": ("network", "computing takes this often as long as for the others"),
 }
-"""The factors: what each is of, and what it means. There is one for each name that was measured; a name that was not has 1."""
+"""The factors: what each is of, and what it means. There is one for each name that was measured. Of those that were not, a machine
+has the mean of the machines in which its device was measured, as cards of a kind stand in machines of a kind; others have 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,8 @@ class Law:
     """How many samples a run has, where all have the same."""
     slack: float
     """How far, as a factor, iterations may lie from what that number says and mean the same."""
+    stands: Mapping[str, tuple[str, ...]]
+    """By device, the machines in which it was measured."""
 
     @property
     def size(self) -> int:
@@ -154,14 +157,41 @@ class Law:
         return len(self.names) + sum(map(len, self.levels.values()))
 
     def places(self, jobs: Jobs) -> dict[str, npt.NDArray[np.intp]]:
-        """By group, where in the parameters each row has its factor; `size` for a value that was not measured."""
+        """By group, where in `_values` each row has its factor."""
+        found, devices = {}, jobs.levels["device"]
+        means = {key: self.size + 1 + place for place, key in enumerate(self._of_devices())}
+        for group, at in self._at().items():
+            levels = jobs.levels[GROUPS[group][0]]
+            found[group] = np.array(
+                [
+                    at.get(str(level), means.get((group, str(device)), self.size))
+                    for level, device in zip(levels, devices, strict=True)
+                ],
+                np.intp,
+            )
+        return found
+
+    def _at(self) -> dict[str, dict[str, int]]:
+        """By group and level, where in the parameters its factor is."""
         found, start = {}, len(self.names)
         for group, levels in self.levels.items():
-            at = {level: start + place for place, level in enumerate(levels)}
-            found[group] = np.array(
-                [at.get(str(value), self.size) for value in jobs.levels[GROUPS[group][0]]], np.intp
-            )
+            found[group] = {level: start + place for place, level in enumerate(levels)}
             start += len(levels)
+        return found
+
+    def _of_devices(self) -> dict[tuple[str, str], list[int]]:
+        """By group and device, where in the parameters the factors of the device's machines are."""
+        of_machines = {group: at for group, at in self._at().items() if at and GROUPS[group][0] == "machine"}
+        return {
+            (group, device): [at[machine] for machine in machines]
+            for group, at in of_machines.items()
+            for device, machines in self.stands.items()
+        }
+
+    def _values(self, logs: Floats) -> Floats:
+        """The parameters, 1, and the mean factors of machines by device."""
+        means = [logs[..., places].mean(axis=-1, keepdims=True) for places in self._of_devices().values()]
+        found: Floats = np.exp(np.concatenate([logs, np.zeros((*logs.shape[:-1], 1)), *means], axis=-1))
         return found
 
     @property
@@ -179,7 +209,7 @@ class Law:
         self, logs: Floats, jobs: Jobs, places: Mapping[str, npt.NDArray[np.intp]]
     ) -> dict[str, Floats]:
         """The seconds of each part of each row."""
-        values = np.exp(np.concatenate([logs, np.zeros((*logs.shape[:-1], 1))], axis=-1))
+        values = self._values(logs)
         at = {name: place for place, name in enumerate(self.names)}
 
         def of(name: str) -> Floats:
