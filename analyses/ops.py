@@ -143,12 +143,13 @@ def _calls(scope: Scope) -> pl.DataFrame:
         pl.Series("host_phase", _host_phases(scope, spans)),
     )
     launched, outside = _launched(scope, spans)
-    whole = nesting.sums_within(launched)
+    device = launched[:, : len(PHASES)].sum(axis=1)
+    whole = nesting.sums_within(np.column_stack([device, launched[:, -1]]))
     frame = frame.with_columns(
         *(pl.Series(f"self_{phase}", launched[:, at]) for at, phase in enumerate(PHASES)),
-        pl.Series("device_self", launched[:, : len(PHASES)].sum(axis=1)),
-        pl.Series("device_total", whole[:, : len(PHASES)].sum(axis=1)),
-        pl.Series("launched", whole[:, -1]),
+        pl.Series("device_self", device),
+        pl.Series("device_total", whole[:, 0]),
+        pl.Series("launched", whole[:, 1]),
     ).filter(pl.col("counted") | (pl.col("launched") > 0))
     return pl.concat([frame, _outside(outside, frame.schema)]) if outside[-1] else frame
 
