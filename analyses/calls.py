@@ -22,6 +22,7 @@ from tracekit.facts.collectives import (
     protocol_of,
 )
 from tracekit.facts.stack_names import COLLECTIVE_RANGE
+from tracekit.groups import at_rows
 from tracekit.spans import Int64Array, take
 from tracekit.trace import COLLECTIVE_SCHEMA, Schema, empty
 
@@ -237,17 +238,16 @@ def _recorded(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
     records = known.with_columns(RECORD.alias("said_by")).drop_nulls("said_by").unique("said_by", keep="last").select(
         "said_by", pl.col("name").cast(pl.String).alias("record_name"), *columns, "split_in", "split_out"
     )  # fmt: skip
-    spans = scope.trace.host.select(
-        pl.col("span_id").alias("span"),
-        pl.col("name").cast(pl.String).alias("span_name"),
-        pl.col("shapes").cast(pl.String),
-        pl.col("dtypes").cast(pl.String),
-    ).filter(pl.col("span").is_in(rows["span"].unique().implode()))
     said_by = pl.when(pl.col("record") >= 0).then("record").otherwise(by_kernel(pl.col("activity_id")))
-    joined = rows.with_columns(said_by.alias("said_by")).join(
-        records, on="said_by", how="left", maintain_order="left"
+    named = {"span_name": "name", "shapes": "shapes", "dtypes": "dtypes"}
+    joined = (
+        rows.with_columns(said_by.alias("said_by"))
+        .join(records, on="said_by", how="left", maintain_order="left")
+        .with_columns(
+            at_rows(scope.trace.host[of], rows["span"]).cast(pl.String).alias(name)
+            for name, of in named.items()
+        )
     )
-    joined = joined.join(spans, on="span", how="left", maintain_order="left")
     elements, dtypes = [], []
     for shapes, types in joined.select("shapes", "dtypes").rows():
         elements.append(elements_of(shapes))
@@ -312,12 +312,10 @@ def _by_kind(spans: pl.DataFrame) -> dict[tuple[str | None, int | None], list[tu
 
 def _with_peers(scope: Scope, rows: pl.DataFrame, spans: Int64Array) -> pl.DataFrame:
     """With `source` and `destination` of sends and receives, as far as the record, the range's name or the operator says them."""
-    known = pl.DataFrame({"queued": spans}).join(
-        scope.trace.host.select(
-            pl.col("span_id").alias("queued"), pl.col("name").cast(pl.String).alias("op"), pl.col("concrete_inputs").cast(pl.String)
-        ),
-        on="queued", how="left", maintain_order="left",
-    )  # fmt: skip
+    named = {"op": "name", "concrete_inputs": "concrete_inputs"}
+    known = pl.DataFrame(
+        {name: at_rows(scope.trace.host[of], spans).cast(pl.String) for name, of in named.items()}
+    )
     rank = scope.trace.meta.rank
     table = pl.concat([rows, known], how="horizontal").select("record_name", "span_name", "kernel", "peer", "group_ranks", "op", "concrete_inputs")  # fmt: skip
     ends = [_peers(row, rank) for row in table.iter_rows(named=True)]

@@ -103,19 +103,20 @@ def ops(scope: Scope | Trace) -> Ops:
 def _ops(scope: Scope) -> Ops:
     trace = scope.trace
     calls = _calls(scope)
-    by_operator = with_rates(_table(calls, ["operator"], scope), scope, "operators", ["operator"])
-    counted = calls.filter("counted")
+    own = calls["host_self"].filter(calls["counted"])
+    sums = _table(calls, ["operator"], scope)
+    by_shape = _table(calls, _SHAPE, scope) if "shapes" in trace.meta.captured else None
+    del calls  # there may be as many as events, and to rate work takes room too
+    by_operator = with_rates(sums, scope, "operators", ["operator"])
     return Ops(
-        answer=_answer(by_operator, counted.height, on_cpu=scope.on_cpu),
+        answer=_answer(by_operator, own.len(), on_cpu=scope.on_cpu),
         not_captured=None
-        if calls.height
+        if sums.height
         else NotCaptured("no operators", how_to_record("ops", trace.meta.format)),
         by_operator=by_operator,
-        by_shape=with_rates(_table(calls, _SHAPE, scope), scope, "shapes", _SHAPE)
-        if "shapes" in trace.meta.captured
-        else None,
-        calls=counted.height,
-        host_self_ns=int(counted["host_self"].sum()),
+        by_shape=None if by_shape is None else with_rates(by_shape, scope, "shapes", _SHAPE),
+        calls=own.len(),
+        host_self_ns=int(own.sum()),
     )
 
 
@@ -143,12 +144,13 @@ def _calls(scope: Scope) -> pl.DataFrame:
         pl.Series("host_phase", _host_phases(scope, spans)),
     )
     launched, outside = _launched(scope, spans)
-    whole = nesting.sums_within(launched)
+    device = launched[:, : len(PHASES)].sum(axis=1)
+    whole = nesting.sums_within(np.column_stack([device, launched[:, -1]]))
     frame = frame.with_columns(
         *(pl.Series(f"self_{phase}", launched[:, at]) for at, phase in enumerate(PHASES)),
-        pl.Series("device_self", launched[:, : len(PHASES)].sum(axis=1)),
-        pl.Series("device_total", whole[:, : len(PHASES)].sum(axis=1)),
-        pl.Series("launched", whole[:, -1]),
+        pl.Series("device_self", device),
+        pl.Series("device_total", whole[:, 0]),
+        pl.Series("launched", whole[:, 1]),
     ).filter(pl.col("counted") | (pl.col("launched") > 0))
     return pl.concat([frame, _outside(outside, frame.schema)]) if outside[-1] else frame
 

@@ -250,7 +250,7 @@ def _device_parts(scope: Scope) -> DeviceParts:
         causes_known=any_known(scope.activities["launch_id"]),
         launch_calls=has_launch_calls(scope.trace),
         devices=devices.height,
-        streams=scope.overlapping.filter(pl.col("device_id") == device)["stream_id"].n_unique(),
+        streams=scope.overlapping["stream_id"].filter(scope.overlapping["device_id"] == device).n_unique(),
         activities=scope.activities.height,
     )
 
@@ -272,7 +272,7 @@ def selected_compute(scope: Scope, device: int | None = None) -> int:
     """The time in which computation of the selected steps ran, in ns; `device` None for all."""
     if scope.activities.height == scope.overlapping.height:
         return scope.intervals(device, "compute").measure
-    rows = scope.activities.filter(pl.col("class") == "compute")
+    rows = scope.activities.select("class", "device_id", "start", "end").filter(pl.col("class") == "compute")
     if device is not None:
         rows = rows.filter(pl.col("device_id") == device)
     worked = IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy())

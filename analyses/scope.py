@@ -92,6 +92,10 @@ class Scope:
         made: Any = self._made[key]
         return cast("_Made", made)
 
+    def forget(self) -> None:
+        """Free what was made once: a few times as much as the trace."""
+        self._made.clear()
+
     @property
     def device_ids(self) -> list[int]:
         """The devices that worked in the window, in order."""

@@ -298,7 +298,7 @@ def terminal_sample(report: Report) -> str:
 
 def json_example(report: Report) -> str:
     """The envelope with one analysis, long lists cut to their first entry."""
-    whole = json_.report_dict(report)
+    whole = json.loads(json_.render(report))
     whole["analyses"] = {"breakdown": whole["analyses"]["breakdown"]}
     for part, key in (("window", "steps"), ("verdict", "costs"), ("verdict", "advice")):
         whole[part][key] = whole[part][key][:1]

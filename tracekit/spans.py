@@ -9,6 +9,7 @@ each other's ancestors, and nothing is moved or dropped.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,9 +19,11 @@ import polars as pl
 __all__ = [
     "BoolArray",
     "Int64Array",
+    "NarrowArray",
     "Nesting",
     "distinct_rows",
     "kept_nesting",
+    "narrow",
     "nest",
     "nesting_of",
     "take",
@@ -29,6 +32,8 @@ __all__ = [
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+NarrowArray = npt.NDArray[np.signedinteger[Any]]
+"""Numbers in as few bits as hold them."""
 
 _PATIENCE = 64
 """Levels that are walked one by one, which is fast for traces of real programs; beyond it a search that has no worst case."""
@@ -282,17 +287,27 @@ def thread_codes(host: pl.DataFrame) -> Int64Array:
     return np.cumsum(change)
 
 
-def take(values: Int64Array, rows: Int64Array) -> Int64Array:
-    """`values[rows]`, and −1 where the row is −1.
+def take(values: NarrowArray, rows: Int64Array) -> Int64Array:
+    """`values[rows]` in 64 bits, and −1 where the row is −1.
 
-    >>> take(np.array([7, 8]), np.array([1, -1])).tolist()
+    >>> take(np.array([7, 8], dtype=np.int8), np.array([1, -1])).tolist()
     [8, -1]
     """
     if not values.size:
         return np.full(rows.size, -1, dtype=np.int64)
-    values_of_rows: Int64Array = values[rows]
+    values_of_rows: Int64Array = values[rows].astype(np.int64, copy=False)
     values_of_rows[rows < 0] = -1
     return values_of_rows
+
+
+def narrow(rows: Int64Array, size: int) -> NarrowArray:
+    """Numbers from −1 to below `size` in as few bits as hold them, for what is kept long; `take` gives them back in 64.
+
+    >>> narrow(np.array([7, -1]), 100).dtype
+    dtype('int8')
+    """
+    narrowed: NarrowArray = rows.astype(np.min_scalar_type(-max(size, 1)))
+    return narrowed
 
 
 def distinct_rows(rows: Int64Array, size: int) -> tuple[Int64Array, Int64Array]:

@@ -17,7 +17,7 @@ from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.attribution.recomputed import recomputed_spans
 from tracekit.facts.stack_names import BACKWARD_NODE, ENGINE_THREAD
 from tracekit.groups import or_none
-from tracekit.spans import BoolArray, Int64Array, take
+from tracekit.spans import BoolArray, Int64Array, NarrowArray, narrow, take
 from tracekit.trace import Trace
 
 __all__ = ["Backward", "backward_of"]
@@ -38,8 +38,8 @@ class Backward(msgspec.Struct, frozen=True, eq=False):
     """
 
     is_node: BoolArray
-    node: Int64Array
-    forward: Int64Array
+    node: NarrowArray
+    forward: NarrowArray
     follows: BoolArray
     engine_threads: Int64Array
     recomputed: BoolArray
@@ -65,6 +65,7 @@ def backward_of(trace: Trace, stack: HostStack) -> Backward:
     again = recomputed_spans(stack, is_node, node, forward)
     has_engine = bool(trace.threads["name"].str.contains(ENGINE_THREAD).any())
     hidden = has_engine and not engine.size and not stack.of_kind("op").any()
+    node, forward = narrow(node, stack.size), narrow(forward, stack.size)
     return Backward(is_node, node, forward, follows, engine, again, hidden)
 
 

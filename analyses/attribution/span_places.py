@@ -28,7 +28,7 @@ from tracekit.facts.stack_names import (
     SET_UP_LAYER,
     WHOLE_FORWARD,
 )
-from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
+from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, narrow, nest, take
 from tracekit.trace import Trace
 
 __all__ = [
@@ -195,10 +195,10 @@ class Phases(msgspec.Struct, frozen=True, eq=False):
 
     stack: HostStack
     backward: Backward
-    marker: Int64Array
-    marked_phase: Int64Array
-    marked_layer: Int64Array
-    marked_backward: Int64Array
+    marker: NarrowArray
+    marked_phase: NarrowArray
+    marked_layer: NarrowArray
+    marked_backward: NarrowArray
     markers: Nesting
     marker_rows: Int64Array
     main: dict[int, int]
@@ -275,10 +275,10 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Progr
     return Phases(
         stack=stack,
         backward=backward,
-        marker=stack.nesting.nearest_ancestor(phase >= 0),
-        marked_phase=phase,
-        marked_layer=layer,
-        marked_backward=back,
+        marker=narrow(stack.nesting.nearest_ancestor(phase >= 0), stack.size),
+        marked_phase=narrow(phase, len(PHASES)),
+        marked_layer=narrow(layer, layers.table.height),
+        marked_backward=narrow(back, layers.table.height),
         markers=nesting,
         marker_rows=marks,
         main=main,

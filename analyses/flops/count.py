@@ -17,7 +17,7 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.flops.calls import INPUTS, modelled_calls
 from tracekit.analyses.flops.work import DTYPES, InputTexts, Operator, operator_named, work_of
 from tracekit.analyses.scope import Scope, once
-from tracekit.spans import BoolArray, Int64Array, Nesting
+from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, narrow
 from tracekit.trace import Trace
 
 __all__ = ["PRECISIONS", "WIDENED", "CountedOperators", "counted", "counted_operators"]
@@ -44,9 +44,9 @@ class CountedOperators(msgspec.Struct, frozen=True, eq=False):
     flops: Int64Array
     read: Int64Array
     written: Int64Array
-    precision: Int64Array
+    precision: NarrowArray
     matrix: BoolArray
-    owner: Int64Array
+    owner: NarrowArray
     names: tuple[str, ...] = PRECISIONS
 
 
@@ -97,8 +97,8 @@ def counted_operators(
     counted[spans] &= ~(rows["composite"].to_numpy() & _holds_another(products, spans, counted, nesting))
     outermost = counted & (nesting.nearest_ancestor(counted, include_self=False) < 0)
     flops, read, written, precision, matrix = (_column(rows[name], spans, outermost) for name in _FIGURES)
-    owner = nesting.nearest_ancestor(outermost)
-    return CountedOperators(flops, read, written, precision, matrix == 1, owner)
+    owner = narrow(nesting.nearest_ancestor(outermost), host.height)
+    return CountedOperators(flops, read, written, narrow(precision, len(PRECISIONS)), matrix == 1, owner)
 
 
 def _with_inputs_of_others(

@@ -33,7 +33,7 @@ from tracekit.facts.idle_names import (
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.stack_names import PHASES
 from tracekit.groups import NameTable, or_none, text_codes
-from tracekit.spans import BoolArray, Int64Array, take
+from tracekit.spans import BoolArray, Int64Array, NarrowArray, narrow, take
 from tracekit.trace import Trace
 
 __all__ = ["CAUSE_NUMBER", "SpanCauses", "awaited_copies", "span_causes", "user_frames"]
@@ -48,8 +48,8 @@ class SpanCauses(msgspec.Struct, frozen=True, eq=False):
     and `names` has that frame; `outside` the cause outside all spans.
     """
 
-    cause: Int64Array
-    frame: Int64Array
+    cause: NarrowArray
+    frame: NarrowArray
     names: pl.Series
     outside: int
 
@@ -101,7 +101,8 @@ def _span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     if stacks is not None:
         called = stacks.user_frames()
         own, names = own | called.is_not_null().to_numpy(), pl.select(pl.coalesce(called, names)).to_series()
-    return SpanCauses(cause, stack.nesting.nearest_ancestor(own), names, outside)
+    frame = narrow(stack.nesting.nearest_ancestor(own), stack.size if own.any() else 0)
+    return SpanCauses(narrow(cause, len(CAUSES)), frame, names, outside)
 
 
 def _marks(stack: HostStack, stacks: CallStacks | None) -> Int64Array:

@@ -146,7 +146,7 @@ def _roofline(scope: Scope) -> Roofline:
     )
     model = _model(scope, window)
     row = model.row(0, named=True)
-    measured = rows.filter((pl.col("source") != RECORDED) | (pl.col("bytes_source") != RECORDED)).height
+    measured = ((rows["source"] != RECORDED) | (rows["bytes_source"] != RECORDED)).any()
     lacking = NotCaptured("no FLOPs and no bytes", how_to_record("shapes", scope.trace.meta.format))
     unmodelled = coverage(scope).unmodelled if scope.trace.counters is None else None
     return Roofline(
@@ -207,7 +207,8 @@ def matrix_utilisation(scope: Scope, *, again: bool = False) -> float | None:
     """The matrix FLOPs of the scope over those of its devices at their peaks; with `again` also those that activation checkpointing
     computes again. None if there are none, or a peak is not known.
     """
-    matrix = rated_pieces(scope).filter((pl.col("unit") == "matrix") & (pl.col("flops") > 0))
+    rows = rated_pieces(scope).select("unit", "flops", "compute_ns", "piece_ns", "recomputed")
+    matrix = rows.filter((pl.col("unit") == "matrix") & (pl.col("flops") > 0))
     time = scope.duration * max(1, scope.activities["device_id"].n_unique())
     if not matrix.height or matrix["compute_ns"].null_count() or matrix["piece_ns"].null_count() or time <= 0:
         return None
@@ -219,7 +220,9 @@ def _coverage(rows: pl.DataFrame) -> pl.DataFrame:
     total = int(rows["duration"].sum())
     parts = []
     for figure, source in (("FLOPs", "source"), ("bytes", "bytes_source")):
-        found = rows.drop_nulls(source).group_by(pl.col(source).alias("source"))
+        found = (
+            rows.select(pl.col(source).alias("source"), "piece_ns").drop_nulls("source").group_by("source")
+        )
         known = found.agg(pl.col("piece_ns").sum().alias("device_ns")).sort("device_ns", descending=True)
         rest = pl.DataFrame(
             {"source": [None], "device_ns": [total - int(known["device_ns"].sum())]}, known.schema
@@ -243,7 +246,8 @@ _CEILINGS: Final = {
 
 def _ceilings(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
     """The table of that name."""
-    kinds = rows.filter(pl.col("flops") > 0).select("device_id", "precision", "unit").unique().sort(pl.all())
+    keys = ["device_id", "precision", "unit"]
+    kinds = rows.select(*keys, "flops").filter(pl.col("flops") > 0).select(keys).unique().sort(keys)
     found = []
     for number, one in device_ceilings(scope).items():
         who = {"device_id": number, "device": one.device, "source": one.source}

@@ -17,7 +17,16 @@ import polars as pl
 from tracekit.facts.ceilings import Ceilings
 from tracekit.trace import Schema
 
-__all__ = ["BOUNDS", "BOUND_OF_SUMS", "FIGURES", "LEVEL_SCHEMA", "level", "levels", "under_roofs"]
+__all__ = [
+    "BOUNDS",
+    "BOUND_OF_SUMS",
+    "FIGURES",
+    "LEVEL_SCHEMA",
+    "level",
+    "levels",
+    "under_roofs",
+    "with_parts",
+]
 
 LEVEL_SCHEMA: Final[Schema] = {
     "calls": pl.Int64,  # activities; of operators, and without a device, calls of operators
@@ -56,8 +65,7 @@ BOUNDS: Final = {"compute": "compute_ns", "memory": "memory_ns", "L2": "l2_ns", 
 def under_roofs(rows: pl.DataFrame, ceilings: Mapping[int, Ceilings]) -> pl.DataFrame:
     """The pieces (`analyses.roofline.pieces`) with `least_ns` and their `bound`, null where a ceiling is not known.
 
-    `ceilings` are those of each device by its number. Beside them `compute_ns`, `memory_ns`, `l2_ns` and `l1_ns`: how long each alone
-    would take.
+    `ceilings` are those of each device by its number. Beside them `compute_ns` and `memory_ns`: how long each alone would take.
     """
     kinds = ["device_id", "precision", "unit"]
     peaks = rows[kinds].unique()
@@ -67,7 +75,14 @@ def under_roofs(rows: pl.DataFrame, ceilings: Mapping[int, Ceilings]) -> pl.Data
         found[name] = [_bandwidth(ceilings.get(device), name, unit) for device, _, unit in of]
     peaks = peaks.hstack([pl.Series(name, values, dtype=pl.Float64) for name, values in found.items()])
     timed = rows.join(peaks, on=kinds, how="left", nulls_equal=True, maintain_order="left")
-    return timed.with_columns(_ALONE).with_columns(_AT_ROOF).with_columns(_PARTS)
+    return (
+        timed.with_columns(_ALONE).with_columns(_AT_ROOF).drop("peak", "DRAM", "L2", "L1", "l2_ns", "l1_ns")
+    )
+
+
+def with_parts(rows: pl.DataFrame) -> pl.DataFrame:
+    """The pieces `under_roofs` with what levels add up; it is made when it is asked for, since it takes more room than they do."""
+    return rows.with_columns(_PARTS)
 
 
 def _at_roof() -> list[pl.Expr]:
@@ -146,7 +161,9 @@ def levels(rows: pl.DataFrame, *wanted: tuple[list[str], str]) -> list[pl.DataFr
     found = rows.select("precision", "unit").unique().rows()
     works = sorted(found, key=lambda work: [(word is None, word) for word in work]) or [(None, None)]
     of_works = [f"work {number}" for number in range(len(works))]
-    rows = rows.with_columns(_flops_of(*work).alias(name) for work, name in zip(works, of_works, strict=True))
+    rows = with_parts(rows).with_columns(
+        _flops_of(*work).alias(name) for work, name in zip(works, of_works, strict=True)
+    )
     sums = [
         rows.group_by(keys).agg(
             pl.col(call).n_unique().cast(pl.Int64).alias("calls"),

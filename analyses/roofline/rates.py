@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.roofline.analysis import rated_pieces, roofline
-from tracekit.analyses.roofline.levels import BOUND_OF_SUMS, BOUNDS, FIGURES, LEVEL_SCHEMA, level
+from tracekit.analyses.roofline.levels import BOUND_OF_SUMS, BOUNDS, FIGURES, LEVEL_SCHEMA, level, with_parts
 from tracekit.analyses.scope import Scope
 from tracekit.groups import at_rows
 from tracekit.spans import Int64Array
@@ -55,7 +55,7 @@ def tree_rates(scope: Scope, parent: Int64Array, depth: Int64Array) -> dict[str,
 
     `parent` (a row, −1 for a root) and `depth` have an entry for each row of the tree.
     """
-    rows = rated_pieces(scope)
+    rows = with_parts(rated_pieces(scope))
     own = rows.group_by(pl.col("layer_id").fill_null(parent.size - 1)).agg(pl.col(_SUMS).sum())
     sums = np.zeros((parent.size, len(_SUMS)), dtype=np.int64)
     sums[own["layer_id"].to_numpy()] = own.select(_SUMS).to_numpy()

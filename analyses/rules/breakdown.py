@@ -110,9 +110,7 @@ def _lacking(trace: Trace, scope: Scope) -> list[tuple[str, str, str]]:
     captured = trace.meta.captured
     called = (trace.host["kind"] == "runtime").any() if trace.host.height else False
     launched = trace.has_device or called
-    has_ops = "ops" in captured or (
-        trace.host.height > 0 and bool(trace.host.filter(pl.col("kind") == "op").height)
-    )
+    has_ops = "ops" in captured or (trace.host.height > 0 and bool((trace.host["kind"] == "op").any()))
     rows: list[tuple[bool, str, str, str]] = [
         (called and not trace.has_device, "device activity", "figures of the device", "everything"),
         (not has_ops, "operators", "times by operator and layer", "everything"),

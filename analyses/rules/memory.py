@@ -233,7 +233,9 @@ def _waits_of(scope: Scope, device: int) -> tuple[int, pl.DataFrame]:
     the copy and its stream.
     """
     copying = scope.intervals(device, "memory") - scope.intervals(device, "compute", "communication")
-    rows = scope.activities.filter((pl.col("device_id") == device) & (pl.col("class") != "memory"))
+    columns = ("activity_id", "device_id", "stream_id", "launch_id", "class", "start")
+    mine = (pl.col("device_id") == device) & (pl.col("class") != "memory")
+    rows = scope.activities.select(columns).filter(mine)
     # Only a kernel that starts when copying ends can have waited for a copy alone.
     last = copying.coverage(rows["start"].to_numpy() - _JUST_BEFORE_NS, rows["start"].to_numpy())
     waits = stream_waits(scope, rows.filter(pl.Series(last > 0)))

@@ -101,11 +101,16 @@ def memory_traffic(scope: Scope, _result: Roofline) -> Evidence | None:
     """
     total = int(scope.activities["duration"].sum())
     reached = pl.col("least_ns") / pl.col("piece_ns")
-    rows = rated_pieces(scope).filter(
-        (pl.col("bound") == "memory")
-        & pl.col("category").cast(pl.String).is_in(_STREAMS)
-        & (pl.col("piece_ns") >= SHORTEST_NS)
-        & reached.is_between(NEAR, 1)
+    columns = ("bound", "category", "piece_ns", "least_ns", "operator")
+    rows = (
+        rated_pieces(scope)
+        .select(columns)
+        .filter(
+            (pl.col("bound") == "memory")
+            & pl.col("category").cast(pl.String).is_in(_STREAMS)
+            & (pl.col("piece_ns") >= SHORTEST_NS)
+            & reached.is_between(NEAR, 1)
+        )
     )
     ns = int(rows["piece_ns"].sum())
     if not total or ns / total < MEMORY_TRAFFIC_LEAST_SHARE:

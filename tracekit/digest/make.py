@@ -173,8 +173,8 @@ def _work(scope: Scope) -> pl.DataFrame:
         taken = EMPTY
         for each in range(len(ACTIVITY_CLASSES)):
             mine = np.flatnonzero((device == number) & (kind == each))
-            row, *piece = _exposed(starts[mine], ends[mine], taken)
-            parts.append((mine[row], *piece))
+            row, begin, until, new = _exposed(starts[mine], ends[mine], taken)
+            parts.append((mine[row], begin, until, new))
             taken = taken | IntervalSet.of(starts[mine], ends[mine])
     at, start, end, first = (np.concatenate(part) for part in zip(*parts, strict=True))
     rows = rows["activity_id", "class", "category", "name", "duration"][order[at]]

@@ -149,8 +149,8 @@ def _by_all_keys(host: pl.DataFrame) -> pl.Series:
 
 def _sorted_device(device: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
     device = _usable(device, "device activity", health)
-    missing = device.filter(pl.col("device_id").is_null() | pl.col("stream_id").is_null()).height
-    health.count("activity_without_stream", missing, "device activity")
+    missing = device["device_id"].is_null() | device["stream_id"].is_null()
+    health.count("activity_without_stream", int(missing.sum()), "device activity")
     device = device.with_columns(pl.col("device_id").fill_null(0), pl.col("stream_id").fill_null(0)).sort(
         ["device_id", "stream_id", "start", "duration"], maintain_order=True
     )
@@ -324,10 +324,11 @@ def _operators(device: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl
 def _by_external_id(device: pl.DataFrame, host: pl.DataFrame) -> pl.Series:
     """The operator that the profiler itself names, for activities whose launch was not recorded."""
     ops = (
-        host.filter(
-            (pl.col("kind") == "op") & pl.col("external_id").is_not_null() & (pl.col("external_id") != 0)
-        )
-        .select("external_id", pl.col("span_id").alias("op"))
+        host.select("kind", "external_id", pl.col("span_id").alias("op"))
+        .filter((pl.col("kind") == "op") & (pl.col("external_id") != 0))
         .unique("external_id", keep="first", maintain_order=True)
     )
-    return device.select("external_id").join(ops, on="external_id", how="left", maintain_order="left")["op"]
+    joined = device.select("external_id").join(
+        ops.drop("kind"), on="external_id", how="left", maintain_order="left"
+    )
+    return joined["op"]

@@ -97,6 +97,8 @@ def report(
     scopes, joint, fits = _read(sources, selection, joint, pair, alone=alone)
     scopes, overview = _shown(scopes, joint, selection, chosen, pair, every=every)
     reports = _reports(scopes, only, top, chosen)
+    for one in scopes:
+        one.forget()
     if figures is not None:
         _draw(reports, figures, figure_format)
     if output is not None and Can.FILES in chosen.can:

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
+import polars as pl
 
 from tracekit.facts.terminal_text import escaped
 from tracekit.findings import Finding
 from tracekit.report.format import costliest
 from tracekit.report.formats import Page
-from tracekit.report.model import SCHEMA_VERSION, Report, Section, Table
+from tracekit.report.model import SCHEMA_VERSION, Report, Section
 from tracekit.trace import Trace
 
 __all__ = [
@@ -65,7 +66,7 @@ def render_alone(section: Section, page: Page) -> str:
 
 def render_data(value: Any) -> str:
     """Any value as JSON text that ends with a newline: lists and objects that hold others over several lines, so that
-    each row of a table stands on one.
+    each row of a table, a list or a frame, stands on one.
 
     >>> print(render_data({"rows": [{"a": 1}, {"a": None}]}), end="")
     {
@@ -94,20 +95,18 @@ def report_dict(report: Report, *, top: int | None = None) -> dict[str, Any]:
 
 
 def section_dict(section: Section, *, top: int | None = None) -> dict[str, Any]:
-    """One analysis as plain data; every table a list of rows (at most `top`) by column name."""
+    """One analysis as plain data, and its tables as frames (of at most `top` rows), which `render_data` writes row by row."""
     return {
         "question": section.question,
         "answer": section.answer,
         "not_captured": section.not_captured,
         "error": section.error,
         "scalars": dict(section.scalars),
-        "tables": {table.name: _rows(table, top) for table in section.tables},
+        "tables": {
+            table.name: table.frame if top is None else costliest(table, top) for table in section.tables
+        },
         "findings": [finding_dict(finding) for finding in section.findings],
     }
-
-
-def _rows(table: Table, top: int | None) -> list[dict[str, Any]]:
-    return (table.frame if top is None else costliest(table, top)).to_dicts()
 
 
 def finding_dict(finding: Finding) -> dict[str, Any]:
@@ -126,32 +125,44 @@ def _verdict(report: Report) -> dict[str, Any]:
 def _write(value: Any, indent: str, lines: list[str], before: str, after: str) -> None:
     """Containers of containers over several lines, everything else on one: a table has one row a line."""
     inner = indent + "  "
+    if isinstance(value, pl.DataFrame) and (
+        not value.height or any(kind.is_nested() for kind in value.dtypes)
+    ):
+        value = value.to_dicts()
     if not _nested(value):
         lines.append(f"{indent}{before}{_encode(value)}{after}")
         return
     opening, closing = ("{", "}") if isinstance(value, dict) else ("[", "]")
     lines.append(f"{indent}{before}{opening}")
     last = len(value) - 1
-    if isinstance(value, dict):
+    if isinstance(value, pl.DataFrame):  # as objects its rows would take several times their room
+        parts = (_lines(part.to_dicts(), inner) for part in value.iter_slices(_SLICE))
+        lines.append(",\n".join(parts))
+    elif isinstance(value, dict):
         for index, (key, item) in enumerate(value.items()):
             _write(item, inner, lines, f"{_encode(key)}: ", "" if index == last else ",")
     elif any(map(_nested, value)):
         for index, item in enumerate(value):
             _write(item, inner, lines, "", "" if index == last else ",")
-    else:  # the rows of a table
-        rows = _ENCODER.encode_lines(value).decode().rstrip("\n")
-        lines.append(inner + rows.replace("\n", f",\n{inner}"))
+    else:
+        lines.append(_lines(value, inner))
     lines.append(f"{indent}{closing}{after}")
+
+
+def _lines(rows: Sequence[Any], indent: str) -> str:
+    """Values that hold no others, each on a line."""
+    return indent + _ENCODER.encode_lines(rows).decode().rstrip("\n").replace("\n", f",\n{indent}")
 
 
 def _nested(value: Any) -> bool:
     """Whether it is a container of containers."""
     if not isinstance(value, dict | list | tuple):
-        return False
+        return isinstance(value, pl.DataFrame)
     kinds = set(map(type, value.values() if isinstance(value, dict) else value))
-    return any(issubclass(kind, dict | list | tuple) for kind in kinds)
+    return any(issubclass(kind, dict | list | tuple | pl.DataFrame) for kind in kinds)
 
 
+_SLICE: Final = 10_000
 _ENCODER: Final = msgspec.json.Encoder()
 """It writes a float that is not finite as null."""
 
