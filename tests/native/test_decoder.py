@@ -47,8 +47,11 @@ def test_real_traces_are_equal_and_read_natively(path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda path: f"{path.parent.name}-{path.name}")
-@pytest.mark.parametrize("block_bytes", [30_000, 1 << 20])
+@pytest.mark.parametrize(
+    ("path", "block_bytes"),
+    [*((path, 30_000) for path in SAMPLES), *((path, 1 << 20) for path in PUBLIC)],
+    ids=lambda value: f"{value.parent.name}-{value.name}" if isinstance(value, Path) else str(value),
+)
 def test_real_traces_in_small_blocks(path: Path, block_bytes: int) -> None:
     if path.stat().st_size * 12 / block_bytes > 200:
         pytest.skip("hundreds of blocks")
