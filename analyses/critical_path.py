@@ -157,7 +157,7 @@ def _critical_path(joint: Joint) -> CriticalPath:
     del tracks
     usual = joint.graph.replay(joint.usual)
     causes = _grouped(parts, window, "resource", "cause", counted=True)
-    sums = {name: _sum(causes, *which) for name, which in _PARTS.items()}
+    sums = _sums(causes)
     activities = _activities(joint)
     ranks = _ranks(joint, path, parts)
     work = parts.filter(pl.col("category").is_not_null())
@@ -176,10 +176,10 @@ def _critical_path(joint: Joint) -> CriticalPath:
         ),
         steps=_steps(joint, usual),
         length_ns=int(parts["duration_ns"].sum()),
-        device_ns=sums["device_ns"],
-        communication_ns=sums["communication_ns"],
-        host_ns=sums["host_ns"],
-        wait_ns=sums["wait_ns"],
+        device_ns=sums["device"],
+        communication_ns=sums["communication"],
+        host_ns=sums["host"],
+        wait_ns=sums["wait"],
         inferred_links=joint.inferred,
         links=joint.between,
         replay_error=abs(int(usual[-1]) - joint.end) / window if window else 0.0,
@@ -187,20 +187,15 @@ def _critical_path(joint: Joint) -> CriticalPath:
 
 
 _SHOWN: Final = ("start", "duration_ns", "resource", "cause", "name", "operator", "layer", "frame")
-_PARTS: Final[dict[str, tuple[tuple[str, ...], bool | None]]] = {
-    "device_ns": (("device", "processor"), False),
-    "communication_ns": (("device", "processor"), True),
-    "host_ns": (("host",), None),
-    "wait_ns": (("wait",), None),
-}
-"""The resources of each sum, and whether it is of communication (None: all)."""
 
 
-def _sum(causes: pl.DataFrame, resources: tuple[str, ...], talks: bool | None) -> int:
-    rows = causes.filter(pl.col("resource").is_in(resources))
-    if talks is not None:
-        rows = rows.filter((pl.col("cause") == "communication") == talks)
-    return int(rows["total_ns"].sum())
+def _sums(causes: pl.DataFrame) -> dict[str, int]:
+    """The time on the path of each resource, in ns; `device` has that of processors too, and `communication` is apart."""
+    resource = pl.col("resource").replace({"processor": "device"})
+    talks = (resource == "device") & (pl.col("cause") == "communication")
+    kind = pl.when(talks).then(pl.lit("communication")).otherwise(resource).alias("kind")
+    sums = causes.group_by(kind).agg(pl.col("total_ns").sum()).rows()
+    return dict.fromkeys(("device", "communication", "host", "wait"), 0) | dict(sums)
 
 
 def _grouped(parts: pl.DataFrame, window: int, *columns: str, counted: bool = False) -> pl.DataFrame:
@@ -306,10 +301,10 @@ def _answer(joint: Joint, sums: dict[str, int], causes: pl.DataFrame, ranks: pl.
     launched = ranks is None and joint.members[0].count("launch") > 0
     unknown = int(causes.filter(pl.col("cause") == "unexplained")["total_ns"].sum())
     named = (
-        (sums["device_ns"], work),
-        (sums["communication_ns"], "communication"),
-        (sums["host_ns"], "other code of the host" if on_cpu else "code of the host"),
-        (sums["wait_ns"] - unknown, "waiting between host and device" if launched else "waiting"),
+        (sums["device"], work),
+        (sums["communication"], "communication"),
+        (sums["host"], "other code of the host" if on_cpu else "code of the host"),
+        (sums["wait"] - unknown, "waiting between host and device" if launched else "waiting"),
         (unknown, "waiting of unknown cause"),
     )
     shares = [
@@ -321,11 +316,12 @@ def _answer(joint: Joint, sums: dict[str, int], causes: pl.DataFrame, ranks: pl.
         "takes 100.0 %", "takes all of it"
     )
     host = causes.filter(pl.col("resource") == "host")
-    if host.height and sums["host_ns"] >= _SAID * window:
+    if host.height and sums["host"] >= _SAID * window:
         cause, ns = host["cause"][0], host["total_ns"][0]
         text += f" The largest part of the host's code is {cause_name(cause)} ({format_ns(ns)})."
     if ranks is not None:
         rank, _, share, *_ = ranks.sort("total_ns", "rank", descending=[True, False]).row(0)
         much = "All" if share == 1 else format_share(share)
-        text += f" {much} of it lies on rank {rank} of {ranks.height} ranks, which {count_of(joint.alike, 'call')} of communication {'links' if joint.alike == 1 else 'link'}."
+        met = f"{count_of(joint.alike, 'call')} of communication"
+        text += f" {much} of it lies on rank {rank} of {ranks.height} ranks, which are linked by {met}."
     return text

@@ -58,6 +58,16 @@ def test_innermost_open_span(spans: list[tuple[int, int, int]], queries: list[tu
         assert found == max(is_open, default=-1)
 
 
+@given(SPANS)
+def test_many_times_in_order_find_what_few_find(spans: list[tuple[int, int, int]]) -> None:
+    _, nesting = ordered(spans)
+    thread, time = (
+        each.reshape(-1) for each in np.meshgrid(np.arange(-1, 4), np.arange(-2, 41), indexing="ij")
+    )
+    thread, time = np.repeat(thread, 9), np.repeat(time, 9)
+    assert (nesting.innermost_at(thread, time) == nesting.innermost_at(thread[::-1], time[::-1])[::-1]).all()
+
+
 @given(SPANS, st.randoms(use_true_random=False))
 def test_nearest_wanted_ancestor(spans: list[tuple[int, int, int]], random: object) -> None:
     rows, nesting = ordered(spans)

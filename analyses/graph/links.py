@@ -80,7 +80,7 @@ class Lines:
         for low, high in pairwise(bounds.tolist()):
             issued[low:high] = np.maximum.accumulate(called[low:high])
         return cls(
-            rows,
+            rows.drop("device_id", "stream_id"),
             np.cumsum(begins) - 1,
             rows["start"].to_numpy(),
             rows["end"].to_numpy(),

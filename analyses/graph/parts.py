@@ -273,7 +273,9 @@ def _code(made: Dependencies, path: Stretches) -> tuple[Int64Array, Int64Array, 
     begins = np.flatnonzero(np.append(True, (thread[1:] != thread[:-1]) | (start[1:] != end[:-1])))
     thread, start, end = thread[begins], start[begins], end[np.append(begins[1:], rows.size) - 1]
     pieces = timeline(made.stack, thread).split(thread, start, end)
-    return pieces.start, pieces.end - pieces.start, pieces.span
+    ns = pieces.end
+    ns -= pieces.start  # in place: there may be millions
+    return pieces.start, ns, pieces.span
 
 
 def _spans(made: Dependencies, spans: Int64Array) -> pl.DataFrame:

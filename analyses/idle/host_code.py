@@ -242,8 +242,10 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
         after = np.cumsum(counts)
         piece = np.repeat(first - after + counts, counts) + np.arange(after[-1] if after.size else 0)
         span, begin = self.span[piece], self.start[piece]
+        del piece  # of a large trace each of these is among the largest arrays that there are
         begin[(after - counts)[some]] = start[some]
-        until = np.append(begin[1:], 0)[: begin.size]
+        until = np.empty_like(begin)
+        until[:-1] = begin[1:]
         until[after[some] - 1] = end[some]
         return Pieces(counts, begin, until, span)
 
@@ -294,10 +296,11 @@ def _of_rows(
     """Start and span of the pieces from `first` to `last` (ns) of spans of these threads."""
     nesting = whole.of_lasting(rows)
     edge = np.concatenate([nesting.start, nesting.end, np.repeat([first, last], codes.size)])
-    of_edge = np.concatenate([nesting.thread, nesting.thread, codes, codes])
     if codes.size == 1:
-        edge.sort()
+        of_edge = np.broadcast_to(codes, edge.shape)
+        edge.sort(kind="stable")  # starts are in order and ends almost: so it takes a tenth of the time
     else:
+        of_edge = np.concatenate([nesting.thread, nesting.thread, codes, codes])
         order = np.lexsort((edge, of_edge))
         of_edge, edge = of_edge[order], edge[order]
     # Each edge begins a piece that the next one ends; of equal edges the last, of a thread all but the last.
