@@ -84,7 +84,7 @@ def test_a_file_of_ones_own_and_figures_for_a_program(
         (["--threads", "two"], "--threads has the value 'two'"),
         (["--device", "tpu"], "tpu"),
         (["--device", "cuda:99"], "cuda"),
-        (["-o", "/dev/null/x.json"], "cannot write"),
+        (["-o", "/dev/null/x.json"], "cannot be written"),
     ],
 )
 def test_wrong_usage_is_one_line_before_anything_is_measured(

@@ -160,7 +160,7 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     again = tracekit.read(tmp_path / "out.json")
     with pytest.raises(UsageError, match="already"):
         chrome.write(again, tmp_path / "twice.json")
-    with pytest.raises(UsageError, match="cannot write"):
+    with pytest.raises(UsageError, match="cannot be written"):
         chrome.write(trace, tmp_path / "missing" / "out.json")
     assert source.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link.json", "out.json", "small.json"]
