@@ -486,3 +486,14 @@ def test_threads_suit_the_size_of_the_trace_and_not_that_of_other_files(
         check=False,
     )
     assert done.stderr.split()[-1] == str(threads)
+
+
+def test_ctrl_c_while_python_ends_prints_no_traceback() -> None:
+    code = (
+        "import atexit, os, signal, sys; sys.argv = ['tracekit', '--help']\n"
+        "from tracekit.cli.entry import main\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert "Exit codes" in done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 import sys
 from typing import Final
 
@@ -25,6 +24,8 @@ def main() -> None:
         sys.stderr.write("tracekit: error: interrupted\n")
         sys.exit(130)
     finally:
+        import signal  # at the top it would be a moment in which Ctrl-C is not met
+
         # Python itself has yet to end, and would answer a Ctrl-C with a traceback. A handler of a script's own stays.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -160,7 +160,13 @@ class Teller:
         if self.on_cpu is None:
             text = f"the time in which nothing runs is {amount} {'longer' if longer else 'shorter'}"
         elif self.on_cpu:
-            text = f"the program spends {amount} {'more' if longer else 'less'} outside operators"
+            spent = (
+                f" on {phrase.removeprefix('for ')}"
+                if phrase.startswith("for ") and cause in IDLE_PHRASES
+                else ""
+            )
+            text = f"the program spends {amount} {'more' if longer else 'less'}{spent} outside operators"
+            phrase = "" if spent else phrase
         else:
             text = f"the device is idle {amount} {'longer' if longer else 'less'}"
         text += f" {phrase}".rstrip()
