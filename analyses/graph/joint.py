@@ -204,7 +204,7 @@ def joint_graph(scopes: Sequence[Scope]) -> Joint:
     >>> files = sorted(Path("sample_traces/bert_cpu_ddp").glob("*.gz"))
     >>> joint = joint_graph([select(tracekit.read(file)) for file in files])
     >>> joint.alike, joint.end == int(joint.replayed[-1])
-    (3, True)
+    (6, True)
     """
     if len(scopes) == 1:
         return scopes[0].once(joint_graph, lambda: alone(dependencies(scopes[0])))
