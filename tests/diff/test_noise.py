@@ -48,6 +48,21 @@ def test_the_ratio_lies_in_its_interval_and_turns_over_with_the_sides(
     )
 
 
+def test_runs_that_are_many_times_slower_are_slower() -> None:
+    """Of three pairs with ratios of 7, 14 and 20 the interval was 0 to 20, so a step 14 times as long was inconclusive."""
+    random = np.random.default_rng(3)
+    base, new = (
+        [[int(level * each) for each in random.lognormal(0, 0.03, 50)] for level in levels]
+        for levels in ([1e6, 1.1e6, 0.9e6], [7e6, 15e6, 18e6])
+    )
+    found = compare_times(base, new, paired=True)
+    low, middle, high = ratio(found)
+    assert found.verdict == "slower"
+    assert 1 < low < 7 < middle < high
+    back = compare_times(new, base, paired=True)
+    assert back.verdict == "faster"
+
+
 @settings(max_examples=30)
 @given(TIMES, TIMES, st.sampled_from([1_000, 1_000_000]))
 def test_units_change_nothing(base: list[int], new: list[int], unit: int) -> None:

@@ -8,7 +8,7 @@ one of a hundred comparisons: then they are how the program runs, and those of b
 A side's figure is the mean of its runs' medians (or means), so that each run weighs the same. Neighbouring steps are alike: a run of n
 steps holds n / τ independent ones, and the bootstrap draws as many, less one, by which the spread of what is drawn is that of
 the estimate. If a side has several runs, each drawn run is moved by what runs differ beyond what their steps explain. Both ends of
-the interval are moved away from the estimate by Student's factor, for few runs or few independent steps.
+the interval are moved away from the estimate by Student's factor, in logarithms, for few runs or few independent steps.
 """
 
 from __future__ import annotations
@@ -296,9 +296,14 @@ def _estimate(values: list[list[Floats]], stat: Any, share: float, paired: bool)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.nan_to_num(means[1] / means[0], nan=1.0, posinf=math.inf)
     ratio, wider = new / base, t_quantile(freedom) / t_quantile(10**9)
-    ends = ratio + wider * (np.quantile(ratios, [_TAIL, 1 - _TAIL], method="nearest") - ratio)
-    low, high = min(ratio, max(0.0, float(ends[0]))), max(ratio, float(ends[1]))
-    return Estimate(ratio=ratio, low=low, high=high, p=p, test=test)
+    ends = np.quantile(ratios, [_TAIL, 1 - _TAIL], method="nearest")
+    if ratio:
+        # As a power: for ratios far from 1 the lower end would lie below 0 else, and the sides could not be exchanged.
+        with np.errstate(over="ignore"):
+            ends = ratio * (ends / ratio) ** wider
+    return Estimate(
+        ratio=ratio, low=min(ratio, float(ends[0])), high=max(ratio, float(ends[1])), p=p, test=test
+    )
 
 
 def _drawn(run: Floats, stat: Any, share: float, draws: int, random: np.random.Generator) -> Floats:

@@ -135,6 +135,6 @@ def _pooling(sides: tuple[tuple[Pool, str], ...], per: str) -> Iterator[str]:
     for pool, name in sides:
         processes = len(pool.side.facts)
         if processes > 1:
-            yield f"The {name} has {processes} processes; every {per} of each weighs the same."
+            yield f"The {name} pools {processes} traces; every {per} of each weighs the same."
         if pool.side.unit > 1:
             yield f"Times of the {name} are means over the devices of each process."

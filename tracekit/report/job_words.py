@@ -174,6 +174,8 @@ def _rests_on(job: Job) -> str:
     ranks = (
         f"{format_count(size)} of {format_count(world)} ranks"
         if world and world > size
+        else "both ranks"
+        if size == PAIR
         else f"all {format_count(size)} ranks"
     )
     count = job.waits.collectives.height

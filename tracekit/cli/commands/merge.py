@@ -38,7 +38,13 @@ _SUFFIXES = {MergeKind.perfetto: (".tar",), MergeKind.chrome: (".json", ".json.g
 
 @with_flags
 def merge(
-    traces: flags.TraceFiles,
+    traces: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TRACE...",
+            help="Traces of a job's ranks from PyTorch's profiler (.json, .json.gz), their addresses (https://, s3://, gs://), or folders of them.",
+        ),
+    ],
     output: Annotated[
         Path,
         typer.Option(
