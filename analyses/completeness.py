@@ -22,7 +22,7 @@ __all__ = ["Completeness", "completeness"]
 _BREAKS: Final = ("truncated_file", "damaged_gzip", "oversized_event")
 """Defects after which nothing of the file was read."""
 
-_UNREAD: Final = ("malformed_event", "event_without_time")
+_UNREAD: Final = ("malformed_event", "event_without_time", "absurd_time")
 _MENDED: Final = ("missing_duration", "negative_duration")
 _UNANSWERED: Final = frozenset({"no_kernel", "lost_activity", "launch_without_activity"})
 """Without a defect of these kinds every launch has an activity, or was replayed to measure counters."""
@@ -39,7 +39,7 @@ class Completeness(msgspec.Struct, frozen=True):
     breaks: str
     """The kind of defect at which reading stopped; empty if the file was read to its end."""
     unread: int
-    """Events that could not be read, or have no time."""
+    """Events that could not be read, or whose time is missing or impossible."""
     mended: int
     """Events whose duration is missing or negative, and counts as 0 ns."""
     absurd: int

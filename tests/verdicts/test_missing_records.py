@@ -122,6 +122,16 @@ def test_missing_records_are_named_and_causes_are_not(
     assert doubted == ["breakdown", "steps", "idle", "layers", "launches"]
 
 
+def test_kernels_with_impossible_times_were_recorded(tmp_path: Path) -> None:
+    """ "The profiler recorded no kernel" was not true of them."""
+    made = [event | {"ts": event["ts"] + 10**12} if is_kernel(event) else event for event in events()]
+    verdict = report_of(made, tmp_path).verdict
+    assert verdict.headline.startswith(
+        "The host launched 120 kernels, but no activity of a device could be read."
+    )
+    assert verdict.advice[0].title == "Events of the file cannot be read"
+
+
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 def test_a_truncated_file_says_so_first(packed: bool, tmp_path: Path) -> None:
     data = json.dumps({"deviceProperties": [{"id": 0, "name": "GPU X"}], "traceEvents": events()}).encode()

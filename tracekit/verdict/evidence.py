@@ -134,7 +134,9 @@ def no_device(complete: Completeness) -> str:
         return "What is left of the file holds no activity of a device."
     if complete.lost_work:
         count = count_of(complete.unanswered, "kernel")
-        return f"The host launched {count}, but the file holds no activity of a device."
+        unread = complete.unread >= complete.unanswered
+        none = "no activity of a device could be read" if unread else "the file holds no activity of a device"
+        return f"The host launched {count}, but {none}."
     return "No device was captured."
 
 
@@ -165,6 +167,9 @@ def record_again(complete: Completeness) -> Advice:
             "Copy the file again. If it is damaged at its source, record again with fewer steps, and let the profiler finish "
             "writing before the program ends."
         )
+    elif complete.lost_work and complete.unread >= complete.unanswered:
+        title = "Events of the file cannot be read"
+        text = "tracekit doctor says what is wrong with them. Record again, or make the file again without changing its events."
     elif complete.lost_work and complete.unanswered == complete.launches:
         title = "The profiler recorded no kernel"
         text = (
