@@ -101,7 +101,7 @@ def test_columns_speak_for_themselves(
     model = tmp_path / "model.json"
     code, _, err = run(capsys, "predict", "fit", tmp_path / "runs.csv", "-o", model, "--model", "structural")
     assert code == 0
-    assert "gpus = num_gpus" in err
+    assert "num_gpus as gpus" in err
     assert json.loads(model.read_text())["description"]["columns"]["gpus"] == "num_gpus"
 
 

@@ -189,7 +189,7 @@ def test_planted_traces_of_every_kind(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=20)
 @example(346)
 @given(st.integers(0, 2**32))
 def test_damaged_traces_have_a_graph_or_none(seed: int) -> None:

@@ -197,7 +197,7 @@ def test_parts_sum_to_the_step_of_samples(path: Any) -> None:
 def test_parts_sum_to_the_step_of_public_traces(path: Any) -> None:
     trace = tracekit.read(path)
     steps: list[float] = []
-    for batch in (0.5, 1.0, 2.0, 4.0):
+    for batch in (0.5, 4.0):
         _conserved(trace, batch=batch)
         _conserved(trace, batch=batch, device=H100)
     try:
