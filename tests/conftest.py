@@ -36,7 +36,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`@pytest.mark.quick(n)`: all but the first n quick parameters of the test are slow. Tests of one trace follow each other."""
-    items.sort(key=_trace)
+    items.sort(key=lambda item: (item.get_closest_marker("early") is None, _trace(item)))
     seen: Counter[str] = Counter()
     for item in items:
         mark = item.get_closest_marker("quick")
