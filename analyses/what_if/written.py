@@ -22,7 +22,7 @@ from tracekit.analyses.what_if.changes import (
     ShardOptimizer,
 )
 from tracekit.analyses.what_if.pods import BucketInputs, PartitionSpace
-from tracekit.errors import UsageError, nearest
+from tracekit.errors import UsageError, nearest, reason_of
 from tracekit.files import parse_toml
 
 __all__ = ["changes_in", "changes_of"]
@@ -122,7 +122,7 @@ def changes_in(path: Path) -> list[Change]:
         return changes_of(parse_toml(text.decode()))
     except OSError as error:
         raise UsageError(
-            f"cannot be read ({error.strerror})", path=str(path), remedy="check the path"
+            f"cannot be read ({reason_of(error)})", path=str(path), remedy="check the path"
         ) from error
     except ValueError as error:
         raise UsageError(

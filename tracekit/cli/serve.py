@@ -21,7 +21,7 @@ from typing import ClassVar, Final
 from urllib.parse import quote
 
 from tracekit.cli.output import say
-from tracekit.errors import UnreadableTraceError, UsageError
+from tracekit.errors import UnreadableTraceError, UsageError, reason_of
 
 __all__ = ["PERFETTO", "Document", "Server"]
 
@@ -59,7 +59,7 @@ class Document:
             raise UnreadableTraceError("no such file", path=path, remedy="check the path") from error
         except OSError as error:
             raise UnreadableTraceError(
-                f"it cannot be opened ({error.strerror})", path=path, remedy="check whose it is"
+                f"it cannot be opened ({reason_of(error)})", path=path, remedy="check its permissions"
             ) from error
         alone = threading.Lock()
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from tracekit.diff.runs import LARGEST, Run, RunSet, keep
 from tracekit.diff.sides import read_kept
-from tracekit.errors import UnreadableTraceError, UsageError, nearest
+from tracekit.errors import UnreadableTraceError, UsageError, nearest, reason_of
 from tracekit.files import write_all
 
 __all__ = ["FOLDER", "SUFFIX", "VARIABLE", "Baseline", "baselines", "folder", "load", "path_of", "remove", "save", "stored"]  # fmt: skip
@@ -108,7 +108,7 @@ def remove(name: str) -> Path:
         raise _none(name) from error
     except OSError as error:
         raise UsageError(
-            f"it cannot be removed ({error.strerror})", path=path, remedy="check whose it is"
+            f"it cannot be removed ({reason_of(error)})", path=path, remedy="check its permissions"
         ) from error
     return path
 

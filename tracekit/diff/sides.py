@@ -207,7 +207,7 @@ def read_kept(path: Path) -> Kept:
             )
         return kept(path.read_bytes())
     except OSError as error:
-        fault = f"it cannot be read ({error.strerror})"
+        fault = f"it cannot be read ({reason_of(error)})"
         raise UnreadableTraceError(fault, path=path, remedy="check the path") from error
     except UnreadableTraceError as error:
         raise UnreadableTraceError(error.fault, path=path, remedy=error.remedy) from error

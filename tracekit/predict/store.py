@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tracekit.errors import TracekitError, UnreadableTraceError
+from tracekit.errors import TracekitError, UnreadableTraceError, reason_of
 from tracekit.files import write_text
 from tracekit.predict.auto import OUTSIDE, Predictor
 from tracekit.predict.conformal import Intervals
@@ -56,7 +56,7 @@ def load(path: Path) -> Predictor:
     except FileNotFoundError:
         raise UnreadableTraceError("no such file", path=path) from None
     except OSError as error:
-        raise UnreadableTraceError(f"it cannot be read ({error.strerror})", path=path) from error
+        raise UnreadableTraceError(f"it cannot be read ({reason_of(error)})", path=path) from error
     if len(raw) > _MOST_BYTES:
         raise UnreadableTraceError("the file is larger than 64 MiB", path=path, remedy="fit the model again")
     try:

@@ -39,7 +39,7 @@ def traces_below(folder: Path) -> list[Path]:
     ]
     if not traces and closed:
         fault = f"it cannot be read ({reason_of(closed[0])})"
-        raise UnreadableTraceError(fault, path=closed[0].filename or folder, remedy="check whose it is")
+        raise UnreadableTraceError(fault, path=closed[0].filename or folder, remedy="check its permissions")
     if not traces:
         remedy = "give a trace (.json, .json.gz, .sqlite, .nsys-rep) or a folder with some"
         raise UnreadableTraceError("the folder holds no trace", path=folder, remedy=remedy)
