@@ -72,7 +72,8 @@ def test_a_folder_that_cannot_be_entered_is_unreadable_not_empty(
         code, out, err = run(capsys, command, tmp_path)
         assert (code, out) == (3, "")
         assert (
-            err == f"tracekit: error: {tmp_path}: it cannot be read (Permission denied); check its permissions\n"
+            err
+            == f"tracekit: error: {tmp_path}: it cannot be read (Permission denied); check its permissions\n"
         )
 
 
