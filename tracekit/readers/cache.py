@@ -97,26 +97,29 @@ def store(digest: str, traces: Sequence[Trace], *, max_events: int | None = None
 
     `max_events` is the number with which they were read, if that made them excerpts.
     """
-    return all(_store(digest, trace, max_events) for trace in traces)
-
-
-def _store(digest: str, trace: Trace, max_events: int | None) -> bool:
-    key = _key(digest, trace.meta.part, trace.meta.path)
-    key = key if trace.meta.excerpt is None else f"{key}-{max_events}"
     try:
         root = cache_root()
         root.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(root) as scratch:
-            draft = Path(scratch, "entry")
-            draft.mkdir(0o700)
-            _fill(draft, key, trace)
-            with suppress(FileNotFoundError):  # whatever is there goes, and no link is followed
-                (root / key).rename(Path(scratch, "old"))
-            draft.rename(root / key)
-        _prune(root, keep=key)
+        kept = {_store(root, digest, trace, max_events) for trace in traces}
     except _FAILURES:
         return False
+    with suppress(FileNotFoundError):  # another process removes entries at this moment
+        _prune(root, keep=kept)
     return True
+
+
+def _store(root: Path, digest: str, trace: Trace, max_events: int | None) -> str:
+    """Write the entry of a trace; returns its name."""
+    key = _key(digest, trace.meta.part, trace.meta.path)
+    key = key if trace.meta.excerpt is None else f"{key}-{max_events}"
+    with scratch_folder(root) as scratch:
+        draft = Path(scratch, "entry")
+        draft.mkdir(0o700)
+        _fill(draft, key, trace)
+        with suppress(FileNotFoundError):  # whatever is there goes, and no link is followed
+            (root / key).rename(Path(scratch, "old"))
+        draft.rename(root / key)
+    return key
 
 
 def _fill(entry: Path, key: str, trace: Trace) -> None:
@@ -136,34 +139,38 @@ def clear() -> int:
     if not root.is_dir():
         return 0
     freed = 0
-    for entry in _entries(root):
+    for entry in list(_entries(root)):
         freed += _size(entry)
         shutil.rmtree(entry, ignore_errors=True)
     return freed
 
 
-def _prune(root: Path, keep: str) -> None:
+def _prune(root: Path, keep: set[str]) -> None:
     """Drop the entries that were not used for longest while the whole is too large."""
-    entries = sorted((e for e in _entries(root) if e.name != keep), key=lambda e: e.stat().st_mtime)
-    total = sum(_size(entry) for entry in entries) + _size(root / keep)
-    for entry in entries:
+    sizes = {entry: _size(entry) for entry in _entries(root)}
+    total = sum(sizes.values())
+    if total <= _LIMIT_BYTES:
+        return
+    for entry in sorted((e for e in sizes if e.name not in keep), key=lambda e: e.stat().st_mtime):
         if total <= _LIMIT_BYTES:
             return
-        total -= _size(entry)
+        total -= sizes[entry]
         shutil.rmtree(entry, ignore_errors=True)
 
 
 def _entries(root: Path) -> Iterator[Path]:
     """The cache's own folders. Whatever else lies beside them, in a folder that a user named, is his."""
-    return (
-        entry
-        for entry in root.iterdir()
-        if _ENTRY.fullmatch(entry.name) and entry.is_dir() and not entry.is_symlink()
-    )
+    with os.scandir(root) as found:
+        yield from (
+            root / entry.name
+            for entry in found
+            if _ENTRY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+        )
 
 
 def _size(entry: Path) -> int:
-    return sum(file.stat().st_size for file in entry.glob("*") if file.is_file())
+    with os.scandir(entry) as files:
+        return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _sums(entry: Path) -> dict[str, tuple[int, int]]:
