@@ -76,17 +76,17 @@ class Arithmetic(msgspec.Struct, frozen=True):
         amount = f"{format_flop(self.flops)} in the window"
         if self.flops_per_step is not None:
             amount = f"{format_flop(self.flops_per_step)} a step"
-        text = f"{amount} {_WORDS[self.source]}"
+        text, least, more = f"{amount} {_WORDS[self.source]}", "", ""
         if self.covered is not None and self.covered < _WHOLE:
             time = "operators' time" if self.on_cpu else "device time"
             text += f", known for {format_share(self.covered)} of the {time}"
+            least, more = "at least ", " or more"
         if self.tflops is not None:
-            text += f": {format_flop(self.tflops * 1e12, per_second=True)} on average"
+            text += f": {least}{format_flop(self.tflops * 1e12, per_second=True)} on average"
         if self.utilisation is not None:
-            text += (
-                f", its matrix products at {format_share(self.utilisation)} of the peak for {self.precision}"
-            )
-        return text
+            of_peak = f"{format_share(self.utilisation)}{more} of the peak for {self.precision}"
+            text += f", its matrix products at {of_peak}"
+        return f"{least}{text}"
 
 
 def arithmetic(of: Scope | Trace) -> Arithmetic:
