@@ -188,4 +188,6 @@ def _answer(by_category: pl.DataFrame, total: int, *, on_cpu: bool) -> str:
     rows = by_category.select("category", "share").head(3).rows()
     named = [f"{category_name(name)} {format_share(share)}" for name, share in rows]
     what = "The self time of operators is" if on_cpu else "Device activities take"
+    if len(named) == 1:
+        return f"{what} {format_ns(total)}, all of it {category_name(rows[0][0])}."
     return f"{what} {format_ns(total)}. The largest categories: {', '.join(named)}."

@@ -229,7 +229,7 @@ def _not_captured(sections: Sequence[Section], width: int) -> Lines:
     yield Text()
     yield Text("── Not answered " + "─" * max(0, width - 16), style="bold")
     for section in sections:
-        yield from labelled(f"{section.name:<10}"[:10], section.not_captured or "", width, "dim", most=2)
+        yield from labelled(f"{section.name:<9}", section.not_captured or "", width, "dim", most=2)
 
 
 def _health(report: Report, width: int) -> Lines:
