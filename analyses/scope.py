@@ -19,7 +19,7 @@ from tracekit.analyses.processors import cpu_activities
 from tracekit.analyses.steps_inferred.periods import launch_steps
 from tracekit.analyses.steps_inferred.ranges import InferredSteps, inferred_steps
 from tracekit.classify import ACTIVITY_CLASSES, activity_class
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, not_a_pattern
 from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.facts.units import format_count
 from tracekit.groups import at_rows, or_none
@@ -181,7 +181,7 @@ def step_table(trace: Trace, pattern: str | None = None) -> pl.DataFrame:
             re.compile(pattern)
             rows = host.filter(name.str.contains(pattern))
         except (re.error, pl.exceptions.PolarsError) as error:
-            raise UsageError(f"--step {pattern!r} is not a regular expression ({error})") from error
+            raise not_a_pattern("--step", pattern, error) from error
         if not rows.height:
             raise UsageError(
                 f"no annotation matches --step {pattern!r}",

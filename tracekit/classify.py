@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.errors import UsageError
+from tracekit.errors import not_a_pattern
 from tracekit.facts.kernel_rules import (
     AUTOGRAD_NODE,
     COMMUNICATION,
@@ -135,7 +135,7 @@ def recategorise(trace: Trace, comm_patterns: Sequence[str]) -> Trace:
                 .alias("category")
             )
         except pl.exceptions.PolarsError as error:
-            raise UsageError(f"--comm-pattern {pattern!r} is not a regular expression") from error
+            raise not_a_pattern("--comm-pattern", pattern, error) from error
         trace = replace(trace, device=device)
     return trace
 

@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution.host_stack import HostStack, one_begins_in
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, not_a_pattern
 from tracekit.facts.stack_names import FSDP_FORWARD, LIBRARY_DOMAINS, NOT_A_LAYER, WRAPPER_PART
-from tracekit.range_filter import DEFAULT_DOMAIN, RangeFilter, not_a_pattern
+from tracekit.range_filter import DEFAULT_DOMAIN, RangeFilter
 from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
 
@@ -114,7 +114,7 @@ def _matches(names: pl.Series, flag: str, pattern: str) -> pl.Series:
     try:
         return names.str.contains(pattern).fill_null(value=False)
     except pl.exceptions.PolarsError as error:
-        raise not_a_pattern(flag, pattern, error) from error
+        raise not_a_pattern(f"--nvtx-{flag}", pattern, error) from error
 
 
 def _choices(ranges: pl.DataFrame) -> str:
