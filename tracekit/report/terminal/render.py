@@ -56,8 +56,8 @@ MOST_LINES: Final = 110
 """Two screens; a longer report shows fewer rows of its tables."""
 
 LEAST_ROWS: Final = 2
-LEAST_LAYERS: Final = 5
-"""Fewer rows of a tree are hardly more than its trunk."""
+LEAST_LAYERS: Final = 8
+"""Fewer rows of a tree are hardly more than its trunk, on which no layer does work of its own."""
 
 ONE_TABLE: Final = 3
 """From this round of shortening on, a section shows its first table only."""
