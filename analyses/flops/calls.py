@@ -81,7 +81,10 @@ def _with_list_widths(calls: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame
         .filter(pl.col("width") == pl.col("widest"))
         .drop("widest")
     )
-    told = pl.col("dtypes").str.replace_all(f'"{LIST}"', pl.format('"{}:{}"', pl.lit(LIST), "width"))
+    width = pl.col("width").fill_null(
+        0
+    )  # of a single row, Polars refuses a text that is null, even if it is not taken
+    told = pl.col("dtypes").str.replace_all(f'"{LIST}"', pl.format('"{}:{}"', pl.lit(LIST), width))
     return (
         calls.join(widths, on="span_id", how="left", maintain_order="left")
         .with_columns(pl.when(pl.col("width").is_not_null()).then(told).otherwise("dtypes").alias("dtypes"))
