@@ -122,7 +122,7 @@ def _time_of_steps(scope: Scope) -> IntervalSet:
 
 
 def _kernels(scope: Scope, device: int) -> pl.DataFrame:
-    rows = scope.activities.select("device_id", "kind", "start", "end", "duration", "blocks", "occupancy")
+    rows = scope.activities[["device_id", "kind", "start", "end", "duration", "blocks", "occupancy"]]
     return rows.filter((pl.col("device_id") == device) & (pl.col("kind") == "kernel"))
 
 

@@ -112,13 +112,13 @@ def _calls(scope: Scope) -> Calls:
     rows = pl.concat([first, _on_host(scope, first.schema)]).sort("start", "end", maintain_order=True)
     if not rows.height:
         return Calls(empty(CALLS), empty(_PARTS), np.zeros(0, dtype=np.int64))
-    numbers = rows.select("call").with_row_index("number")
+    numbers = rows[["call"]].with_row_index("number")
     parts = work.join(numbers, on="call", how="inner", maintain_order="left").select(
         pl.col("number").cast(pl.Int64).alias("call"), "device_id", "start", "end"
     )
     spans = _queueing(scope)[rows["anchor"].to_numpy()]
     rows = _with_peers(scope, _recorded(scope, rows), spans)
-    names = [_name(*texts) for texts in rows.select("record_name", "span_name", "kernel").rows()]
+    names = [_name(*texts) for texts in rows[["record_name", "span_name", "kernel"]].rows()]
     rows = rows.with_columns(
         pl.Series("name", names, dtype=pl.String),
         _per_text(rows["kernel"], algorithm_of).alias("algorithm"),
@@ -249,7 +249,7 @@ def _recorded(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
         )
     )
     elements, dtypes = [], []
-    for shapes, types in joined.select("shapes", "dtypes").rows():
+    for shapes, types in joined[["shapes", "dtypes"]].rows():
         elements.append(elements_of(shapes))
         first = next(iter(json_list(types)), None)
         dtypes.append(first if isinstance(first, str) and first in ELEMENT_BYTES else None)
@@ -317,7 +317,7 @@ def _with_peers(scope: Scope, rows: pl.DataFrame, spans: Int64Array) -> pl.DataF
         {name: at_rows(scope.trace.host[of], spans).cast(pl.String) for name, of in named.items()}
     )
     rank = scope.trace.meta.rank
-    table = pl.concat([rows, known], how="horizontal").select("record_name", "span_name", "kernel", "peer", "group_ranks", "op", "concrete_inputs")  # fmt: skip
+    table = pl.concat([rows, known], how="horizontal")[["record_name", "span_name", "kernel", "peer", "group_ranks", "op", "concrete_inputs"]]  # fmt: skip
     ends = [_peers(row, rank) for row in table.iter_rows(named=True)]
     return rows.with_columns(
         pl.Series("source", [source for source, _ in ends], dtype=pl.Int64),

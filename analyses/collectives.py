@@ -111,7 +111,7 @@ def _by_size(scope: Scope, calls: Calls) -> pl.DataFrame:
     kinds = calls.table.with_columns(
         pl.int_range(pl.len(), dtype=pl.Int64).alias("call"), pl.when(~once_only).then("bytes").alias("size")
     ).with_columns(pl.struct(*alike, "size").rank("dense").cast(pl.Int64).alias("kind"))
-    exposed = exposed_by(scope, calls.parts.join(kinds.select("call", "kind"), on="call"), ["kind"])
+    exposed = exposed_by(scope, calls.parts.join(kinds[["call", "kind"]], on="call"), ["kind"])
     return (
         kinds.group_by("kind")
         .agg(

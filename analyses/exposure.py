@@ -69,7 +69,7 @@ def positions(scope: Scope) -> pl.DataFrame:
     """
     if scope.window != "steps":
         return empty(POSITIONS)
-    columns = attributed(scope).select("class", "device_id", "phase", "start", "end")
+    columns = attributed(scope)[["class", "device_id", "phase", "start", "end"]]
     computing = columns.filter(pl.col("class") == "compute")
     device_of, phase_of, start, end = (
         computing[name].to_physical().to_numpy() for name in ("device_id", "phase", "start", "end")

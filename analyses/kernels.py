@@ -185,7 +185,7 @@ def _table(rows: pl.DataFrame, keys: list[str], total: int) -> pl.DataFrame:
 def _answer(by_category: pl.DataFrame, total: int, *, on_cpu: bool) -> str:
     if not by_category.height:
         return "Nothing ran."
-    rows = by_category.select("category", "share").head(3).rows()
+    rows = by_category[["category", "share"]].head(3).rows()
     named = [f"{category_name(name)} {format_share(share)}" for name, share in rows]
     what = "The self time of operators is" if on_cpu else "Device activities take"
     return f"{what} {format_ns(total)}. The largest categories: {', '.join(named)}."

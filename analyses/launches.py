@@ -181,7 +181,7 @@ def _by_name(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _queue(rows: pl.DataFrame) -> pl.DataFrame:
-    stream = rows.select("device_id", "stream_id")  # the rows are in their order
+    stream = rows[["device_id", "stream_id"]]  # the rows are in their order
     borders = np.flatnonzero(
         np.diff(stream.select(pl.struct(pl.all()).rle_id().cast(pl.Int64)).to_series().to_numpy(), prepend=-1)
     )

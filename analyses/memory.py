@@ -80,7 +80,7 @@ def _memory(scope: Scope) -> Memory:
         peaks=peaks,
         timeline=None
         if timeline is None
-        else timeline.select("device_id", "time", "allocated", "reserved", "relative"),
+        else timeline[["device_id", "time", "allocated", "reserved", "relative"]],
         not_captured=lacking,
     )
 

@@ -165,7 +165,7 @@ def run_parts(of: Scope | Trace) -> RunParts:
 def _run_parts(scope: Scope) -> RunParts:
     ranges = replayed(scope.trace.counters)
     if ranges is not None:
-        return CounterRun(ranges.select("name", "start").n_unique(), scope.duration)
+        return CounterRun(ranges[["name", "start"]].n_unique(), scope.duration)
     if not scope.overlapping.height or scope.duration <= 0:
         return _nothing(scope.trace)
     return _processor_parts(scope) if scope.on_cpu else _device_parts(scope)
@@ -272,7 +272,7 @@ def selected_compute(scope: Scope, device: int | None = None) -> int:
     """The time in which computation of the selected steps ran, in ns; `device` None for all."""
     if scope.activities.height == scope.overlapping.height:
         return scope.intervals(device, "compute").measure
-    rows = scope.activities.select("class", "device_id", "start", "end").filter(pl.col("class") == "compute")
+    rows = scope.activities[["class", "device_id", "start", "end"]].filter(pl.col("class") == "compute")
     if device is not None:
         rows = rows.filter(pl.col("device_id") == device)
     worked = IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy())
@@ -287,7 +287,7 @@ def _waits(scope: Scope, device: int) -> dict[str, int]:
     """The device's idle time by the kind of wait (`_WAIT_OF`), in ns."""
     causes = idle(scope).by_cause.filter(pl.col("device_id") == device)
     waits = dict.fromkeys(("loading", "host", "queued", "unknown"), 0)
-    for cause, ns in causes.select("cause", "total_ns").rows():
+    for cause, ns in causes[["cause", "total_ns"]].rows():
         waits[_WAIT_OF.get(cause, "host")] += ns
     return waits
 

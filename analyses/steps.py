@@ -150,8 +150,8 @@ def _composition_of(table: pl.DataFrame) -> pl.DataFrame:
 def _composition(scope: Scope, low: int, high: int) -> dict[str, IntervalSet]:
     """For each part the time in [low, high) that belongs to it and to none before it."""
     touching = (pl.col("start") < high) & (pl.col("start") + pl.col("duration") > low)
-    host = scope.trace.host.select("kind", "name", "start", "duration")
-    device = scope.trace.device.select("kind", "start", "duration")
+    host = scope.trace.host[["kind", "name", "start", "duration"]]
+    device = scope.trace.device[["kind", "start", "duration"]]
 
     def of_kind(frame: pl.DataFrame, *kinds: str) -> pl.DataFrame:
         return frame.filter(touching & one_of("kind", *kinds))

@@ -154,10 +154,10 @@ def _attribute(scope: Scope, model: StackModel) -> Attribution:
 def _operators(scope: Scope) -> pl.Series:
     """The name of each activity's innermost operator, or the operators that a fused kernel's name holds."""
     activities = scope.activities
-    rows = activities.select("name").with_columns(
+    rows = activities[["name"]].with_columns(
         at_rows(scope.trace.host["name"], activities["op_id"]).alias("operator")
     )
-    kernels = rows.filter(pl.col("operator").is_null()).select("name").unique()
+    kernels = rows.filter(pl.col("operator").is_null())[["name"]].unique()
     fused = [", ".join(fused_operators(name)) or None for name in kernels["name"].cast(pl.String)]
     names = kernels.with_columns(pl.Series("fused", fused, dtype=pl.Categorical()))
     rows = rows.join(names, on="name", how="left", maintain_order="left")
@@ -211,7 +211,7 @@ def _coverage(activities: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     total = int(rows["duration"].sum())
     share = pl.col("duration_ns") / total if total else pl.lit(None, dtype=pl.Float64)
     return (
-        activities.select("method")
+        activities[["method"]]
         .with_columns(rows["duration"].alias("duration"))
         .group_by("method")
         .agg(pl.len().cast(pl.Int64).alias("activities"), pl.col("duration").sum().alias("duration_ns"))
@@ -261,8 +261,8 @@ def captured_in(scope: Scope, stack: HostStack) -> Int64Array:
     span = stack.nesting.innermost_at(thread, nodes["start"].to_numpy())
     copies = np.flatnonzero(stack.named(GRAPH_COPY, "runtime"))
     span = np.where((thread >= 0) & ~np.isin(span, copies), span, -1)
-    captures = nodes.select("process_id", "graph_node").with_columns(pl.Series("span", span))
-    joined = rows.select("process_id", "graph_node").join(
+    captures = nodes[["process_id", "graph_node"]].with_columns(pl.Series("span", span))
+    joined = rows[["process_id", "graph_node"]].join(
         captures, on=["process_id", "graph_node"], how="left", maintain_order="left"
     )
     return or_none(joined["span"])

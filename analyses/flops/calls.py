@@ -73,7 +73,7 @@ def _with_list_widths(calls: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame
         name.str.extract(_WIDTH).cast(pl.Int64),
         name.str.extract(_TYPE).replace_strict(_WIDTHS, default=None, return_dtype=pl.Int64),
     )
-    by_name = kernels.select("name").unique().with_columns(width.alias("width"))
+    by_name = kernels[["name"]].unique().with_columns(width.alias("width"))
     widths = (
         kernels.join(by_name, on="name")
         .group_by("span_id")

@@ -113,7 +113,7 @@ def _with_inputs_of_others(
     parents = nesting.parent[borrowing["span_id"].to_numpy()]
     around = host[np.maximum(parents, 0)].select(name.alias("around"), *INPUTS).cast(pl.String)
     expected = name.replace_strict(lenders, default=None, return_dtype=pl.String)
-    lent = borrowing.select("span_id", "name").hstack(around).filter(pl.Series(parents >= 0))
+    lent = borrowing[["span_id", "name"]].hstack(around).filter(pl.Series(parents >= 0))
     lent = lent.filter(pl.col("around") == expected)
     return pl.concat([rows.filter(~name.is_in(list(lenders))), lent.select(rows.columns)])
 

@@ -78,7 +78,7 @@ def coverage(of: Scope | Trace) -> Coverage:
 
 def _coverage(scope: Scope) -> Coverage:
     work = counted(scope)
-    rows = scope.activities.select("kind", "name", "launch_id", "op_id", "duration", "bytes")
+    rows = scope.activities[["kind", "name", "launch_id", "op_id", "duration", "bytes"]]
     anchor = rows.select(pl.coalesce("launch_id", "op_id").fill_null(-1)).to_series().to_numpy()
     owner = take(work.owner, anchor)
     carried = rows.select(one_of("kind", "memcpy", "memset") & pl.col("bytes").is_not_null()).to_series()

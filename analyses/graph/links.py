@@ -222,13 +222,13 @@ def _recorded(
     syncs = scope.trace.syncs
     if syncs is None or not rows.size:
         return _none(), _none(), np.zeros(0, dtype=bool)
-    calls = stack.frame.select("span_id", "correlation", "start").filter(pl.col("correlation").is_not_null())
+    calls = stack.frame[["span_id", "correlation", "start"]].filter(pl.col("correlation").is_not_null())
     waiting = pl.DataFrame({"span_id": rows, "wait": np.arange(rows.size)}).join(calls, on="span_id")
     recorders = calls.select(
         pl.col("correlation").alias("wait_on_correlation"), pl.col("start").alias("recorded")
     )
     found = (
-        syncs.select("name", "device_id", "stream_id", "correlation", "wait_on_stream", "wait_on_correlation")
+        syncs[["name", "device_id", "stream_id", "correlation", "wait_on_stream", "wait_on_correlation"]]
         .with_columns(pl.col("name").cast(pl.String))
         .join(waiting, on="correlation")
         .join(recorders.unique("wait_on_correlation", keep="last"), on="wait_on_correlation", how="left")

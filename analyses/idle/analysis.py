@@ -123,7 +123,7 @@ def idle(scope: Scope | Trace) -> Idle:
 
     >>> import tracekit
     >>> result = idle(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
-    >>> parts = result.streams.select("host_wait_ns", "kernel_wait_ns", "other_ns", "unknown_ns")
+    >>> parts = result.streams[["host_wait_ns", "kernel_wait_ns", "other_ns", "unknown_ns"]]
     >>> int(parts.sum_horizontal().sum()) == result.idle_ns
     True
     """

@@ -172,7 +172,7 @@ def _at_once(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
             )
         )
     found = pl.concat(parts) if parts else rows.with_columns(pl.lit(None, dtype=pl.Int64).alias("source"))
-    return found.filter(pl.col("source").is_not_null()).select("gap_id", "source")
+    return found.filter(pl.col("source").is_not_null())[["gap_id", "source"]]
 
 
 def _ready(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
@@ -185,7 +185,7 @@ def _lines(trace: Trace) -> tuple[pl.Series, pl.Series]:
     """For each activity of the devices `free` and `before`: the end and the launch of its stream's last activity before it."""
     device = trace.device
     line = (
-        device.select("activity_id", "device_id", "stream_id", "start", "duration")
+        device[["activity_id", "device_id", "stream_id", "start", "duration"]]
         .with_columns(_launched(trace, device["launch_id"])[0].alias("call"))
         .sort("device_id", "stream_id", "start", "duration", maintain_order=True)
         .select(
@@ -209,7 +209,7 @@ def _by_events(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     if not pairs.height:
         return pl.DataFrame(schema={"gap_id": pl.Int64, "source": pl.Int64})
     sources = _sources(scope.trace)
-    devices = sources.select("source_device").unique()
+    devices = sources[["source_device"]].unique()
     candidates = (
         pairs.join(devices, how="cross")
         .filter(
@@ -299,7 +299,7 @@ def wait_events(trace: Trace) -> pl.DataFrame:
 
 def _owners(trace: Trace) -> pl.DataFrame:
     """`device_id`, `stream_id` and `owner`, the process that launched into the stream; null where several did."""
-    launched = trace.device.select("device_id", "stream_id", "process_id").drop_nulls()
+    launched = trace.device[["device_id", "stream_id", "process_id"]].drop_nulls()
     owner = pl.when(pl.col("process_id").n_unique() == 1).then(pl.col("process_id").first())
     return launched.group_by("device_id", "stream_id").agg(owner.alias("owner"))
 
@@ -322,8 +322,8 @@ def _called(rows: pl.DataFrame, calls: pl.DataFrame, key: str) -> pl.DataFrame:
 
 def _waits_of(gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """Each gap with every wait that its stream was given between the last two launches into it."""
-    rows = gaps.select("gap_id", "device_id", "stream_id", "end", "launched", "free", "before")
-    streams = waits.select("device_id", "stream_id").unique()
+    rows = gaps[["gap_id", "device_id", "stream_id", "end", "launched", "free", "before"]]
+    streams = waits[["device_id", "stream_id"]].unique()
     rows = rows.join(streams, on=["device_id", "stream_id"], how="semi").sort("device_id", "stream_id")
     parts = []
     for (device, stream), mine in rows.group_by("device_id", "stream_id", maintain_order=True):
@@ -332,9 +332,7 @@ def _waits_of(gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
         low = np.searchsorted(at, or_none(mine["before"], -_LATEST), side="left")
         high = np.searchsorted(at, mine["launched"].to_numpy(), side="right")
         which, wait = _ranges(low, np.maximum(high - low, 0))
-        parts.append(
-            pl.concat([mine[which], own.select("wait_on_stream", "recorded")[wait]], how="horizontal")
-        )
+        parts.append(pl.concat([mine[which], own[["wait_on_stream", "recorded"]][wait]], how="horizontal"))
     return pl.concat(parts) if parts else rows.clear()
 
 

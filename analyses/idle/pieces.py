@@ -247,9 +247,9 @@ def _named_sources(scope: Scope, gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.
     )
     other = pl.format("device {}, ", "of")
     where = pl.when(pl.col("of") != pl.col("device_id")).then(other).otherwise(pl.lit(""))
-    named = waits.join(sources, on="source", how="left").join(gaps.select("gap_id", "device_id"), on="gap_id")
+    named = waits.join(sources, on="source", how="left").join(gaps[["gap_id", "device_id"]], on="gap_id")
     named = named.select("gap_id", pl.format("{} ({}stream {})", "name", where, "on").alias("text"))
-    return gaps.select("gap_id").join(named, on="gap_id", how="left", maintain_order="left")["text"]
+    return gaps[["gap_id"]].join(named, on="gap_id", how="left", maintain_order="left")["text"]
 
 
 # -- where it lies ---------------------------------------------------------------------------------

@@ -210,7 +210,7 @@ def _own_sums(
 ) -> tuple[Int64Array, Int64Array]:
     """For each layer the sums of `_SUMS` over its own activities, and the first launch of them."""
     time = pl.col("duration")
-    frame = rows.select("duration", "phase", "class", "recomputed").with_columns(
+    frame = rows[["duration", "phase", "class", "recomputed"]].with_columns(
         pl.Series("layer", layer), pl.Series("launched", launch_times(scope.trace, rows))
     )
     sums = frame.group_by("layer").agg(

@@ -207,7 +207,7 @@ def matrix_utilisation(scope: Scope, *, again: bool = False) -> float | None:
     """The matrix FLOPs of the scope over those of its devices at their peaks; with `again` also those that activation checkpointing
     computes again. None if there are none, or a peak is not known.
     """
-    rows = rated_pieces(scope).select("unit", "flops", "compute_ns", "piece_ns", "recomputed")
+    rows = rated_pieces(scope)[["unit", "flops", "compute_ns", "piece_ns", "recomputed"]]
     matrix = rows.filter((pl.col("unit") == "matrix") & (pl.col("flops") > 0))
     time = scope.duration * max(1, scope.activities["device_id"].n_unique())
     if not matrix.height or matrix["compute_ns"].null_count() or matrix["piece_ns"].null_count() or time <= 0:
@@ -251,7 +251,7 @@ def _ceilings(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
     found = []
     for number, one in device_ceilings(scope).items():
         who = {"device_id": number, "device": one.device, "source": one.source}
-        for precision, unit in kinds.filter(pl.col("device_id") == number).select("precision", "unit").rows():
+        for precision, unit in kinds.filter(pl.col("device_id") == number)[["precision", "unit"]].rows():
             peak = one.peak(precision, unit or "vector") if precision else None
             found += [{**who, "precision": precision, "unit": unit, "flops_per_s": peak}] if peak else []
         found += [{**who, "level": name, "bytes_per_s": rate} for name, rate in one.bandwidth.items()]
@@ -289,7 +289,7 @@ def _answer(
         f"{format_ns(round(model['wasted_ns']))} less."
     )
     worst = operators.filter(pl.col("wasted_ns") > 0).head(1)
-    for name, wasted, share, bound in worst.select("operator", "wasted_ns", "efficiency", "bound").rows():
+    for name, wasted, share, bound in worst[["operator", "wasted_ns", "efficiency", "bound"]].rows():
         text += f" Most of that is in {name}: {format_ns(round(wasted))}, at {format_share(share)}, {bound}-bound."
     if model["model_utilisation"] is not None:
         least = "" if flops == format_share(1) else "at least "

@@ -98,7 +98,7 @@ def _of_activities(scope: Scope) -> pl.DataFrame:
         "duration",
     )
     rows = scope.activities.select(*columns, "bytes", "occupancy").with_columns(
-        *places.select("layer_id", "recomputed", "operator"),
+        *places[["layer_id", "recomputed", "operator"]],
         pl.coalesce("launch_id", "op_id").fill_null(-1).alias("anchor"),
         pl.col("launch_id" if scope.on_cpu else "activity_id").alias("call"),
         pl.Series("launched", launch_times(scope.trace, scope.activities)),

@@ -35,7 +35,7 @@ def with_rates(table: pl.DataFrame, scope: Scope, of: str, keys: list[str]) -> p
 
 def _by_shape(scope: Scope) -> pl.DataFrame:
     rows = rated_pieces(scope)
-    inputs = scope.trace.host.select("shapes", "dtypes")
+    inputs = scope.trace.host[["shapes", "dtypes"]]
     return level(
         rows.with_columns(at_rows(inputs[name], rows["op_id"]) for name in inputs.columns), _BY_SHAPE
     )

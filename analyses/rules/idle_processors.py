@@ -97,7 +97,7 @@ def _repeated(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     if steps.height < 2:
         return gaps.filter(pl.col("ns") >= PREEMPTION_NS)
     starts = steps["start"].to_numpy()
-    rows = scope.activities.select("activity_id", "name", "start").sort("start")
+    rows = scope.activities[["activity_id", "name", "start"]].sort("start")
     rows = rows.with_columns(
         pl.Series("step", np.searchsorted(starts, rows["start"].to_numpy(), side="right"))
     )

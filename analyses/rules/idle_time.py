@@ -219,7 +219,7 @@ def calls_with_roles(scope: Scope, result: Launches) -> pl.DataFrame:
         "start",
         "duration",
         (pl.col("start") + pl.col("duration")).alias("end"),
-    ).join(result.calls.select("name", "role"), on="name", how="left", maintain_order="left")
+    ).join(result.calls[["name", "role"]], on="name", how="left", maintain_order="left")
 
 
 def outermost_operators(scope: Scope, span_ids: pl.Series) -> pl.Series:

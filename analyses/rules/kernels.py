@@ -214,7 +214,7 @@ def random_numbers(scope: Scope, result: Kernels) -> Evidence | None:
     Fires when this takes `RANDOM_NUMBERS_LEAST_SHARE` of the time.
     """
     stack = attribution(scope).model.stack
-    rows = scope.activities.select("op_id", "category", "start", "duration")
+    rows = scope.activities[["op_id", "category", "start", "duration"]]
     op, ns = or_none(rows["op_id"]), rows["duration"].to_numpy()
     nearest = stack.nesting.nearest_ancestor
     of_dropout = take(nearest(stack.named(_DROPOUT, "op")), op) >= 0
@@ -276,7 +276,7 @@ def other_too_large(scope: Scope, result: Kernels) -> Evidence | None:
     what = "operators' self time" if scope.on_cpu else "device time"
     top = "; ".join(
         f"{shorten_name(name, LONGEST_NAME)} {format_ns(time)}"
-        for name, time in rows.select("name", "total_ns").head(3).rows()
+        for name, time in rows[["name", "total_ns"]].head(3).rows()
     )
     return Evidence(
         title=f"{format_share(total / result.total_ns)} of the {what} has no category",

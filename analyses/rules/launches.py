@@ -51,14 +51,14 @@ def short_kernels(scope: Scope, result: Launches) -> Evidence | None:
     if result.short_share is None or result.short_share < SHORT_SHARE or result.short < LEAST_COUNT:
         return None
     calls = (
-        trace.host.select("kind", "name", "span_id", "duration")
+        trace.host[["kind", "name", "span_id", "duration"]]
         .filter(pl.col("kind") == "runtime")
         .filter(~pl.col("name").cast(pl.String).str.contains(GRAPH_LAUNCH))
         .filter(pl.col("duration") < LONG_CALL_NS)
         .select(pl.col("span_id").alias("launch_id"), pl.col("duration").alias("call"))
     )
     short = (
-        scope.activities.select("kind", "launch_id", "start", "duration")
+        scope.activities[["kind", "launch_id", "start", "duration"]]
         .filter((pl.col("kind") == "kernel") & (pl.col("duration") < SHORT_NS))
         .join(calls, on="launch_id", how="inner")
     )

@@ -94,7 +94,7 @@ def _idle(frame: pl.DataFrame, *, on_cpu: bool) -> Iterator[Figure]:
     frame = frame.sort("busy_ns", descending=True).head(12)
     labels = [
         f"thread {stream}" if device < 0 else f"device {device}, stream {stream}"
-        for device, stream in frame.select("device_id", "stream_id").rows()
+        for device, stream in frame[["device_id", "stream_id"]].rows()
     ]
     yield Figure(
         "waits",
@@ -105,7 +105,7 @@ def _idle(frame: pl.DataFrame, *, on_cpu: bool) -> Iterator[Figure]:
 
 
 def _categories(frame: pl.DataFrame) -> Iterator[Figure]:
-    bars = [{"label": label, "value": value} for label, value in frame.select("category", "total_ns").rows()]
+    bars = [{"label": label, "value": value} for label, value in frame[["category", "total_ns"]].rows()]
     yield Figure("categories", "Time by category", "bars", {"unit": "ns", "bars": bars})
 
 
@@ -116,7 +116,7 @@ def _icicle(tree: pl.DataFrame, phases: pl.DataFrame) -> Iterator[Figure]:
         return
     nodes: list[dict[str, Any]] = []
     at = 0
-    times = dict(phases.select("phase", "device_ns").rows())
+    times = dict(phases[["phase", "device_ns"]].rows())
     for phase in PHASES:
         value = times.get(phase, 0)
         if value:
