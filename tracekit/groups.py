@@ -6,6 +6,7 @@ rows, or by few keys; there these functions are faster.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Final
 
@@ -283,3 +284,7 @@ class NameTable:
     def matching(self, pattern: str) -> BoolArray:
         """A truth value per row; a row without a name matches nothing."""
         return np.array(_which_match(self._texts, pattern), dtype=bool)[self._codes]
+
+    def which(self, told: Callable[[str], bool]) -> BoolArray:
+        """Whether this is told of the name of each row; of a row without a name it is not."""
+        return np.array([text is not None and told(text) for text in self._texts], dtype=bool)[self._codes]
