@@ -32,6 +32,7 @@ __all__ = [
     "or_none",
     "rows_of",
     "text_codes",
+    "with_series",
 ]
 
 _ROOM = 1 << 10
@@ -216,6 +217,17 @@ def at_rows(column: pl.Series, rows: pl.Series | Int64Array) -> pl.Series:
     """
     numbers = rows if isinstance(rows, pl.Series) else pl.Series(rows, dtype=pl.Int64)
     return column[numbers.cast(pl.get_index_type(), strict=False)]
+
+
+def with_series(rows: pl.DataFrame, *columns: pl.Series) -> pl.DataFrame:
+    """The rows with these columns, each in the place of one of its name, else after the others. `with_columns` runs a query for it.
+
+    >>> with_series(pl.DataFrame({"a": [1], "b": [2]}), pl.Series("a", [3]), pl.Series("c", [4])).row(0, named=True)
+    {'a': 3, 'b': 2, 'c': 4}
+    """
+    new = {column.name: column for column in columns}
+    placed = [new.pop(column.name, column) for column in rows]
+    return pl.DataFrame([*placed, *new.values()])
 
 
 def rows_of(ids: pl.Series, wanted: Int64Array) -> Int64Array:
