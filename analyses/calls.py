@@ -94,9 +94,10 @@ def calls_of(scope: Scope) -> Calls:
 
 
 def _calls(scope: Scope) -> Calls:
-    work, on_host = _work(scope), _on_host(scope)
-    if not work.height and not on_host.size:
+    on_host = _on_host(scope)
+    if not on_host.size and not (scope.activities["class"] == "communication").any():
         return Calls(empty(CALLS), empty(_PARTS), np.zeros(0, dtype=np.int64))
+    work = _work(scope)
     first = (
         work.group_by("call", maintain_order=True)
         .agg(
@@ -145,8 +146,6 @@ def _work(scope: Scope) -> pl.DataFrame:
     """
     rows = attributed(scope).hstack([pl.Series("launched", launch_times(scope.trace, scope.activities))])
     rows = kept(rows, rows["class"] == "communication")
-    if not rows.height:
-        return rows
     span = _backend_ranges(scope, rows)
     if scope.on_cpu and (span >= 0).any():  # the operators of these collectives only queue them
         rows, span = kept(rows, span >= 0), span[span >= 0]

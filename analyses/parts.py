@@ -261,14 +261,14 @@ def _device_parts(scope: Scope) -> DeviceParts:
 def _set_up(scope: Scope, device: int) -> int:
     """The time in which a device only made copies of the set-up, in ns."""
     places = attribution(scope).activities
-    rows, beside = (
+    rows, all_rows = (
         each[["activity_id", "device_id", "start", "end"]] for each in (scope.activities, scope.overlapping)
     )
     rows = kept(rows, (places["phase"] == "set_up") & (rows["device_id"] == device))
     if not rows.height:
         return 0
-    of_others = ~np.isin(beside["activity_id"].to_numpy(), rows["activity_id"].to_numpy())
-    others = kept(beside, of_others & (beside["device_id"] == device).to_numpy())
+    of_others = ~np.isin(all_rows["activity_id"].to_numpy(), rows["activity_id"].to_numpy())
+    others = kept(all_rows, of_others & (all_rows["device_id"] == device).to_numpy())
     own, beside = (
         IntervalSet.of(each["start"].to_numpy(), each["end"].to_numpy()) for each in (rows, others)
     )

@@ -149,7 +149,7 @@ def or_none(values: pl.Series, none: int = -1) -> Int64Array:
     """
     if not values.null_count():
         return values.to_numpy().astype(np.int64, copy=False)
-    if values.len() > _FEW or max(values.max() or 0, -(values.min() or 0)) > _EXACT:  # type: ignore[operator,type-var]
+    if values.len() > _FEW or max(values.max() or 0, -(values.min() or 0)) > _EXACT:  # type: ignore[operator]
         return values.cast(pl.Int64).fill_null(none).to_numpy()
     known = are_known(values)
     found = np.full(known.size, none, dtype=np.int64)
@@ -167,7 +167,8 @@ def are_known(values: pl.Series) -> BoolArray:
         return np.ones(values.len(), dtype=bool)
     if not any_known(values):
         return np.zeros(values.len(), dtype=bool)
-    return ~np.isnan(values.to_numpy())
+    lacking: BoolArray = np.isnan(values.to_numpy())
+    return ~lacking
 
 
 def distinct(values: pl.Series) -> pl.Series:

@@ -16,11 +16,11 @@ from tracekit.analyses.scope import Scope, once
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
 from tracekit.groups import are_known, at_rows, kept, none_to_null, or_none
 from tracekit.spans import take
-from tracekit.trace import Trace, empty
+from tracekit.trace import Schema, Trace, empty
 
 __all__ = ["UNMODELLED", "Coverage", "coverage"]
 
-UNMODELLED: Final = {
+UNMODELLED: Final[Schema] = {
     "name": pl.String,
     "reason": pl.String,
     "calls": pl.Int64,

@@ -160,7 +160,10 @@ def _streams(activities: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
         waits = np.zeros_like(length)
         waits[: gaps.height] = (gaps["category"] == name).to_numpy() * gaps["duration_ns"].to_numpy()
         found[f"{name}_ns"] = of.sums(waits)
-    found |= {"gaps": of.sums(np.arange(length.size) < gaps.height), "busy_ns": of.sums(busy)}
+    found |= {
+        "gaps": of.sums((np.arange(length.size) < gaps.height).astype(np.int64)),
+        "busy_ns": of.sums(busy),
+    }
     return pl.DataFrame(found)
 
 
