@@ -25,7 +25,7 @@ from tracekit.analyses.roofline.rates import RATES, with_rates
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import count_of, format_ns, format_share
-from tracekit.groups import or_none
+from tracekit.groups import distinct, kept, or_none
 from tracekit.readers import how_to_record
 from tracekit.spans import Int64Array, Nesting, nest, thread_codes
 from tracekit.trace import Trace
@@ -130,28 +130,29 @@ def _calls(scope: Scope) -> pl.DataFrame:
     `counted` are the calls of the scope, `repeats` those inside another of the same name.
     """
     trace = scope.trace
-    spans = trace.host.select("kind", *_NEEDED).filter(pl.col("kind") == "op")
+    spans = kept(trace.host[list(_NEEDED)], trace.host["kind"] == "op")
     counted = np.zeros(trace.host.height, dtype=bool)
     counted[scope.host("op", columns=["span_id"])["span_id"].to_numpy()] = True
     counted = counted[spans["span_id"].to_numpy()]
     nesting = _nesting(spans)
     name = spans["name"].to_physical().cast(pl.Int64).to_numpy()
-    frame = spans.select(pl.col("name").alias("operator"), "shapes", "dtypes").with_columns(
+    launched, outside = _launched(scope, spans)
+    device = launched[:, : len(PHASES)].sum(axis=1)
+    whole = nesting.sums_within(np.column_stack([device, launched[:, -1]]))
+    columns = [
+        spans["name"].alias("operator"),
+        *spans[["shapes", "dtypes"]],
         pl.Series("host_total", nesting.end - nesting.start),
         pl.Series("host_self", nesting.self_time()),
         pl.Series("repeats", nesting.in_same(name)),
         pl.Series("counted", counted),
         pl.Series("host_phase", _host_phases(scope, spans)),
-    )
-    launched, outside = _launched(scope, spans)
-    device = launched[:, : len(PHASES)].sum(axis=1)
-    whole = nesting.sums_within(np.column_stack([device, launched[:, -1]]))
-    frame = frame.with_columns(
         *(pl.Series(f"self_{phase}", launched[:, at]) for at, phase in enumerate(PHASES)),
         pl.Series("device_self", device),
         pl.Series("device_total", whole[:, 0]),
         pl.Series("launched", whole[:, 1]),
-    ).filter(pl.col("counted") | (pl.col("launched") > 0))
+    ]
+    frame = kept(pl.DataFrame(columns), counted | (whole[:, 1] > 0))
     return pl.concat([frame, _outside(outside, frame.schema)]) if outside[-1] else frame
 
 
@@ -177,8 +178,9 @@ def _launched(scope: Scope, spans: pl.DataFrame) -> tuple[Int64Array, Int64Array
     found = np.zeros((spans.height + 1, columns), dtype=np.int64)
     if not scope.on_cpu:
         rows = attributed(scope)
-        place = np.searchsorted(spans["span_id"].to_numpy(), or_none(rows["op_id"]))
-        op = np.where(rows["op_id"].is_null().to_numpy(), -1, place)  # −1 is the last row
+        span = or_none(rows["op_id"])
+        place = np.searchsorted(spans["span_id"].to_numpy(), span)
+        op = np.where(span < 0, -1, place)  # −1 is the last row
         phase = rows["phase"].to_physical().to_numpy()
         np.add.at(found, (op, phase), rows["duration"].to_numpy())
         np.add.at(found[:, -1], op, 1)
@@ -221,8 +223,8 @@ def _table(calls: pl.DataFrame, keys: list[str], scope: Scope) -> pl.DataFrame:
     order = "host_self_ns" if scope.on_cpu else "device_self_ns"
     whole = int(sums[order].sum() or 0)
     some = pl.when(pl.col("calls") > 0)
-    columns = sums.with_columns(pl.col(keys).cast(pl.String)).select(
-        *keys,
+    columns = sums.select(
+        pl.col(keys).cast(pl.String),
         "calls",
         "host_total_ns",
         "host_self_ns",
@@ -242,9 +244,10 @@ def _table(calls: pl.DataFrame, keys: list[str], scope: Scope) -> pl.DataFrame:
 def _answer(table: pl.DataFrame, calls: int, *, on_cpu: bool) -> str:
     if not table.height:
         return "No operator was recorded."
-    rows = table.filter(pl.col("operator").is_not_null() & (pl.col("share") > 0)).head(3)
-    largest = ", ".join(f"{name} {format_share(share)}" for name, share in rows["operator", "share"].rows())
+    rows = kept(table["operator", "share"], table["share"] > 0).head(4).rows()
+    named = [(name, share) for name, share in rows if name is not None][:3]
+    largest = ", ".join(f"{name} {format_share(share)}" for name, share in named)
     host = format_ns(int(table["host_self_ns"].sum()))
     what = "this time" if on_cpu else "the device time"
-    text = f"{count_of(calls, 'call')} of {count_of(table['operator'].drop_nulls().n_unique(), 'operator')} took {host} on the host."
+    text = f"{count_of(calls, 'call')} of {count_of(distinct(table['operator']).len(), 'operator')} took {host} on the host."
     return f"{text} The largest shares of {what}: {largest}." if largest else text

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import UNATTRIBUTED, attribution
@@ -22,9 +23,9 @@ from tracekit.analyses.roofline.pieces import RECORDED, pieces
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.ceilings import Ceilings, catalogue_ceilings, recorded_ceilings
 from tracekit.facts.units import format_ns, format_share
-from tracekit.groups import at_rows
+from tracekit.groups import at_rows, kept, or_none, text_codes
 from tracekit.readers import how_to_record
-from tracekit.trace import DeviceInfo, Trace
+from tracekit.trace import DeviceInfo, Schema, Trace
 
 __all__ = ["TABLES", "Roofline", "device_ceilings", "matrix_utilisation", "rated_pieces", "roofline"]
 
@@ -172,18 +173,19 @@ def _roofline(scope: Scope) -> Roofline:
 def _with_layers(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     """The pieces with the path of their `layer` and its `type`; work in no layer has a name in angle brackets for both."""
     layers = attribution(scope).layers
-    types = layers.select(
-        pl.when(pl.col("source").is_in(OF_MODEL)).then("type").otherwise("path")
-    ).to_series()
-    at = rows["layer_id"]
-    none = pl.when(pl.col("layer_id").is_null()).then(pl.lit(UNATTRIBUTED))
-    return rows.with_columns(
+    paths = layers["path"].to_list()
+    types = [
+        kind if source in OF_MODEL else path
+        for kind, source, path in zip(layers["type"], layers["source"], paths, strict=True)
+    ]
+    at = or_none(rows["layer_id"], layers.height)
+    return rows.hstack(
         # Encoded, they are grouped by number.
-        *(
-            at_rows(column.cast(pl.Categorical), at).alias(name)
-            for name, column in (("layer", layers["path"]), ("type", types))
-        )
-    ).with_columns(pl.coalesce(name, none) for name in ("layer", "type"))
+        [
+            at_rows(pl.Series(name, [*values, UNATTRIBUTED], dtype=pl.Categorical), at)
+            for name, values in (("layer", paths), ("type", types))
+        ]
+    )
 
 
 def _model(scope: Scope, window: pl.DataFrame) -> pl.DataFrame:
@@ -200,38 +202,43 @@ def _model(scope: Scope, window: pl.DataFrame) -> pl.DataFrame:
     figures = (
         window if window.height else pl.DataFrame({name: [None] for name in window.columns}, window.schema)
     )
-    return pl.DataFrame([about], schema=schema).hstack(figures.drop("label"))
+    return pl.DataFrame([about], schema=schema).hstack(figures[list(LEVEL_SCHEMA)])
 
 
 def matrix_utilisation(scope: Scope, *, again: bool = False) -> float | None:
     """The matrix FLOPs of the scope over those of its devices at their peaks; with `again` also those that activation checkpointing
     computes again. None if there are none, or a peak is not known.
     """
-    rows = rated_pieces(scope).select("unit", "flops", "compute_ns", "piece_ns", "recomputed")
-    matrix = rows.filter((pl.col("unit") == "matrix") & (pl.col("flops") > 0))
+    rows = rated_pieces(scope)[["unit", "flops", "compute_ns", "piece_ns", "recomputed"]]
+    matrix = kept(rows, (rows["unit"] == "matrix") & (rows["flops"] > 0))
     time = scope.duration * max(1, scope.activities["device_id"].n_unique())
     if not matrix.height or matrix["compute_ns"].null_count() or matrix["piece_ns"].null_count() or time <= 0:
         return None
-    return float(matrix.filter(pl.lit(again) | ~pl.col("recomputed"))["compute_ns"].sum()) / time
+    chosen = matrix if again else kept(matrix, ~matrix["recomputed"])
+    return float(chosen["compute_ns"].sum()) / time
 
 
 def _coverage(rows: pl.DataFrame) -> pl.DataFrame:
     """The table of that name."""
     total = int(rows["duration"].sum())
-    parts = []
+    found: list[tuple[str, str | None, int, float | None]] = []
     for figure, source in (("FLOPs", "source"), ("bytes", "bytes_source")):
-        found = (
-            rows.select(pl.col(source).alias("source"), "piece_ns").drop_nulls("source").group_by("source")
-        )
-        known = found.agg(pl.col("piece_ns").sum().alias("device_ns")).sort("device_ns", descending=True)
-        rest = pl.DataFrame(
-            {"source": [None], "device_ns": [total - int(known["device_ns"].sum())]}, known.schema
-        )
-        parts.append(pl.concat([known, rest]).with_columns(pl.lit(figure).alias("figure")))
-    share = (pl.col("device_ns") / total if total else pl.lit(None, pl.Float64)).alias("share")
-    return pl.concat(parts).select("figure", "source", "device_ns", share)
+        of, texts = text_codes(rows[source])
+        sums = np.zeros(len(texts), dtype=np.int64)
+        np.add.at(sums, of, or_none(rows["piece_ns"], 0))
+        known = [(text, ns) for text, ns in zip(texts, sums.tolist(), strict=True) if text is not None]
+        known.sort(key=lambda one: -one[1])
+        rest = (None, total - sum(ns for _, ns in known))
+        found += [(figure, text, ns, ns / total if total else None) for text, ns in (*known, rest)]
+    return pl.DataFrame(found, schema=_COVERAGE, orient="row")
 
 
+_COVERAGE: Final[Schema] = {
+    "figure": pl.String,
+    "source": pl.String,
+    "device_ns": pl.Int64,
+    "share": pl.Float64,
+}
 _CEILINGS: Final = {
     "device_id": pl.Int64,
     "device": pl.String,
@@ -247,11 +254,11 @@ _CEILINGS: Final = {
 def _ceilings(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
     """The table of that name."""
     keys = ["device_id", "precision", "unit"]
-    kinds = rows.select(*keys, "flops").filter(pl.col("flops") > 0).select(keys).unique().sort(keys)
+    kinds = kept(rows[keys], rows["flops"] > 0).unique().sort(keys).rows()
     found = []
     for number, one in device_ceilings(scope).items():
         who = {"device_id": number, "device": one.device, "source": one.source}
-        for precision, unit in kinds.filter(pl.col("device_id") == number).select("precision", "unit").rows():
+        for precision, unit in [work for device, *work in kinds if device == number]:
             peak = one.peak(precision, unit or "vector") if precision else None
             found += [{**who, "precision": precision, "unit": unit, "flops_per_s": peak}] if peak else []
         found += [{**who, "level": name, "bytes_per_s": rate} for name, rate in one.bandwidth.items()]
@@ -288,8 +295,8 @@ def _answer(
         f"({', '.join(sorted(set(map(_named, device_ceilings(scope).values()))))}): at the roof it would take "
         f"{format_ns(round(model['wasted_ns']))} less."
     )
-    worst = operators.filter(pl.col("wasted_ns") > 0).head(1)
-    for name, wasted, share, bound in worst.select("operator", "wasted_ns", "efficiency", "bound").rows():
+    worst = kept(operators, operators["wasted_ns"] > 0).head(1)
+    for name, wasted, share, bound in worst[["operator", "wasted_ns", "efficiency", "bound"]].rows():
         text += f" Most of that is in {name}: {format_ns(round(wasted))}, at {format_share(share)}, {bound}-bound."
     if model["model_utilisation"] is not None:
         least = "" if flops == format_share(1) else "at least "

@@ -239,7 +239,7 @@ def _critical(joint: Joint, before: _Replay, after: _Replay) -> tuple[pl.DataFra
     critical = critical.with_columns(
         (pl.col("before_ns") / max(before.window, 1)).alias("before_share"),
         (pl.col("after_ns") / max(after.window, 1)).alias("after_share"),
-    ).select("resource", "part", "before_ns", "before_share", "after_ns", "after_share")
+    )[["resource", "part", "before_ns", "before_share", "after_ns", "after_share"]]
     return critical, layers
 
 

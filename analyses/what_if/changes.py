@@ -254,7 +254,7 @@ def _by_roofs(
     ).filter((pl.col("old") > 0) & pl.col("new").is_not_null())
     rows = draft.rows.join(known, on="activity_id", how="left", maintain_order="left")
     some = next(iter(old.values()))
-    seen = figures.filter(pl.col("flops") > 0).select("precision", "unit").drop_nulls().unique().rows()
+    seen = figures.filter(pl.col("flops") > 0)[["precision", "unit"]].drop_nulls().unique().rows()
     rates = [
         (some.bandwidth.get("DRAM"), new.bandwidth.get("DRAM")),
         *((some.peak(*one), new.peak(*one)) for one in seen),

@@ -192,9 +192,7 @@ def raw_texts(values: Sequence[msgspec.Raw]) -> pl.Series:
         joined = re.sub(r"\s*\n\s*", " ", joined).replace("[ ", "[").replace(" ]", "]")
     text = pl.Series("text", joined.split("\x1e"), dtype=pl.String)
     # No JSON value has an empty text, so an empty one says that the key was absent.
-    texts = (
-        text.to_frame()
-        .select(pl.when(pl.col("text").str.len_bytes().is_between(1, LONGEST_TEXT)).then(pl.col("text")))
-        .to_series()
-    )
-    return texts.cast(pl.Categorical)
+    text = text.set(text == "", None)
+    if max(map(len, values), default=0) > LONGEST_TEXT:
+        text = text.set(text.str.len_bytes() > LONGEST_TEXT, None)
+    return text.cast(pl.Categorical)
