@@ -87,7 +87,7 @@ def _coverage(scope: Scope) -> Coverage:
     launched = rows["op_id"].is_not_null().to_numpy()
     duration = rows["duration"].to_numpy()
     total = int(duration.sum())
-    lost = ~((flops | known) & launched)
+    lost = ~(flops | known)
     return Coverage(
         device_ns=total,
         launched_ns=int(duration[launched].sum()),

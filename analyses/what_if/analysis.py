@@ -89,9 +89,10 @@ class WhatIf(Result):
     after_ns: int
     """The window after the changes."""
     low_ns: int
-    """The least that it may be: the best case of the changes, less the error of a replay with usual lags."""
+    """The low end of the range: the best case of the changes, less the error of a replay with usual lags, and less the part by which recorded
+    steps differ (their standard deviation)."""
     high_ns: int
-    """The most that it may be."""
+    """The high end: the worst case, and both more."""
     step_before_ns: int | None
     """The window by its number of steps; None without steps."""
     step_after_ns: int | None
@@ -186,7 +187,9 @@ def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
     before, after = _replay(joint, []), _replay(joint, changes)
     cases = [after.window, *(_replay(joint, changes, spread).window for spread in (-1, 1))]
     margin = abs(int(joint.graph.replay(joint.usual)[-1]) - joint.end) / joint.window
-    low, high = round(min(cases) * (1 - margin)), round(max(cases) * (1 + margin))
+    known = [part for made in joint.members if (part := _variation(made.scope)) is not None]
+    margin += max(known, default=0.0)
+    low, high = (max(round(case), 0) for case in (min(cases) * (1 - margin), max(cases) * (1 + margin)))
     if after.window == before.window == min(cases) == max(cases):
         low = high = after.window
     alone = [
@@ -195,6 +198,8 @@ def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
     steps = joint.steps
     critical, layers = _critical(joint, before, after)
     assumptions = dict.fromkeys(sentence for draft in after.drafts for sentence in draft.assumptions)
+    if not known and (low, high) != (before.window, before.window):
+        assumptions[_RECORDED_ONCE] = None
     return WhatIf(
         answer=_answer(joint, before.window, after.window, (low, high), critical),
         not_captured=joint.missing,
@@ -217,6 +222,24 @@ def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
 
 
 # -- what becomes critical -------------------------------------------------------------------------
+
+
+_RECORDED_ONCE: Final = (
+    "The range does not hold how much repetitions differ, since the trace has no two steps that would show it."
+)
+
+
+def _variation(scope: Scope) -> float | None:
+    """By which part of their mean the steps of a scope differ, in one standard deviation; a step lasts until its work is done. None if
+    there are fewer than two.
+    """
+    if scope.window != "steps" or scope.steps.height < 2:
+        return None
+    done = scope.activities.group_by("step").agg(pl.col("end").max().alias("done"))
+    steps = scope.steps.join(done, on="step", how="left", maintain_order="left")
+    ends = steps.select(pl.max_horizontal("end", "done").cum_max()).to_series().to_numpy()
+    times = np.diff(ends, prepend=scope.start)
+    return float(times.std(ddof=1) / times.mean()) if times.mean() > 0 else None
 
 
 def _critical(joint: Joint, before: _Replay, after: _Replay) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -344,14 +367,20 @@ def _answer(joint: Joint, before: int, after: int, case: tuple[int, int], critic
     share = abs(before - after) / before
     way = "less" if after <= before else "more"
     low, high = (format_ns(one / each) for one in case)
-    middle = format_ns(after / each)
+    middle, was = format_ns(after / each), format_ns(before / each)
     within = f" ({low} to {high})" if (low, high) != (middle, middle) else ""
-    text = f"{what} would take {middle}{within} instead of {format_ns(before / each)}: {format_share(share)} {way}."
+    if after == before:
+        text = f"{what} would take {middle}{within}, as before."
+    elif middle == was:  # three digits do not tell them apart
+        by = format_ns(abs(before - after) / each)
+        text = f"{what} would take {middle}{within}, {by} {way} than recorded ({format_share(share)})."
+    else:
+        text = f"{what} would take {middle}{within} instead of {was}: {format_share(share)} {way}."
     top = critical.row(0, named=True) if critical.height else None
     if top is not None and top["after_ns"]:
         name = "waiting of unknown cause" if top["part"] == "unexplained" else part_name(top["part"])
         text += f" The largest part of the critical path is then {name}, {format_share(top['after_share'])}."
-    if steps > 1:
+    if steps > 1 and format_ns(after) != format_ns(before):
         every = "Both steps" if steps == 2 else f"All {count_of(steps, 'step')}"
         text += f" {every} take {format_ns(after)} instead of {format_ns(before)}."
     return text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,8 +86,9 @@ def _changes(name: str, value: Any) -> Iterator[Change]:
         yield OtherDevice(str(value))
     elif name in ("shard-optimizer", "partition-space"):
         count = _factor(name, value)
-        whole = int(count) if isfinite(count) else 0
-        yield ShardOptimizer(whole) if name == "shard-optimizer" else PartitionSpace(whole)
+        if not count.is_integer() or count < 1:
+            raise UsageError(f"{name}: {value} is no number of devices", remedy="write a whole one, such as 8")
+        yield ShardOptimizer(int(count)) if name == "shard-optimizer" else PartitionSpace(int(count))
     else:
         yield _WITH_FACTOR[name](_factor(name, value))
 
