@@ -1,4 +1,4 @@
-"""The chain of work and waits that determines how long the window is, and what else could take longer at no cost (DEFINITIONS §13).
+"""The chain of work and waits that determines how long the window is, and what else could take longer at no cost.
 
 The dependency graph (`analyses.graph`) has an edge for everything that the trace shows one thing waited for: the order of a thread and
 of a stream, launches, events between streams, calls that wait for the device, threads that wait for others. The critical path is

@@ -14,6 +14,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import UNATTRIBUTED, attribution
 from tracekit.analyses.attribution.layer_spans import OF_MODEL
+from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.flops import coverage
 from tracekit.analyses.processors import CPU_DEVICE
 from tracekit.analyses.result import NotCaptured, Result, TableView
@@ -148,7 +149,9 @@ def _roofline(scope: Scope) -> Roofline:
     model = _model(scope, window)
     row = model.row(0, named=True)
     measured = ((rows["source"] != RECORDED) | (rows["bytes_source"] != RECORDED)).any()
-    lacking = NotCaptured("the FLOPs and bytes of operators", how_to_record("shapes", scope.trace.meta.format))
+    lacking = NotCaptured(
+        "the FLOPs and bytes of operators", how_to_record("shapes", scope.trace.meta.format)
+    )
     unmodelled = coverage(scope).unmodelled if scope.trace.counters is None else None
     return Roofline(
         answer=_answer(scope, row, operators, unmodelled, measured=measured),
@@ -279,6 +282,8 @@ def _answer(
     measured: bool,
 ) -> str:
     total = model["device_ns"]
+    if not total and not has_ranges(scope.trace):
+        return "The window holds no work."
     if not total:
         return "The times are not known, since the kernels were replayed to count their work."
     time = "operators' time" if scope.on_cpu else "device time"

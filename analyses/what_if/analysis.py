@@ -1,4 +1,4 @@
-"""How long a step would take after a change, before anyone makes it (DEFINITIONS §13).
+"""How long a step would take after a change, before anyone makes it.
 
 The dependency graph is replayed with the lengths that the changes give its edges. What was recorded stays the measure: a change
 that touches nothing changes nothing.
@@ -186,20 +186,17 @@ def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
         raise UsageError("the window holds no work", remedy="choose another one with --step or --window")
     before, after = _replay(joint, []), _replay(joint, changes)
     cases = [after.window, *(_replay(joint, changes, spread).window for spread in (-1, 1))]
-    margin = abs(int(joint.graph.replay(joint.usual)[-1]) - joint.end) / joint.window
-    known = [part for made in joint.members if (part := _variation(made.scope)) is not None]
-    margin += max(known, default=0.0)
-    low, high = (max(round(case), 0) for case in (min(cases) * (1 - margin), max(cases) * (1 + margin)))
+    low, high, doubt = _range(joint, cases)
     if after.window == before.window == min(cases) == max(cases):
-        low = high = after.window
+        low, high, doubt = after.window, after.window, []
     alone = [
         before.window - (after if len(changes) == 1 else _replay(joint, [one])).window for one in changes
     ]
     steps = joint.steps
     critical, layers = _critical(joint, before, after)
-    assumptions = dict.fromkeys(sentence for draft in after.drafts for sentence in draft.assumptions)
-    if not known and (low, high) != (before.window, before.window):
-        assumptions[_RECORDED_ONCE] = None
+    assumptions = dict.fromkeys(
+        [*(sentence for draft in after.drafts for sentence in draft.assumptions), *doubt]
+    )
     return WhatIf(
         answer=_answer(joint, before.window, after.window, (low, high), critical),
         not_captured=joint.missing,
@@ -221,12 +218,25 @@ def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
     )
 
 
-# -- what becomes critical -------------------------------------------------------------------------
-
-
-_RECORDED_ONCE: Final = (
-    "The range does not hold how much repetitions differ, since the trace has no two steps that would show it."
+_ALIKE: Final = 0.5
+"""Steps that differ by a larger part of their mean do different work."""
+_RECORDED_ONCE: Final = "The range does not hold how much repetitions differ, since the trace has no two steps that would show it."
+_UNLIKE: Final = (
+    "The recorded steps do unlike work, since their times differ by more than half of their mean. A step is this mean, and the range does not "
+    "hold how they differ."
 )
+
+
+def _range(joint: Joint, cases: Sequence[int]) -> tuple[int, int, list[str]]:
+    """The window in the best and the worst case, widened by the error of a replay with usual lags and by how steps differ; and in words what
+    the range does not hold.
+    """
+    margin = abs(int(joint.graph.replay(joint.usual)[-1]) - joint.end) / joint.window
+    parts = [part for made in joint.members if (part := _variation(made.scope)) is not None]
+    varied = max(parts, default=0.0)
+    doubt = [_UNLIKE] if varied > _ALIKE else [] if parts else [_RECORDED_ONCE]
+    margin += 0.0 if doubt else varied
+    return max(round(min(cases) * (1 - margin)), 0), round(max(cases) * (1 + margin)), doubt
 
 
 def _variation(scope: Scope) -> float | None:
@@ -240,6 +250,9 @@ def _variation(scope: Scope) -> float | None:
     ends = steps.select(pl.max_horizontal("end", "done").cum_max()).to_series().to_numpy()
     times = np.diff(ends, prepend=scope.start)
     return float(times.std(ddof=1) / times.mean()) if times.mean() > 0 else None
+
+
+# -- what becomes critical -------------------------------------------------------------------------
 
 
 def _critical(joint: Joint, before: _Replay, after: _Replay) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -358,6 +371,9 @@ def _steps(joint: Joint, times: Int64Array) -> pl.DataFrame | None:
 # -- in words --------------------------------------------------------------------------------------
 
 
+_SAID: Final = {"unexplained": "waiting of unknown cause", "other": "work of no known kind"}
+
+
 def _answer(joint: Joint, before: int, after: int, case: tuple[int, int], critical: pl.DataFrame) -> str:
     steps = joint.steps
     each = max(steps, 1)
@@ -378,7 +394,7 @@ def _answer(joint: Joint, before: int, after: int, case: tuple[int, int], critic
         text = f"{what} would take {middle}{within} instead of {was}: {format_share(share)} {way}."
     top = critical.row(0, named=True) if critical.height else None
     if top is not None and top["after_ns"]:
-        name = "waiting of unknown cause" if top["part"] == "unexplained" else part_name(top["part"])
+        name = _SAID.get(top["part"]) or part_name(top["part"])
         text += f" The largest part of the critical path is then {name}, {format_share(top['after_share'])}."
     if steps > 1 and format_ns(after) != format_ns(before):
         every = "Both steps" if steps == 2 else f"All {count_of(steps, 'step')}"

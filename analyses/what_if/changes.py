@@ -77,7 +77,7 @@ class Scale:
         draft.scale_rows(found.rows, self.factor)
         if draft.made.scope.on_cpu or self.selector.startswith(("cause:", "rank:")):
             draft.scale_pieces(found.pieces, self.factor)
-        else:
+        elif draft.made.count("launch"):
             draft.assume("The host takes as long as before to launch scaled work.")
 
 

@@ -138,7 +138,7 @@ class Draft:
         at = np.flatnonzero(self.made.activity >= 0)
         chosen = rows[self.made.activity[at]]
         self.duration[at[chosen]] *= (
-            factor if isinstance(factor, float) else factor[self.made.activity[at[chosen]]]
+            factor[self.made.activity[at[chosen]]] if isinstance(factor, np.ndarray) else factor
         )
 
     def scale_pieces(self, pieces: BoolArray, factor: float) -> None:

@@ -38,16 +38,11 @@ _WITH_FACTOR: Final[Mapping[str, Callable[[float], Change]]] = {
     "faster-host": FasterHost,
     "bandwidth": Bandwidth,
 }
-_NAMES: Final = (
-    "scale",
-    "remove",
-    "fuse",
-    "device",
-    "shard-optimizer",
-    "partition-space",
-    *_SWITCHES,
-    *_WITH_FACTOR,
-)
+_OF_DEVICES: Final[Mapping[str, Callable[[int], Change]]] = {
+    "shard-optimizer": ShardOptimizer,
+    "partition-space": PartitionSpace,
+}
+_NAMES: Final = ("scale", "remove", "fuse", "device", *_OF_DEVICES, *_SWITCHES, *_WITH_FACTOR)
 
 
 def changes_of(given: Mapping[str, Any]) -> list[Change]:
@@ -84,11 +79,8 @@ def _changes(name: str, value: Any) -> Iterator[Change]:
         yield Fuse()
     elif name == "device":
         yield OtherDevice(str(value))
-    elif name in ("shard-optimizer", "partition-space"):
-        count = _factor(name, value)
-        if not count.is_integer() or count < 1:
-            raise UsageError(f"{name}: {value} is no number of devices", remedy="write a whole one, such as 8")
-        yield ShardOptimizer(int(count)) if name == "shard-optimizer" else PartitionSpace(int(count))
+    elif name in _OF_DEVICES:
+        yield _OF_DEVICES[name](_count(name, value))
     else:
         yield _WITH_FACTOR[name](_factor(name, value))
 
@@ -107,6 +99,13 @@ def _factor(name: str, value: Any) -> float:
         return float(str(value).removesuffix("x").removesuffix("×"))
     except ValueError:
         raise UsageError(f"{name}: {value!r} is no number", remedy="write one such as 0.5 or 2x") from None
+
+
+def _count(name: str, value: Any) -> int:
+    count = _factor(name, value)
+    if not count.is_integer() or count < 1:
+        raise UsageError(f"{name}: {value} is no number of devices", remedy="write a whole one, such as 8")
+    return int(count)
 
 
 def changes_in(path: Path) -> list[Change]:

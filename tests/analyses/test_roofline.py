@@ -243,6 +243,10 @@ def test_copies_whose_bytes_are_recorded_are_not_listed_as_unknown() -> None:
     assert "precision" not in result.answer
 
 
+def test_a_window_without_work_does_not_blame_counters() -> None:
+    assert found(Work()).answer == "The window holds no work."
+
+
 def test_an_answer_names_a_kernel_in_short() -> None:
     made = Work()
     made.activity(f"void at::native::add<{', '.join(['c10::BFloat16'] * 40)}>(int)", 2 * US, 400 * US)

@@ -179,6 +179,29 @@ def test_a_range_of_one_step_says_that_it_does_not_know_how_steps_differ(tmp_pat
     assert "no two steps" in result.assumptions["assumption"].item()
 
 
+def test_steps_of_unlike_work_have_no_range_from_nothing(tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = []
+    at = 0
+    for number, length in enumerate((60, 2400, 180)):
+        for cat, name, ts, dur in (
+            ("user_annotation", f"ProfilerStep#{number}", at, length),
+            ("cpu_op", "aten::mm", at, length // 2),
+        ):
+            events.append({"ph": "X", "pid": 1, "tid": 1, "cat": cat, "name": name, "ts": ts, "dur": dur})
+        at += length
+    (tmp_path / "steps.json").write_text(json.dumps({"traceEvents": events}))
+    result = what_if(tracekit.read(tmp_path / "steps.json"), [Scale("op:aten::mm", 0)])
+    assert result.low_ns == result.after_ns == result.high_ns == 1_320_000
+    assert "unlike work" in result.assumptions["assumption"].item()
+
+
+def test_a_whole_number_is_a_factor(tmp_path: Path) -> None:
+    trace = tracekit.read(write(generate(1), tmp_path / "t.json"))
+    assert predicted(select(trace), [Scale("category:*", 2)]) == predicted(
+        select(trace), [Scale("category:*", 2.0)]
+    )
+
+
 def test_two_times_that_read_alike_are_told_apart() -> None:
     scope = scope_of(ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz")
     answer = what_if(scope, [Scale("op:aten::sum", 0.999)]).answer
