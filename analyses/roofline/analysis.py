@@ -17,6 +17,7 @@ from tracekit.analyses.attribution.layer_spans import OF_MODEL
 from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.flops import coverage
 from tracekit.analyses.processors import CPU_DEVICE
+from tracekit.analyses.program import program
 from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.roofline.levels import LEVEL_SCHEMA, levels, under_roofs
 from tracekit.analyses.roofline.pieces import RECORDED, pieces
@@ -152,6 +153,11 @@ def _roofline(scope: Scope) -> Roofline:
     lacking = NotCaptured(
         "the FLOPs and bytes of operators", how_to_record("shapes", scope.trace.meta.format)
     )
+    if not program(scope.trace).pytorch:  # it has no operators with shapes
+        lacking = NotCaptured(
+            "the FLOPs and bytes of kernels",
+            "add what Nsight Compute measures (--ncu), if the device is NVIDIA's",
+        )
     unmodelled = coverage(scope).unmodelled if scope.trace.counters is None else None
     return Roofline(
         answer=_answer(scope, row, operators, unmodelled, measured=measured),

@@ -54,9 +54,10 @@ TABLES: Final = {
     "operators": TableView(
         "Operators by the shapes of their inputs: the time of one call, before and after",
         "operator shapes dtypes calls bytes flops call_ns call_after_ns",
+        short="operator shapes calls call_ns call_after_ns bytes flops",
         titles={
-            "call_ns": "of a call",
-            "call_after_ns": "after",
+            "call_ns": "time of a call",
+            "call_after_ns": "time after",
             "bytes": "moved by a call",
             "flops": "FLOPs of a call",
         },

@@ -247,6 +247,15 @@ def test_a_window_without_work_does_not_blame_counters() -> None:
     assert found(Work()).answer == "The window holds no work."
 
 
+def test_a_program_without_pytorch_is_not_told_to_record_its_shapes() -> None:
+    made = Work()
+    made.activity("saxpy(double*)", 500 * US, 20 * US)
+    trace = made.trace(devices=(A100,))
+    result = roofline(replace(trace, meta=replace(trace.meta, format="nsys")))
+    assert "Nsight Compute" in str(result.not_captured)
+    assert "pytorch" not in str(result.not_captured)
+
+
 def test_an_answer_names_a_kernel_in_short() -> None:
     made = Work()
     made.activity(f"void at::native::add<{', '.join(['c10::BFloat16'] * 40)}>(int)", 2 * US, 400 * US)

@@ -108,6 +108,15 @@ def test_a_change_that_gains_nothing_keeps_its_column(capsys: pytest.CaptureFixt
     assert "alone it gains" in capsys.readouterr().out
 
 
+def test_a_page_shows_the_times_of_a_call_and_short_paths_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--faster-host", "2", "-o", str(tmp_path / "page.html")) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "<td>stages.0.1.conv2</td>" in page
+    assert page.index(">time of a call<") < page.index(">time after<") < page.index(">moved by a call<")
+
+
 def test_a_figure_stays_on_the_line_of_its_name(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,7 +193,7 @@ def _scalar_name(section: str, name: str) -> str:
     ('device idle', 'streams idle')
     """
     plain = name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
-    return _SCALAR_NAMES.get((section, name), plain)
+    return _SCALAR_NAMES.get((section, name), plain.replace("tflops", "TFLOP/s").replace("flops", "FLOPs"))
 
 
 def _format_scalar(name: str, value: Scalar) -> str:
