@@ -103,7 +103,7 @@ class WhatIf(Result):
 def what_if(of: Scope | Trace | Sequence[Scope | Trace], changes: Sequence[Change]) -> WhatIf:
     """The window after changes (`analyses.what_if.changes`), all at once; of several traces, which are the ranks of a job, that of the job.
 
-    Raises UsageError for a change that fits nothing in the window, and if no collective links the ranks.
+    Raises UsageError for a change that fits nothing in the window, for two that change the same, and if no collective links the ranks.
 
     >>> import tracekit
     >>> from tracekit.analyses.what_if import Scale, what_if
@@ -117,9 +117,22 @@ def what_if(of: Scope | Trace | Sequence[Scope | Trace], changes: Sequence[Chang
     """
     if not changes:
         raise UsageError("no change is given", remedy="give one, such as --scale category:gemm=0.5")
+    _check_subjects(changes)
     if isinstance(of, Scope | Trace):
         return once(of, lambda scope: _what_if(joint_graph([scope]), changes))
     return _what_if(joint_graph([select(one) if isinstance(one, Trace) else one for one in of]), changes)
+
+
+def _check_subjects(changes: Sequence[Change]) -> None:
+    """Raises UsageError if two changes are of one kind, or of one selector: which of them counts, nobody could tell."""
+    seen: dict[str, str] = {}
+    for one in changes:
+        subject = str(getattr(one, "selector", one.label.partition(" ")[0]))
+        if subject in seen:
+            fault = f"{seen[subject]} and {one.label} cannot both apply"
+            fault = f"{one.label} is given twice" if seen[subject] == one.label else fault
+            raise UsageError(fault, remedy="give one of them")
+        seen[subject] = one.label
 
 
 def host_time(scope: Scope) -> HostTime:

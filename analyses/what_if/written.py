@@ -119,6 +119,8 @@ def changes_in(path: Path) -> list[Change]:
         if len(text) > _MOST_BYTES:
             raise UsageError("it is larger than 1 MiB", path=str(path), remedy="give a file of changes")
         return changes_of(parse_toml(text.decode()))
+    except UsageError as error:
+        raise UsageError(error.fault, path=str(path), remedy=error.remedy) from error
     except OSError as error:
         raise UsageError(
             f"cannot be read ({reason_of(error)})", path=str(path), remedy="check the path"

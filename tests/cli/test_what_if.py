@@ -70,6 +70,9 @@ def test_rank_tries_what_findings_advise(capsys: pytest.CaptureFixture[str]) -> 
         (["--remove", "layer:nowhere"], "no layer in the window fits"),
         (["--shard-optimizer", "2.5"], "is no number of devices"),
         (["--shard-optimizer", "0"], "is no number of devices"),
+        (["--scale", "op:aten::mm=2", "--remove", "op:aten::mm"], "cannot both apply"),
+        (["--scale", "op:aten::mm=2", "--scale", "op:aten::mm=0.5"], "cannot both apply"),
+        (["--remove", "op:aten::mm", "--remove", "op:aten::mm"], "is given twice"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(
@@ -162,7 +165,9 @@ def test_a_file_that_holds_something_else_is_one_line(
     file = tmp_path / "changes.toml"
     file.write_text(text)
     assert run("--changes", str(file)) == 2
-    assert "\n" not in capsys.readouterr().err.strip()
+    error = capsys.readouterr().err.strip()
+    assert "\n" not in error
+    assert "changes.toml: " in error
 
 
 def test_two_ranks_are_answered_as_one_job(capsys: pytest.CaptureFixture[str]) -> None:
