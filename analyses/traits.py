@@ -37,6 +37,7 @@ WORDS: Final = frozenset(
         "processor",
         "streams",
         "recomputation",
+        "fp16_only",
         *TRAITS,
     }
 )
@@ -44,6 +45,8 @@ WORDS: Final = frozenset(
 
 _WAITS_SHARE: Final = 0.02
 """From this share of the window on, idle time by synchronisation is worth advice."""
+_FIRST_BF16: Final = (8, 0)
+"""Of NVIDIA's devices, those from this compute capability on compute in bf16."""
 _MATRIX: Final = ("gemm", "convolution", "attention", "rnn")
 
 
@@ -80,6 +83,11 @@ def _traits(scope: Scope) -> frozenset[str]:
         "processor": scope.on_cpu,
         "streams": scope.activities["stream_id"].n_unique() > 1,
         "recomputation": bool(attributed(scope)["recomputed"].any()),
+        "fp16_only": any(
+            one.compute_capability is not None and one.compute_capability < _FIRST_BF16
+            for one in trace.meta.devices
+            if one.warp_size != 64 and "AMD" not in one.name
+        ),
     }
     return frozenset(shown | {trait for trait, there in further.items() if there})
 

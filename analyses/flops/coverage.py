@@ -89,7 +89,7 @@ def _coverage(scope: Scope) -> Coverage:
     launched = operator >= 0
     duration = rows["duration"].to_numpy()
     total = int(duration.sum())
-    lost = ~((flops | known) & launched)
+    lost = ~(flops | known)
     return Coverage(
         device_ns=total,
         launched_ns=int(duration[launched].sum()),

@@ -15,8 +15,10 @@ import polars as pl
 
 from tracekit.analyses.attribution import UNATTRIBUTED, attribution
 from tracekit.analyses.attribution.layer_spans import OF_MODEL
+from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.flops import coverage
 from tracekit.analyses.processors import CPU_DEVICE
+from tracekit.analyses.program import program
 from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.roofline.levels import LEVEL_SCHEMA, levels, under_roofs
 from tracekit.analyses.roofline.pieces import RECORDED, pieces
@@ -24,6 +26,7 @@ from tracekit.analyses.scope import Scope, once
 from tracekit.facts.ceilings import Ceilings, catalogue_ceilings, recorded_ceilings
 from tracekit.facts.units import format_ns, format_share
 from tracekit.groups import at_rows, kept, or_none, text_codes
+from tracekit.names import shorten_name
 from tracekit.readers import how_to_record
 from tracekit.trace import DeviceInfo, Schema, Trace
 
@@ -148,10 +151,17 @@ def _roofline(scope: Scope) -> Roofline:
     model = _model(scope, window)
     row = model.row(0, named=True)
     measured = ((rows["source"] != RECORDED) | (rows["bytes_source"] != RECORDED)).any()
-    lacking = NotCaptured("no FLOPs and no bytes", how_to_record("shapes", scope.trace.meta.format))
+    lacking = NotCaptured(
+        "the FLOPs and bytes of operators", how_to_record("shapes", scope.trace.meta.format)
+    )
+    if not program(scope.trace).pytorch:  # it has no operators with shapes
+        lacking = NotCaptured(
+            "the FLOPs and bytes of kernels",
+            "add what Nsight Compute measures (--ncu), if the device is NVIDIA's",
+        )
     unmodelled = coverage(scope).unmodelled if scope.trace.counters is None else None
     return Roofline(
-        answer=_answer(scope, row, operators, unmodelled),
+        answer=_answer(scope, row, operators, unmodelled, measured=measured),
         not_captured=None if measured else lacking,
         operators=operators,
         layers=layers,
@@ -162,7 +172,7 @@ def _roofline(scope: Scope) -> Roofline:
         coverage=_coverage(rows),
         unmodelled=unmodelled,
         ceilings=_ceilings(scope, rows),
-        flops_share=_share(row["flops_ns"], row["device_ns"]),
+        flops_share=_share(row["flops_ns"], row["device_ns"]) if measured else None,
         bytes_share=_share(row["bytes_ns"], row["device_ns"]),
         efficiency=row["efficiency"],
         model_utilisation=row["model_utilisation"],
@@ -267,6 +277,8 @@ def _ceilings(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
 
 _TOLD_SHARE: Final = 0.005
 """Less of the time is not worth a sentence."""
+_NAME: Final = 60
+"""Of a name in a sentence."""
 _OF_LOST: Final = ["name", "reason", "device_ns", "share"]
 
 
@@ -275,20 +287,30 @@ def _share(part: int | None, total: int | None) -> float | None:
 
 
 def _answer(
-    scope: Scope, model: dict[str, Any], operators: pl.DataFrame, unmodelled: pl.DataFrame | None
+    scope: Scope,
+    model: dict[str, Any],
+    operators: pl.DataFrame,
+    unmodelled: pl.DataFrame | None,
+    *,
+    measured: bool,
 ) -> str:
     total = model["device_ns"]
+    if not total and not has_ranges(scope.trace):
+        return "The window holds no work."
     if not total:
         return "The times are not known, since the kernels were replayed to count their work."
     time = "operators' time" if scope.on_cpu else "device time"
     flops, moved = (format_share(_share(model[name], total)) for name in ("flops_ns", "bytes_ns"))
     rest = f"FLOPs are known for {flops} of the {time}, and bytes for {moved}."
     text = f"FLOPs and bytes are known for {flops} of the {time}." if flops == moved else rest
+    if not measured:
+        text = f"Only the bytes of copies and fills are known, {moved} of the {time}."
+        text = text if model["bytes_ns"] else f"Neither FLOPs nor bytes are known for any of the {time}."
     for name, reason, ns, share in () if unmodelled is None else unmodelled[:1, _OF_LOST].rows():
         if share >= _TOLD_SHARE:
-            text += f" The largest without: {name}, {format_ns(ns)} ({reason})."
+            text += f" The largest without: {shorten_name(name, _NAME)}, {format_ns(ns)} ({reason})."
     if model["least_ns"] is None:
-        return f"{text} {_no_ceilings(scope)}"
+        return f"{text} {_no_roof(scope)}".rstrip()
     work = "The work" if flops == moved == format_share(1) else "The work of which both are known"
     text += (
         f" {work} reaches {format_share(model['efficiency'])} of its roofline "
@@ -297,7 +319,9 @@ def _answer(
     )
     worst = kept(operators, operators["wasted_ns"] > 0).head(1)
     for name, wasted, share, bound in worst[["operator", "wasted_ns", "efficiency", "bound"]].rows():
-        text += f" Most of that is in {name}: {format_ns(round(wasted))}, at {format_share(share)}, {bound}-bound."
+        where = "outside operators" if name is None else f"in {shorten_name(name, _NAME)}"
+        limit = "" if bound is None else f", {bound}-bound"
+        text += f" Most of that is {where}: {format_ns(round(wasted))}, at {format_share(share)}{limit}."
     if model["model_utilisation"] is not None:
         least = "" if flops == format_share(1) else "at least "
         text += f" Model FLOPs utilisation is {least}{format_share(model['model_utilisation'])}."
@@ -309,8 +333,13 @@ def _named(ceilings: Ceilings) -> str:
     return f"{ceilings.device}, {ceilings.source.partition(':')[0]}"
 
 
-def _no_ceilings(scope: Scope) -> str:
-    """Why no roof is known, in one sentence."""
+def _no_roof(scope: Scope) -> str:
+    """Why no work has a roof, in one sentence; empty if none is known that could have one."""
+    rows = rated_pieces(scope).filter(pl.col("flops").is_not_null() & pl.col("bytes").is_not_null())
+    if not rows.height and not scope.on_cpu:
+        return ""
+    if rows.height and (rows["unit"] == "link").all():
+        return "Copies between host and device, and communication, have no roof: a link bounds them."
     names = sorted({one.name for one in scope.trace.meta.devices if one.name})
     if scope.on_cpu:
         return (
@@ -322,8 +351,8 @@ def _no_ceilings(scope: Scope) -> str:
     if not any(listed):
         return f"The catalogue does not have {', '.join(names)}: `tracekit machine` measures it."
     lacks = (
-        "peak for the precision of this work"
+        "peak in the precision of this work"
         if all(one is None or one.bandwidth for one in listed)
         else "bandwidth"
     )
-    return f"The catalogue has no {lacks} of {', '.join(names)}: `tracekit machine` measures it."
+    return f"For {', '.join(names)} the catalogue has no {lacks}: `tracekit machine` measures it."

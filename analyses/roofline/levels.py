@@ -216,11 +216,13 @@ BOUND_OF_SUMS: Final = pl.when(pl.max_horizontal(_BOUND_SUMS.values()) > 0).then
 def _figures() -> dict[str, pl.Expr]:
     least = _some("timed_least_ns")
     rated = least.is_not_null()
+    # Copies compute nothing, which says nothing of what runs beside them.
+    told = (pl.col("flops") > 0) | ~(pl.col("flops_ns") < pl.col("duration"))
     return {
         "calls": pl.col("calls"),
         "device_ns": _some("duration"),
-        "flops": _some("flops"),
-        "source": _joined("source"),
+        "flops": pl.when(told).then(_some("flops")),
+        "source": pl.when(told).then(_joined("source")),
         "bytes": _some("bytes"),
         "bytes_source": _joined("bytes_source"),
         "precision": pl.col("precision"),
@@ -244,7 +246,7 @@ def _figures() -> dict[str, pl.Expr]:
             _over("moving_ns", pl.col("bytes_ns"), 1)
         ),
         **{
-            title: _over(f"flops with {name}", pl.col(f"{name} with flops"), 1)
+            title: pl.when(told).then(_over(f"flops with {name}", pl.col(f"{name} with flops"), 1))
             for name, title in _INTENSITIES.items()
         },
     }

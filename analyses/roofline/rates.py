@@ -38,7 +38,7 @@ def _by_shape(scope: Scope) -> pl.DataFrame:
 
 
 _SUMS: Final = [
-    *("flops", "flops_ns", "flops with bytes", "bytes with flops"),
+    *("duration", "flops", "flops_ns", "flops with bytes", "bytes with flops"),
     *(f"{name}-bound ns" for name in BOUNDS),
 ]
 _RATES: Final = [

@@ -288,7 +288,8 @@ UNUSED: Final = 0.25
 _ROOM: Final = (
     "To free memory, use a smaller micro-batch.\n"
     "[training !recomputation] Activation checkpointing (torch.utils.checkpoint) keeps fewer results for the backward pass.\n"
-    "[!low_precision] bf16 autocast makes activations smaller.\n"
+    "[!low_precision !fp16_only] bf16 autocast makes activations smaller.\n"
+    "[!low_precision fp16_only] fp16 autocast makes activations smaller.\n"
     "[ddp !fsdp] Sharding (FSDP) divides parameters, gradients and states of the optimizer among ranks."
 )
 _FLAGS: Final = ("--precision", "--checkpoint-activations", "--batch")
