@@ -29,25 +29,49 @@ PRECISIONS: Final = (
 WIDENED: Final = ("bf16", "fp16", "fp8")
 """Outside the matrix units PyTorch computes in fp32 on tensors of these types."""
 _KEYS: Final = ("name", *INPUTS)
-_FIGURES: Final = ("flops", "read", "written", "precision", "matrix")
+FIGURES: Final = ("flops", "read", "written", "precision", "matrix")
 _NOTHING: Final = (-1, -1, -1, -1, False)
 
 
 class CountedOperators(msgspec.Struct, frozen=True, eq=False):
-    """Arrays with one entry per host span.
-
-    `flops`, `read` and `written` (bytes) are those of the spans that count; −1 for the others, and where they cannot be told.
-    `precision` is an index into `names`, −1 for none; `matrix` is true where the units for matrix products compute; `owner` is the
-    span that counts around each span, itself included, −1 for none.
+    """The spans that count, with their `figures` (columns of FIGURES), and `owner`: the span that counts around each span of
+    the host, itself included, −1 for none. Few spans count, so arrays of all are made when they are asked for.
     """
 
-    flops: Int64Array
-    read: Int64Array
-    written: Int64Array
-    precision: NarrowArray
-    matrix: BoolArray
+    spans: Int64Array
+    figures: Int64Array
     owner: NarrowArray
     names: tuple[str, ...] = PRECISIONS
+
+    def _of_all(self, name: str) -> Int64Array:
+        column = np.full(self.owner.size, -1, dtype=np.int64)
+        column[self.spans] = self.figures[:, FIGURES.index(name)]
+        return column
+
+    @property
+    def flops(self) -> Int64Array:
+        """For each span its FLOPs; −1 for those that do not count, and where they cannot be told."""
+        return self._of_all("flops")
+
+    @property
+    def read(self) -> Int64Array:
+        """The same of the bytes that it reads."""
+        return self._of_all("read")
+
+    @property
+    def written(self) -> Int64Array:
+        """The same of the bytes that it writes."""
+        return self._of_all("written")
+
+    @property
+    def precision(self) -> Int64Array:
+        """An index into `names` for each span, −1 for none."""
+        return self._of_all("precision")
+
+    @property
+    def matrix(self) -> BoolArray:
+        """Which spans the units for matrix products compute."""
+        return self._of_all("matrix") == 1
 
 
 def counted(of: Scope | Trace) -> CountedOperators:
@@ -96,9 +120,9 @@ def counted_operators(
     products = rows.select((pl.col("matrix") == 1) | pl.col("name").is_in(family)).to_series().to_numpy()
     counted[spans] &= ~(rows["composite"].to_numpy() & _holds_another(products, spans, counted, nesting))
     outermost = counted & (nesting.nearest_ancestor(counted, include_self=False) < 0)
-    flops, read, written, precision, matrix = (_column(rows[name], spans, outermost) for name in _FIGURES)
+    rows = rows.select("span_id", *FIGURES).filter(pl.Series(outermost[spans]))
     owner = narrow(nesting.nearest_ancestor(outermost), host.height)
-    return CountedOperators(flops, read, written, narrow(precision, len(PRECISIONS)), matrix == 1, owner)
+    return CountedOperators(rows["span_id"].to_numpy(), rows[list(FIGURES)].to_numpy(), owner)
 
 
 def _with_inputs_of_others(
@@ -144,14 +168,6 @@ def _with_inputs_of_backward(
     return pl.concat([rows.join(taken, on="span_id", how="anti"), taken.select(rows.columns)])
 
 
-def _column(figures: pl.Series, spans: Int64Array, outermost: BoolArray) -> Int64Array:
-    """Figures of some spans as an array of all, −1 for those that do not count."""
-    column = np.full(outermost.size, -1, dtype=np.int64)
-    column[spans] = figures.to_numpy()
-    column[~outermost] = -1
-    return column
-
-
 def _holds_another(products: BoolArray, spans: Int64Array, counted: BoolArray, nesting: Nesting) -> BoolArray:
     """Which of the spans do their work in another that counts: a product not in a copy of its factors."""
     of_products = np.zeros(counted.size, dtype=bool)
@@ -171,7 +187,7 @@ def _around(counted: BoolArray, nesting: Nesting) -> BoolArray:
 
 
 def _figures(calls: pl.DataFrame, known: Mapping[str, Operator]) -> pl.DataFrame:
-    """Columns of `_FIGURES` for each call."""
+    """Columns of `FIGURES` for each call."""
     precisions: dict[str | None, int] = {precision: index for index, precision in enumerate(PRECISIONS)}
     texts = InputTexts()
     works: list[tuple[int, ...]] = []
@@ -183,4 +199,4 @@ def _figures(calls: pl.DataFrame, known: Mapping[str, Operator]) -> pl.DataFrame
             continue
         figures = [-1 if figure is None else figure for figure in (work.flops, work.read, work.written)]
         works.append((*figures, precisions.get(work.precision, -1), work.unit == "matrix"))
-    return pl.DataFrame(works, schema=dict.fromkeys(_FIGURES, pl.Int64), orient="row")
+    return pl.DataFrame(works, schema=dict.fromkeys(FIGURES, pl.Int64), orient="row")
