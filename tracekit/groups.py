@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.spans import BoolArray, Int64Array, take
+from tracekit.spans import BoolArray, Int64Array, narrow, take
 
 __all__ = [
     "Groups",
@@ -234,7 +234,7 @@ class NameTable:
 
     def __init__(self, names: pl.Series) -> None:
         codes, self._texts = text_codes(names)
-        self._codes = codes.astype(np.int32)
+        self._codes = narrow(codes, len(self._texts))
 
     def matching(self, pattern: str) -> BoolArray:
         """A truth value per row; a row without a name matches nothing."""

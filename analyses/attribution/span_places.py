@@ -295,12 +295,12 @@ def _synchronised(stack: HostStack) -> Int64Array:
     """For each forward pass of DistributedDataParallel the time until which it sends its buffers to all ranks, in ns; else −1.
 
     It does so before the model runs, by broadcasts with copies around them. Where no call of the model is recorded, or no
-    broadcast before it, there is no such time.
+    broadcast before it, there is no such time, and without any forward pass no array.
     """
     until = np.full(stack.size, -1, dtype=np.int64)
     forwards = stack.named(REPLICATED_FORWARD, "annotation", "op")
     if not forwards.any():
-        return until
+        return until[:0]
     around = take(stack.nesting.nearest_ancestor(forwards), stack.nesting.parent)
     never = np.iinfo(np.int64).max
     begins, sent = np.full(stack.size, never), np.full(stack.size, never)

@@ -71,7 +71,8 @@ class CountedOperators(msgspec.Struct, frozen=True, eq=False):
     @property
     def matrix(self) -> BoolArray:
         """Which spans the units for matrix products compute."""
-        return self._of_all("matrix") == 1
+        matrix: BoolArray = self._of_all("matrix") == 1
+        return matrix
 
 
 def counted(of: Scope | Trace) -> CountedOperators:
