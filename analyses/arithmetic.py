@@ -136,7 +136,7 @@ class _Known(msgspec.Struct, frozen=True):
 
 def _recorded(scope: Scope) -> _Known | None:
     """The FLOPs of all pieces of work (`analyses.roofline.pieces`), each by counters or by a model; None without any."""
-    rows = rated_pieces(scope).drop_nulls("flops")
+    rows = rated_pieces(scope).select("flops", "unit", "precision", "source", "piece_ns").drop_nulls("flops")
     working = rows.filter(pl.col("flops") > 0)
     if not working.height:
         return None

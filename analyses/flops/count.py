@@ -17,7 +17,7 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.flops.calls import INPUTS, modelled_calls
 from tracekit.analyses.flops.work import DTYPES, InputTexts, Operator, operator_named, work_of
 from tracekit.analyses.scope import Scope, once
-from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, narrow
+from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, narrow, take
 from tracekit.trace import Trace
 
 __all__ = ["PRECISIONS", "WIDENED", "CountedOperators", "counted", "counted_operators"]
@@ -34,19 +34,17 @@ _NOTHING: Final = (-1, -1, -1, -1, False)
 
 
 class CountedOperators(msgspec.Struct, frozen=True, eq=False):
-    """The spans that count, with their `figures` (columns of FIGURES), and `owner`: the span that counts around each span of
-    the host, itself included, −1 for none. Few spans count, so arrays of all are made when they are asked for.
+    """The `figures` of distinct calls (columns of FIGURES), and for each span of the host `figure`, the row that is its own, −1
+    for those that do not count, and `owner`, the span that counts around it, itself included, −1 for none.
     """
 
-    spans: Int64Array
     figures: Int64Array
+    figure: NarrowArray
     owner: NarrowArray
     names: tuple[str, ...] = PRECISIONS
 
     def _of_all(self, name: str) -> Int64Array:
-        column = np.full(self.owner.size, -1, dtype=np.int64)
-        column[self.spans] = self.figures[:, FIGURES.index(name)]
-        return column
+        return take(self.figures[:, FIGURES.index(name)], self.figure)
 
     @property
     def flops(self) -> Int64Array:
@@ -109,21 +107,30 @@ def counted_operators(
     figures = _figures(distinct, known)
     composite = [name for name, operator in known.items() if operator.composite]
     by_inputs = distinct.hstack(figures).filter(pl.any_horizontal(pl.col("flops", "read", "written") >= 0))
-    rows = rows.join(by_inputs, on=list(_KEYS), how="inner", nulls_equal=True).with_columns(
-        pl.col("name").is_in(composite).alias("composite")
-    )
+    by_inputs = by_inputs.with_row_index("row")
+    rows = rows.join(by_inputs.select(*_KEYS, "row"), on=list(_KEYS), how="inner", nulls_equal=True)
+    rows = rows.select("span_id", "row")
     spans = rows["span_id"].to_numpy()
     counted = np.zeros(host.height, dtype=bool)
     counted[spans] = True
     family = [
         name for name, operator in known.items() if operator.family == "matmul"
     ]  # of a matrix with a vector, too
-    products = rows.select((pl.col("matrix") == 1) | pl.col("name").is_in(family)).to_series().to_numpy()
-    counted[spans] &= ~(rows["composite"].to_numpy() & _holds_another(products, spans, counted, nesting))
+    matters = pl.DataFrame(
+        {
+            "product": (by_inputs["matrix"] == 1) | by_inputs["name"].is_in(family),
+            "composite": by_inputs["name"].is_in(composite),
+        }
+    )
+    row = rows["row"].to_numpy()
+    products, of_others = (column.to_numpy()[row] for column in matters)
+    counted[spans] &= ~(of_others & _holds_another(products, spans, counted, nesting))
     outermost = counted & (nesting.nearest_ancestor(counted, include_self=False) < 0)
-    rows = rows.select("span_id", *FIGURES).filter(pl.Series(outermost[spans]))
+    figure = np.full(host.height, -1, dtype=narrow(row[:0], by_inputs.height).dtype)
+    figure[spans] = row
+    figure[~outermost] = -1
     owner = narrow(nesting.nearest_ancestor(outermost), host.height)
-    return CountedOperators(rows["span_id"].to_numpy(), rows[list(FIGURES)].to_numpy(), owner)
+    return CountedOperators(by_inputs[list(FIGURES)].to_numpy(), figure, owner)
 
 
 def _with_inputs_of_others(

@@ -197,9 +197,9 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
 
 
 def _waits(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    to_host = trace.device.filter(
-        (pl.col("kind") == "memcpy") & pl.col("name").cast(pl.String).str.contains("DtoH", literal=True)
-    )["launch_id"].drop_nulls()
+    copies = trace.device.select("kind", "name", "launch_id").filter(pl.col("kind") == "memcpy")
+    names = pl.col("name").cast(pl.String)
+    to_host = copies.filter(names.str.contains("DtoH", literal=True))["launch_id"].drop_nulls()
     blocking_copy = pl.col("span_id").is_in(to_host.implode()) & (pl.col("duration") >= BLOCKING_COPY_NS)
     return calls.filter((pl.col("role") == "synchronisation") | blocking_copy)
 
