@@ -7,7 +7,7 @@ rows, or by few keys; there these functions are faster.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 import numpy as np
@@ -238,4 +238,7 @@ class NameTable:
 
     def matching(self, pattern: str) -> BoolArray:
         """A truth value per row; a row without a name matches nothing."""
-        return np.array(_which_match(self._texts, pattern), dtype=bool)[self._codes]
+        matches = np.array(_which_match(self._texts, pattern), dtype=bool)
+        # Of most patterns no name is one; and to index by narrow numbers takes three times as long.
+        found = matches.take(self._codes, mode="clip") if matches.any() else np.zeros(self._codes.size, bool)
+        return cast("BoolArray", found)

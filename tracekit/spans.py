@@ -295,7 +295,7 @@ def take(values: NarrowArray, rows: Int64Array) -> Int64Array:
     """
     if not values.size:
         return np.full(rows.size, -1, dtype=np.int64)
-    values_of_rows: Int64Array = values[rows].astype(np.int64, copy=False)
+    values_of_rows: Int64Array = values.take(rows).astype(np.int64, copy=False)  # faster than an index
     values_of_rows[rows < 0] = -1
     return values_of_rows
 

@@ -261,7 +261,8 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Progr
     phase = np.full(stack.size, -1, dtype=np.int64)
     layer, back = phase.copy(), phase.copy()
     for pattern, name, pseudo in PHASE_MARKERS:
-        rows = stack.named(pattern, "annotation", "op", "step") & (phase < 0)
+        rows = np.flatnonzero(stack.named(pattern, "annotation", "op", "step"))
+        rows = rows[phase[rows] < 0]
         phase[rows] = _P[name]
         if pseudo is not None:
             layer[rows] = layers.id_of(pseudo, "phase")
