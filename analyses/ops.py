@@ -127,8 +127,8 @@ def _calls(scope: Scope) -> pl.DataFrame:
     spans = np.flatnonzero(stack.of_kind("op"))
     nesting = stack.nesting_of(spans)
     inputs = host["name", "shapes", "dtypes"][spans]
-    codes = [or_none(column.to_physical()) for column in inputs]
-    shape, outer = groups(*codes), ~nesting.in_same(codes[0])
+    outer = ~nesting.in_same(or_none(inputs["name"].to_physical()))
+    shape = groups(*(or_none(column.to_physical()) for column in inputs))
     counted = np.zeros(host.height, dtype=bool)
     counted[scope.host("op", columns=["span_id"])["span_id"].to_numpy()] = True
     counted = counted[spans]
