@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-import polars as pl
+import numpy as np
 
 from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.program import program
@@ -19,6 +19,7 @@ from tracekit.analyses.roofline.analysis import matrix_utilisation, rated_pieces
 from tracekit.analyses.roofline.pieces import ANALYTIC
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import format_flop, format_share
+from tracekit.groups import are_known, kept, text_codes
 from tracekit.readers import flag_for
 from tracekit.trace import Trace
 
@@ -76,17 +77,17 @@ class Arithmetic(msgspec.Struct, frozen=True):
         amount = f"{format_flop(self.flops)} in the window"
         if self.flops_per_step is not None:
             amount = f"{format_flop(self.flops_per_step)} a step"
-        text = f"{amount} {_WORDS[self.source]}"
+        text, least, more = f"{amount} {_WORDS[self.source]}", "", ""
         if self.covered is not None and self.covered < _WHOLE:
             time = "operators' time" if self.on_cpu else "device time"
             text += f", known for {format_share(self.covered)} of the {time}"
+            least, more = "at least ", " or more"
         if self.tflops is not None:
-            text += f": {format_flop(self.tflops * 1e12, per_second=True)} on average"
+            text += f": {least}{format_flop(self.tflops * 1e12, per_second=True)} on average"
         if self.utilisation is not None:
-            text += (
-                f", its matrix products at {format_share(self.utilisation)} of the peak for {self.precision}"
-            )
-        return text
+            of_peak = f"{format_share(self.utilisation)}{more} of the peak for {self.precision}"
+            text += f", its matrix products at {of_peak}"
+        return f"{least}{text}"
 
 
 def arithmetic(of: Scope | Trace) -> Arithmetic:
@@ -136,13 +137,18 @@ class _Known(msgspec.Struct, frozen=True):
 
 def _recorded(scope: Scope) -> _Known | None:
     """The FLOPs of all pieces of work (`analyses.roofline.pieces`), each by counters or by a model; None without any."""
-    rows = rated_pieces(scope).select("flops", "unit", "precision", "source", "piece_ns").drop_nulls("flops")
-    working = rows.filter(pl.col("flops") > 0)
+    rows = rated_pieces(scope)[["flops", "unit", "precision", "source", "piece_ns"]]
+    rows = kept(rows, are_known(rows["flops"]))
+    working = kept(rows, rows["flops"] > 0)
     if not working.height:
         return None
-    matrix = working.filter(pl.col("unit") == "matrix")
-    by_precision = (matrix if matrix.height else working).group_by("precision").agg(pl.col("flops").sum())
-    precision = by_precision.sort("flops", "precision", descending=[True, False])["precision"][0]
+    matrix = kept(working, working["unit"] == "matrix")
+    counted = matrix if matrix.height else working
+    of, precisions = text_codes(counted["precision"])
+    sums = np.zeros(len(precisions), dtype=np.int64)
+    np.add.at(sums, of, counted["flops"].to_numpy())
+    alike = zip((-sums).tolist(), precisions, strict=True)
+    precision = min(alike, key=lambda one: (one[0], one[1] is not None, one[1] or ""))[1]
     total = int(rated_pieces(scope)["duration"].sum())
     by_model = working["source"] == ANALYTIC
     sources = [name for name, some in (("counter", (~by_model).any()), (ANALYTIC, by_model.any())) if some]

@@ -17,6 +17,7 @@ import polars as pl
 from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once, step_spans
 from tracekit.facts.units import format_ns, format_share
+from tracekit.groups import are_known, kept
 from tracekit.intervals import IntervalSet
 from tracekit.readers import how_to_record
 from tracekit.trace import Trace
@@ -122,14 +123,17 @@ def _time_of_steps(scope: Scope) -> IntervalSet:
 
 
 def _kernels(scope: Scope, device: int) -> pl.DataFrame:
-    rows = scope.activities.select("device_id", "kind", "start", "end", "duration", "blocks", "occupancy")
-    return rows.filter((pl.col("device_id") == device) & (pl.col("kind") == "kernel"))
+    rows = scope.activities[["device_id", "kind", "start", "end", "duration", "blocks", "occupancy"]]
+    return kept(rows, (rows["device_id"] == device) & (rows["kind"] == "kernel"))
 
 
 def _sm_efficiency(scope: Scope, device: int, sm_count: int | None, over: int) -> float | None:
     """Each instant counts with the best-filled kernel that runs in it, as torch-tb-profiler does."""
-    kernels = _kernels(scope, device).filter(pl.col("blocks").is_not_null())
-    if sm_count is None or not kernels.height or not over:
+    if sm_count is None or not over:
+        return None
+    kernels = _kernels(scope, device)
+    kernels = kept(kernels, are_known(kernels["blocks"]))
+    if not kernels.height:
         return None
     fill = np.minimum(kernels["blocks"].to_numpy() / sm_count, 1.0)
     start, end = kernels["start"].to_numpy(), kernels["end"].to_numpy()
@@ -144,7 +148,8 @@ def _sm_efficiency(scope: Scope, device: int, sm_count: int | None, over: int) -
 
 
 def _occupancy(scope: Scope, device: int) -> float | None:
-    kernels = _kernels(scope, device).filter(pl.col("occupancy").is_not_null())
+    kernels = _kernels(scope, device)
+    kernels = kept(kernels, are_known(kernels["occupancy"]))
     time = int(kernels["duration"].sum())
     return float((kernels["occupancy"] * kernels["duration"]).sum()) / time if time else None
 

@@ -22,7 +22,7 @@ from tracekit.facts.collectives import (
     protocol_of,
 )
 from tracekit.facts.stack_names import COLLECTIVE_RANGE
-from tracekit.groups import at_rows
+from tracekit.groups import at_rows, kept, or_none
 from tracekit.spans import Int64Array, take
 from tracekit.trace import COLLECTIVE_SCHEMA, Schema, empty
 
@@ -94,6 +94,9 @@ def calls_of(scope: Scope) -> Calls:
 
 
 def _calls(scope: Scope) -> Calls:
+    on_host = _on_host(scope)
+    if not on_host.size and not (scope.activities["class"] == "communication").any():
+        return Calls(empty(CALLS), empty(_PARTS), np.zeros(0, dtype=np.int64))
     work = _work(scope)
     first = (
         work.group_by("call", maintain_order=True)
@@ -109,16 +112,16 @@ def _calls(scope: Scope) -> Calls:
             pl.len().cast(pl.Int64).alias("kernels"),
         )
     )  # fmt: skip
-    rows = pl.concat([first, _on_host(scope, first.schema)]).sort("start", "end", maintain_order=True)
-    if not rows.height:
-        return Calls(empty(CALLS), empty(_PARTS), np.zeros(0, dtype=np.int64))
-    numbers = rows.select("call").with_row_index("number")
+    if on_host.size:
+        first = pl.concat([first, _host_calls(scope, on_host, first.schema)])
+    rows = first.sort("start", "end", maintain_order=True)
+    numbers = rows[["call"]].with_row_index("number")
     parts = work.join(numbers, on="call", how="inner", maintain_order="left").select(
         pl.col("number").cast(pl.Int64).alias("call"), "device_id", "start", "end"
     )
     spans = _queueing(scope)[rows["anchor"].to_numpy()]
     rows = _with_peers(scope, _recorded(scope, rows), spans)
-    names = [_name(*texts) for texts in rows.select("record_name", "span_name", "kernel").rows()]
+    names = [_name(*texts) for texts in rows[["record_name", "span_name", "kernel"]].rows()]
     rows = rows.with_columns(
         pl.Series("name", names, dtype=pl.String),
         _per_text(rows["kernel"], algorithm_of).alias("algorithm"),
@@ -131,6 +134,7 @@ def _calls(scope: Scope) -> Calls:
     return Calls(table, parts, spans)
 
 
+_NO_SPAN: Final = -2
 _OF_FIRST: Final = ("activity_id", "record", "span", "anchor", "device_id", "stream_id", "step")
 _PARTS: Final[Schema] = {"call": pl.Int64, "device_id": pl.Int64, "start": pl.Int64, "end": pl.Int64}
 
@@ -140,38 +144,39 @@ def _work(scope: Scope) -> pl.DataFrame:
     the spans of the host that say more of it: the record of PyTorch, and the range of the backend; `anchor` is the span that
     launched the activity.
     """
-    rows = attributed(scope).with_columns(pl.Series("launched", launch_times(scope.trace, scope.activities)))
-    rows = rows.filter(pl.col("class") == "communication")
+    rows = attributed(scope).hstack([pl.Series("launched", launch_times(scope.trace, scope.activities))])
+    rows = kept(rows, rows["class"] == "communication")
     span = _backend_ranges(scope, rows)
     if scope.on_cpu and (span >= 0).any():  # the operators of these collectives only queue them
-        rows, span = rows.filter(pl.Series(span >= 0)), span[span >= 0]
-    op = rows["op_id"].fill_null(-1)
-    record = np.where(op.is_in(_recording(scope).implode()).to_numpy(), op.to_numpy(), -1)
-    alone = rows.select(by_kernel(pl.col("activity_id"))).to_series().to_numpy()
+        rows, span = kept(rows, span >= 0), span[span >= 0]
+    op = or_none(rows["op_id"])
+    record = np.where(np.isin(op, _recording(scope)), op, -1)
+    alone = -2 - rows["activity_id"].to_numpy()
     call = np.where(record >= 0, record, np.where(span >= 0, span, alone))
-    layers = attribution(scope).layers.select(pl.col("layer_id"), pl.col("path").alias("layer"))
-    return (
-        rows.with_columns(
-            pl.Series("record", record, dtype=pl.Int64),
-            pl.Series("span", span, dtype=pl.Int64),
-            pl.Series("call", call, dtype=pl.Int64),
-            pl.coalesce("launch_id", "op_id").fill_null(-1).alias("anchor"),
-            _exposed(scope, rows),
-        )
-        .drop("layer", strict=False)
-        .join(layers, on="layer_id", how="left", maintain_order="left")
-        .sort("start", "end", maintain_order=True)
-    )
+    return rows.with_columns(
+        pl.Series("record", record, dtype=pl.Int64),
+        pl.Series("span", span, dtype=pl.Int64),
+        pl.Series("call", call, dtype=pl.Int64),
+        pl.Series("anchor", _anchor(rows)),
+        _exposed(scope, rows),
+        at_rows(attribution(scope).layers["path"], rows["layer_id"]).alias("layer"),
+    ).sort("start", "end", maintain_order=True)
 
 
-def _recording(scope: Scope) -> pl.Series:
+def _anchor(rows: pl.DataFrame) -> Int64Array:
+    """The span that launched each activity, else the operator around it; −1 for none."""
+    launch = or_none(rows["launch_id"])
+    return np.where(launch >= 0, launch, or_none(rows["op_id"]))
+
+
+def _recording(scope: Scope) -> Int64Array:
     """The host spans with a record of communication."""
     known = scope.trace.collectives
-    return (empty(COLLECTIVE_SCHEMA) if known is None else known)["span_id"].drop_nulls().unique()
+    return or_none((empty(COLLECTIVE_SCHEMA) if known is None else known)["span_id"], _NO_SPAN)
 
 
-def _on_host(scope: Scope, schema: pl.Schema) -> pl.DataFrame:
-    """Calls that only the host makes: of MPI, and of a backend for processors beside a device. No device is exposed to them."""
+def _on_host(scope: Scope) -> Int64Array:
+    """The spans of calls that only the host makes: of MPI, and of a backend for processors beside a device. No device is exposed to them."""
     stack = attribution(scope).model.stack
     wanted = stack.named(MPI_CALL, "op", "annotation")
     if not scope.on_cpu:
@@ -179,9 +184,14 @@ def _on_host(scope: Scope, schema: pl.Schema) -> pl.DataFrame:
     around = take(stack.nesting.nearest_ancestor(wanted), stack.nesting.parent)
     low, high = scope.host_window()
     inside = (stack.start >= low) & (stack.start < high)
-    span = np.flatnonzero(wanted & (around < 0) & inside)
+    return np.flatnonzero(wanted & (around < 0) & inside)
+
+
+def _host_calls(scope: Scope, span: Int64Array, schema: pl.Schema) -> pl.DataFrame:
+    """The calls of these spans, with the columns of those of a device."""
+    stack = attribution(scope).model.stack
     start, end = stack.start[span], stack.end[span]
-    recorded = np.isin(span, _recording(scope).to_numpy())
+    recorded = np.isin(span, _recording(scope))
     frame = scope.trace.host[span].select(
         *(pl.col("span_id").alias(name) for name in ("call", "span", "anchor")),
         pl.col("name").cast(pl.String).alias("kernel"),
@@ -207,8 +217,9 @@ ON_PROCESSORS: Final = r"^(gloo|mpi|ucc):"
 def _backend_ranges(scope: Scope, rows: pl.DataFrame) -> Int64Array:
     """The nearest range of PyTorch's backend around the launch of each activity, −1 for none."""
     stack = attribution(scope).model.stack
-    anchor = rows.select(pl.coalesce("launch_id", "op_id").fill_null(-1)).to_series().to_numpy()
-    return take(stack.nesting.nearest_ancestor(stack.named(COLLECTIVE_RANGE, "annotation", "op")), anchor)
+    return take(
+        stack.nesting.nearest_ancestor(stack.named(COLLECTIVE_RANGE, "annotation", "op")), _anchor(rows)
+    )
 
 
 def _exposed(scope: Scope, rows: pl.DataFrame) -> pl.Series:
@@ -249,7 +260,7 @@ def _recorded(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
         )
     )
     elements, dtypes = [], []
-    for shapes, types in joined.select("shapes", "dtypes").rows():
+    for shapes, types in joined[["shapes", "dtypes"]].rows():
         elements.append(elements_of(shapes))
         first = next(iter(json_list(types)), None)
         dtypes.append(first if isinstance(first, str) and first in ELEMENT_BYTES else None)
@@ -317,7 +328,7 @@ def _with_peers(scope: Scope, rows: pl.DataFrame, spans: Int64Array) -> pl.DataF
         {name: at_rows(scope.trace.host[of], spans).cast(pl.String) for name, of in named.items()}
     )
     rank = scope.trace.meta.rank
-    table = pl.concat([rows, known], how="horizontal").select("record_name", "span_name", "kernel", "peer", "group_ranks", "op", "concrete_inputs")  # fmt: skip
+    table = pl.concat([rows, known], how="horizontal")[["record_name", "span_name", "kernel", "peer", "group_ranks", "op", "concrete_inputs"]]  # fmt: skip
     ends = [_peers(row, rank) for row in table.iter_rows(named=True)]
     return rows.with_columns(
         pl.Series("source", [source for source, _ in ends], dtype=pl.Int64),

@@ -13,7 +13,8 @@ from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.device_peaks import peak_link_gbps
 from tracekit.facts.units import count_of, format_bytes, format_count
-from tracekit.trace import Trace
+from tracekit.groups import are_known, kept
+from tracekit.trace import Schema, Trace, empty
 
 __all__ = ["TABLES", "Collectives", "collectives"]
 
@@ -101,7 +102,18 @@ def _collectives(scope: Scope) -> Collectives:
     )
 
 
+_BY_SIZE: Final[Schema] = {
+    **{name: CALLS[name] for name in _SAME},
+    **dict.fromkeys(("count", "total_ns", "exposed_ns", "min_ns"), pl.Int64),
+    "median_ns": pl.Float64,
+    "max_ns": pl.Int64,
+    **dict.fromkeys(("algorithm_gbps", "bus_gbps", "link_share"), pl.Float64),
+}
+
+
 def _by_size(scope: Scope, calls: Calls) -> pl.DataFrame:
+    if not calls.table.height:
+        return empty(_BY_SIZE)
     time = pl.col("duration_ns")
     shortest = pl.when(time.min() > 0).then(time.min())
     alike = [name for name in _SAME if name != "bytes"]
@@ -110,8 +122,11 @@ def _by_size(scope: Scope, calls: Calls) -> pl.DataFrame:
     )
     kinds = calls.table.with_columns(
         pl.int_range(pl.len(), dtype=pl.Int64).alias("call"), pl.when(~once_only).then("bytes").alias("size")
-    ).with_columns(pl.struct(*alike, "size").rank("dense").cast(pl.Int64).alias("kind"))
-    exposed = exposed_by(scope, calls.parts.join(kinds.select("call", "kind"), on="call"), ["kind"])
+    )
+    number: dict[tuple[object, ...], int] = {}
+    same = [number.setdefault(row, len(number)) for row in kinds[[*alike, "size"]].rows()]
+    kinds = kinds.hstack([pl.Series("kind", same, dtype=pl.Int64)])
+    exposed = exposed_by(scope, calls.parts.join(kinds[["call", "kind"]], on="call"), ["kind"])
     return (
         kinds.group_by("kind")
         .agg(
@@ -128,8 +143,7 @@ def _by_size(scope: Scope, calls: Calls) -> pl.DataFrame:
         )
         .join(exposed, on="kind", how="left")
         .with_columns(_link_share(scope).alias("link_share"))
-        .sort("total_ns", "name", "bytes", descending=[True, False, False])
-        .select(TABLES["by_size"].columns.split())
+        .sort("total_ns", "name", "bytes", descending=[True, False, False])[list(_BY_SIZE)]
     )
 
 
@@ -145,7 +159,7 @@ def _link_share(scope: Scope) -> pl.Expr:
 
 def _pairs(calls: pl.DataFrame) -> pl.DataFrame | None:
     rate = pl.col("bytes") / pl.when(pl.col("duration_ns") > 0).then("duration_ns")
-    named = calls.filter(pl.col("source").is_not_null() | pl.col("destination").is_not_null())
+    named = kept(calls, are_known(calls["source"]) | are_known(calls["destination"]))
     if not named.height:
         return None
     return (

@@ -123,7 +123,7 @@ def completeness(of: Scope | Trace) -> Completeness:
 
 def _completeness(scope: Scope) -> Completeness:
     trace = scope.trace
-    counts: dict[str, int] = dict(trace.health.select("kind", "count").rows())
+    counts: dict[str, int] = dict(trace.health[["kind", "count"]].rows())
     launches, answered = _launches(scope) if counts.keys() & _UNANSWERED else (0, 0)
     return Completeness(
         events=trace.meta.event_count,

@@ -1,4 +1,4 @@
-"""The chain of work and waits that determines how long the window is, and what else could take longer for nothing (DEFINITIONS §13).
+"""The chain of work and waits that determines how long the window is, and what else could take longer at no cost.
 
 The dependency graph (`analyses.graph`) has an edge for everything that the trace shows one thing waited for: the order of a thread and
 of a stream, launches, events between streams, calls that wait for the device, threads that wait for others. The critical path is
@@ -42,7 +42,7 @@ def _by(column: str, what: str, more: str = "") -> TableView:
             "total_ns": "on the path",
             "work_ns": "all its work",
             "slack_ns": "slack",
-            "handovers": "times it came to it",
+            "handovers": "times entered",
             "waited_ns": "waited in collectives",
         },
     )
@@ -60,7 +60,7 @@ TABLES: Final = {
     "by_layer": _by("layer", "layer", " work_ns slack_ns"),
     "by_operator": _by("operator", "operator"),
     "by_kernel": TableView(
-        "Kernels on the critical path, and how much longer each may take for nothing",
+        "Kernels on the critical path, and how much longer each may take at no cost",
         "name total_ns share work_ns slack_ns",
         titles={
             "share": "of the window",
@@ -114,18 +114,20 @@ class CriticalPath(Result):
     (`replayed_ns`), and `replay_error`, by which part of it they differ. None without steps."""
     length_ns: int
     """The length of the path, which is that of the window."""
-    device_ns: int
-    """Work of devices on the path (of processors, without a device), without communication."""
+    device_ns: int | None
+    """Work of devices on the path, without communication; None where no device was captured."""
+    processor_ns: int | None
+    """Work in operators on the path where no device was captured, without communication; else None."""
     communication_ns: int
     """Communication on the path."""
     host_ns: int
     """Code of the host on the path."""
     wait_ns: int
     """Waits on the path for neither: launch latencies, gaps between kernels, returns of calls."""
-    inferred_links: int
-    """Links of the graph that rest on times, since the trace does not record what waited for what."""
     links: int
     """All links of the graph between threads and streams."""
+    inferred_links: int
+    """Those of them that rest on times, since the trace does not record what waited for what."""
     replay_error: float
     """By which part of the window a replay with usual lags differs from what was recorded."""
 
@@ -157,7 +159,7 @@ def _critical_path(joint: Joint) -> CriticalPath:
     del tracks
     usual = joint.graph.replay(joint.usual)
     causes = _grouped(parts, window, "resource", "cause", counted=True)
-    sums = _sums(causes)
+    sums, on_cpu = _sums(causes), all(one.scope.on_cpu for one in joint.members)
     activities = _activities(joint)
     ranks = _ranks(joint, path, parts)
     work = parts.filter(pl.col("category").is_not_null())
@@ -176,12 +178,13 @@ def _critical_path(joint: Joint) -> CriticalPath:
         ),
         steps=_steps(joint, usual),
         length_ns=int(parts["duration_ns"].sum()),
-        device_ns=sums["device"],
+        device_ns=None if on_cpu else sums["device"],
+        processor_ns=sums["device"] if on_cpu else None,
         communication_ns=sums["communication"],
         host_ns=sums["host"],
         wait_ns=sums["wait"],
-        inferred_links=joint.inferred,
         links=joint.between,
+        inferred_links=joint.inferred,
         replay_error=abs(int(usual[-1]) - joint.end) / window if window else 0.0,
     )
 

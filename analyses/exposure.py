@@ -11,6 +11,7 @@ import polars as pl
 from tracekit.analyses.attribution.attribute import attributed
 from tracekit.analyses.scope import Scope
 from tracekit.facts.stack_names import PHASES
+from tracekit.groups import distinct, kept
 from tracekit.intervals import IntervalSet
 from tracekit.spans import Int64Array
 from tracekit.trace import Schema, empty
@@ -37,6 +38,10 @@ def exposed_by(scope: Scope, parts: pl.DataFrame, keys: Sequence[str]) -> pl.Dat
     `parts` has the keys, `device_id`, `start` and `end`. Times are those of the window, summed over devices. Activities with other
     keys are not subtracted, so values that communicate at once share their time, and the sum may exceed that of the device.
     """
+    if not parts.height:
+        return parts[list(keys)].with_columns(
+            communication_ns=pl.lit(0, pl.Int64), exposed_ns=pl.lit(0, pl.Int64)
+        )
     place = [*keys, "device_id"]
     rows = parts.with_columns(pl.col("start", "end").clip(scope.start, scope.end)).sort(
         *place, "start", nulls_last=True
@@ -48,13 +53,13 @@ def exposed_by(scope: Scope, parts: pl.DataFrame, keys: Sequence[str]) -> pl.Dat
         .agg(pl.col("start").min(), pl.col("end").max())
     )
     hidden = np.zeros(merged.height, dtype=np.int64)
-    for device in merged["device_id"].unique():
+    for device in distinct(merged["device_id"]):
         mine = (merged["device_id"] == device).to_numpy()
         starts, ends = merged["start"].to_numpy()[mine], merged["end"].to_numpy()[mine]
         hidden[mine] = scope.intervals(device, "compute").coverage(starts, ends)
     length = pl.col("end") - pl.col("start")
     return (
-        merged.with_columns(pl.Series("hidden", hidden))
+        merged.hstack([pl.Series("hidden", hidden)])
         .group_by(keys)
         .agg(length.sum().alias("communication_ns"), (length - pl.col("hidden")).sum().alias("exposed_ns"))
     )
@@ -69,11 +74,10 @@ def positions(scope: Scope) -> pl.DataFrame:
     """
     if scope.window != "steps":
         return empty(POSITIONS)
-    columns = attributed(scope).select("class", "device_id", "phase", "start", "end")
-    computing = columns.filter(pl.col("class") == "compute")
-    device_of, phase_of, start, end = (
-        computing[name].to_physical().to_numpy() for name in ("device_id", "phase", "start", "end")
-    )
+    columns = attributed(scope)[["class", "device_id", "phase", "start", "end"]]
+    computing = kept(columns, columns["class"] == "compute")
+    device_of, start, end = (computing[name].to_numpy() for name in ("device_id", "start", "end"))
+    phase_of = computing["phase"].to_physical().to_numpy()
     length, communicates, exposed = np.zeros(BINS), np.zeros(BINS), np.zeros(BINS)
     by_phase = np.zeros((len(_WITHIN), BINS))
     steps = 0

@@ -21,7 +21,7 @@ from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView
 from tracekit.analyses.roofline.rates import RATES, with_rates
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import format_ns, format_share
-from tracekit.groups import at_rows
+from tracekit.groups import at_rows, or_none
 from tracekit.names import category_name
 from tracekit.readers import how_to_record
 from tracekit.statistics import duration_aggregates
@@ -115,7 +115,6 @@ def _kernels(scope: Scope) -> Kernels:
     rows = _with_operators(_per_call(scope, _layer_paths(scope)), trace)
     total = int(rows["duration"].sum())
     by_category = _table(rows, ["category"], total)
-    shapes = rows.filter(pl.col("shapes").is_not_null())
     work = arithmetic(scope)
     answer = _answer(by_category, total, on_cpu=scope.on_cpu)
     return Kernels(
@@ -124,7 +123,7 @@ def _kernels(scope: Scope) -> Kernels:
         by_category=by_category,
         by_operator=_table(rows, ["operator"], total),
         by_layer=_table(rows, ["layer", "name", "category"], total) if _any_layer(scope) else None,
-        by_shape=_table(shapes, ["operator", "shapes", "dtypes"], total)
+        by_shape=_table(rows.filter(pl.col("shapes").is_not_null()), ["operator", "shapes", "dtypes"], total)
         if "shapes" in trace.meta.captured
         else None,
         measured=measured_kernels(scope),
@@ -148,9 +147,8 @@ _NAMED: Final = ["name", "category", "kind"]
 def _layer_paths(scope: Scope) -> pl.Series:
     """The path of each activity's layer."""
     known = attribution(scope)
-    paths = known.layers["path"].cast(pl.Categorical())
-    found = at_rows(paths, known.activities["layer_id"])
-    return found.fill_null(UNATTRIBUTED).alias("layer")
+    paths = pl.Series("layer", [*known.layers["path"].to_list(), UNATTRIBUTED], dtype=pl.Categorical)
+    return at_rows(paths, or_none(known.activities["layer_id"], known.layers.height))
 
 
 def _any_layer(scope: Scope) -> bool:
@@ -160,7 +158,7 @@ def _any_layer(scope: Scope) -> bool:
 def _per_call(scope: Scope, layer: pl.Series) -> pl.DataFrame:
     """One row per activity; on the CPU one per operator call, with its self time."""
     columns = ["activity_id", "name", "category", "kind", "op_id", "duration"]
-    rows = scope.activities.select(columns).with_columns(layer)
+    rows = scope.activities[columns].hstack([layer])
     if not scope.on_cpu:
         return rows
     return rows.group_by("op_id", maintain_order=True).agg(
@@ -175,9 +173,10 @@ def _with_operators(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 def _table(rows: pl.DataFrame, keys: list[str], total: int) -> pl.DataFrame:
     # Names stay encoded until they are few: as text, half a million of them take more than all else.
-    share = (pl.col("total_ns") / total) if total else pl.lit(None, dtype=pl.Float64)
     grouped = rows.group_by(keys).agg(*duration_aggregates())
-    return grouped.with_columns(pl.col(keys).cast(pl.String), share.alias("share")).sort(
+    share = pl.Series("share", grouped["total_ns"] / total if total else [None] * grouped.height, pl.Float64)
+    columns = [grouped[name].cast(pl.String) if name in keys else grouped[name] for name in grouped.columns]
+    return pl.DataFrame([*columns, share]).sort(
         ["total_ns", *keys], descending=[True, *[False] * len(keys)], nulls_last=True
     )
 
@@ -185,7 +184,9 @@ def _table(rows: pl.DataFrame, keys: list[str], total: int) -> pl.DataFrame:
 def _answer(by_category: pl.DataFrame, total: int, *, on_cpu: bool) -> str:
     if not by_category.height:
         return "Nothing ran."
-    rows = by_category.select("category", "share").head(3).rows()
+    rows = by_category[["category", "share"]].head(3).rows()
     named = [f"{category_name(name)} {format_share(share)}" for name, share in rows]
     what = "The self time of operators is" if on_cpu else "Device activities take"
+    if len(named) == 1:
+        return f"{what} {format_ns(total)}, all of it {category_name(rows[0][0])}."
     return f"{what} {format_ns(total)}. The largest categories: {', '.join(named)}."

@@ -19,10 +19,10 @@ from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView,
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US, count_of, format_ns, format_share
-from tracekit.groups import at_rows
+from tracekit.groups import at_rows, groups, kept, or_none
 from tracekit.readers import how_to_record
 from tracekit.statistics import duration_aggregates
-from tracekit.trace import Trace
+from tracekit.trace import DEVICE_SCHEMA, Schema, Trace, empty
 
 __all__ = ["SHORT_NS", "TABLES", "Launches", "launches"]
 
@@ -123,12 +123,16 @@ def _linked(scope: Scope) -> pl.DataFrame:
         "name",
         "duration",
     )
-    host, rows = scope.trace.host, scope.activities.select(columns)
-    rows = rows.filter(at_rows(host["kind"], rows["launch_id"]) == "runtime")
+    host, rows = scope.trace.host, scope.activities[list(columns)]
+    rows = kept(rows, at_rows(host["kind"], rows["launch_id"]) == "runtime")
+    if not rows.height:
+        return empty(_LINKED)
     rows = rows.sort("device_id", "stream_id", "start", "end")
-    rows = rows.with_columns(
-        at_rows(host["start"], rows["launch_id"]).alias("call_start"),
-        at_rows(host["duration"], rows["launch_id"]).alias("launch_call"),
+    rows = rows.hstack(
+        [
+            at_rows(host["start"], rows["launch_id"]).alias("call_start"),
+            at_rows(host["duration"], rows["launch_id"]).alias("launch_call"),
+        ]
     )
     dry = pl.col("end").cum_max().shift(1).over("device_id", "stream_id")
     call_end = pl.col("call_start") + pl.col("launch_call")
@@ -152,11 +156,20 @@ def _linked(scope: Scope) -> pl.DataFrame:
     )
 
 
+_LINKED: Final[Schema] = {
+    **{name: DEVICE_SCHEMA[name] for name in ("activity_id", "launch_id", "device_id", "stream_id")},
+    **{name: DEVICE_SCHEMA[name] for name in ("kind", "name", "start")},
+    **dict.fromkeys(("call_start", "device_time", "launch_call"), pl.Int64),
+    **dict.fromkeys(("launch_bound", "late"), pl.Boolean),
+    **dict.fromkeys(("launch_delay", "queue_delay"), pl.Int64),
+}
+
+
 def _delays(rows: pl.DataFrame) -> pl.DataFrame:
     # A queue delay exists only where it is positive; zero means that the device was already on it. A delay may be unknown.
     parts = []
     for measure in _MEASURES:
-        chosen = rows.filter(pl.col(measure) > (0 if measure == "queue_delay" else -1))
+        chosen = kept(rows, rows[measure] > (0 if measure == "queue_delay" else -1))
         parts.append(chosen.select(pl.lit(measure).alias("measure"), *duration_aggregates(measure)))
     return pl.concat(parts)
 
@@ -178,10 +191,8 @@ def _by_name(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _queue(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The tables `queue` and `queues`."""
-    stream = rows.select("device_id", "stream_id")  # the rows are in their order
-    borders = np.flatnonzero(
-        np.diff(stream.select(pl.struct(pl.all()).rle_id().cast(pl.Int64)).to_series().to_numpy(), prepend=-1)
-    )
+    stream = rows[["device_id", "stream_id"]]  # the rows are in their order
+    borders = groups(*(or_none(column) for column in stream)).first if rows.height else np.zeros(0, np.int64)
     started = rows["start"].to_numpy()
     called = np.minimum(rows["call_start"].to_numpy(), started)
     times, lengths = [started[:0]], [started[:0]]
@@ -212,18 +223,19 @@ def _calls(scope: Scope, linked: pl.DataFrame) -> pl.DataFrame:
     if scope.window == "trace" and linked.height:
         # Calls that were over before the first launch of the window set the process up; they are not its cost.
         first = linked["call_start"].min()
-        rows = rows.filter(pl.col("start") + pl.col("duration") > first)
+        rows = kept(rows, rows["start"] + rows["duration"] > first)
+    name = pl.col("name").cast(pl.String)
     role = (
-        pl.when(pl.col("name").str.contains(SYNCHRONISATION))
+        pl.when(name.str.contains(SYNCHRONISATION))
         .then(pl.lit("synchronisation"))
-        .when(pl.col("name").str.contains(LAUNCH))
+        .when(name.str.contains(LAUNCH))
         .then(pl.lit("launch"))
-        .when(pl.col("name").str.contains(ALLOCATION))
+        .when(name.str.contains(ALLOCATION))
         .then(pl.lit("allocation"))
         .otherwise(pl.lit("other"))
     )
-    grouped = rows.group_by("name").agg(*duration_aggregates()).with_columns(pl.col("name").cast(pl.String))
-    return grouped.with_columns(role.alias("role")).sort("total_ns", "name", descending=[True, False])
+    grouped = rows.group_by("name").agg(*duration_aggregates())
+    return grouped.with_columns(name, role.alias("role")).sort("total_ns", "name", descending=[True, False])
 
 
 def _answer(rows: pl.DataFrame, bound: int, short_share: float | None, late: float | None) -> str:

@@ -14,8 +14,9 @@ import polars as pl
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import format_bytes, format_ns
+from tracekit.groups import any_known, are_known, kept
 from tracekit.readers import how_to_record
-from tracekit.trace import Trace, one_of
+from tracekit.trace import Schema, Trace, empty
 
 __all__ = ["TABLES", "Memory", "memory"]
 
@@ -80,13 +81,16 @@ def _memory(scope: Scope) -> Memory:
         peaks=peaks,
         timeline=None
         if timeline is None
-        else timeline.select("device_id", "time", "allocated", "reserved", "relative"),
+        else timeline[["device_id", "time", "allocated", "reserved", "relative"]],
         not_captured=lacking,
     )
 
 
 def _copies(scope: Scope) -> pl.DataFrame:
-    rows = scope.activities.filter(one_of("kind", "memcpy", "memset"))
+    kind = scope.activities["kind"]
+    rows = kept(scope.activities, (kind == "memcpy") | (kind == "memset"))
+    if not rows.height:
+        return empty(_COPIES)
     name = pl.col("name").cast(pl.String)
     lower = name.str.to_lowercase()
     known = pl.col("bytes").is_not_null()
@@ -109,12 +113,21 @@ def _copies(scope: Scope) -> pl.DataFrame:
             # bytes per ns is GB per s
             (pl.col("bytes").sum() / pl.col("duration").filter(known).sum()).alias("bandwidth_gbps"),
         )
-        .with_columns(pl.when(pl.col("bytes").is_not_null()).then("bandwidth_gbps").alias("bandwidth_gbps"))
         .with_columns(
-            pl.when(pl.col("bandwidth_gbps").is_finite()).then("bandwidth_gbps").alias("bandwidth_gbps")
+            pl.when(pl.col("bytes").is_not_null() & pl.col("bandwidth_gbps").is_finite())
+            .then("bandwidth_gbps")
+            .alias("bandwidth_gbps")
         )
         .sort("total_ns", "kind", "direction", descending=[True, False, False])
     )
+
+
+_COPIES: Final[Schema] = {
+    "device_id": pl.Int64,
+    **dict.fromkeys(("kind", "direction", "host_memory"), pl.String),
+    **dict.fromkeys(("count", "total_ns", "bytes", "largest_bytes"), pl.Int64),
+    "bandwidth_gbps": pl.Float64,
+}
 
 
 def _timeline(trace: Trace) -> pl.DataFrame | None:
@@ -124,7 +137,7 @@ def _timeline(trace: Trace) -> pl.DataFrame | None:
     running = pl.col("bytes").cum_sum()
     # What was freed was held: the least start with which no total is negative.
     held = (running - pl.min_horizontal(running.min(), 0)).over("device_id")
-    return events.filter(pl.col("bytes").is_not_null()).select(
+    return kept(events, are_known(events["bytes"])).select(
         "device_id",
         pl.col("start").alias("time"),
         "bytes",
@@ -161,10 +174,9 @@ def _answer(copies: pl.DataFrame, peaks: pl.DataFrame | None) -> str:
     parts = []
     if copies.height:
         took = format_ns(int(copies["total_ns"].sum()))
-        sizes = copies["bytes"].drop_nulls()
         verb = (
-            f"moved {format_bytes(int(sizes.sum()))}"
-            if sizes.len()
+            f"moved {format_bytes(int(copies['bytes'].sum()))}"
+            if any_known(copies["bytes"])
             else "moved a number of bytes that was not recorded"
         )
         parts.append(f"copies and fills {verb} in {took}")

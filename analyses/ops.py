@@ -25,7 +25,7 @@ from tracekit.analyses.roofline.rates import RATES, with_rates
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import count_of, format_ns, format_share
-from tracekit.groups import Groups, groups, or_none
+from tracekit.groups import Groups, distinct, groups, kept, or_none
 from tracekit.readers import how_to_record
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
@@ -199,8 +199,8 @@ def _table(calls: pl.DataFrame, keys: list[str], scope: Scope) -> pl.DataFrame:
     order = "host_self_ns" if scope.on_cpu else "device_self_ns"
     whole = int(sums[order].sum() or 0)
     some = pl.when(pl.col("calls") > 0)
-    columns = sums.with_columns(pl.col(keys).cast(pl.String)).select(
-        *keys,
+    columns = sums.select(
+        pl.col(keys).cast(pl.String),
         "calls",
         "host_total_ns",
         "host_self_ns",
@@ -220,9 +220,10 @@ def _table(calls: pl.DataFrame, keys: list[str], scope: Scope) -> pl.DataFrame:
 def _answer(table: pl.DataFrame, calls: int, *, on_cpu: bool) -> str:
     if not table.height:
         return "No operator was recorded."
-    rows = table.filter(pl.col("operator").is_not_null() & (pl.col("share") > 0)).head(3)
-    largest = ", ".join(f"{name} {format_share(share)}" for name, share in rows["operator", "share"].rows())
+    rows = kept(table["operator", "share"], table["share"] > 0).head(4).rows()
+    named = [(name, share) for name, share in rows if name is not None][:3]
+    largest = ", ".join(f"{name} {format_share(share)}" for name, share in named)
     host = format_ns(int(table["host_self_ns"].sum()))
     what = "this time" if on_cpu else "the device time"
-    text = f"{count_of(calls, 'call')} of {count_of(table['operator'].drop_nulls().n_unique(), 'operator')} took {host} on the host."
+    text = f"{count_of(calls, 'call')} of {count_of(distinct(table['operator']).len(), 'operator')} took {host} on the host."
     return f"{text} The largest shares of {what}: {largest}." if largest else text

@@ -10,6 +10,7 @@ from tracekit.analyses.attribution import attributed
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalls
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
+from tracekit.groups import NameTable, at_rows, kept
 
 __all__ = ["UNFUSED", "in_place_calls", "one_pass", "optimizer_ranges", "usual_passes"]
 
@@ -26,6 +27,8 @@ def one_pass(scope: Scope) -> int:
     That is what its calls take more than the shortest of them, which does little but start. Operators that make new tensors do not
     count, because much of their time goes to memory that a fused optimizer does not need.
     """
+    if not _in_place(scope).height:
+        return 0
     calls = _in_place(scope).join(stalls(scope), on="activity_id", how="anti").group_by("operator", "op_id")
     by_name = (
         calls.agg(pl.col("duration").sum())
@@ -42,6 +45,8 @@ def usual_passes(scope: Scope) -> tuple[int, int]:
     """What one pass of the costliest in-place operator of the optimizer takes usually, and what all of its in-place operators take
     together, their calls included, in ns: of each shape the median counts for all calls.
     """
+    if not _in_place(scope).height:
+        return 0, 0
     shapes = scope.trace.host.select(pl.col("span_id").alias("op_id"), "shapes")
     calls = _in_place(scope).group_by("operator", "op_id").agg(pl.col("duration").sum())
     took = (
@@ -64,9 +69,13 @@ def in_place_calls(scope: Scope) -> int:
 
 def _in_place(scope: Scope) -> pl.DataFrame:
     """The optimizer's activities in operators that work in place, with the `operator`'s name."""
-    host = scope.trace.host.select(pl.col("span_id").alias("op_id"), pl.col("name").alias("operator"))
-    rows = attributed(scope).filter(pl.col("category") == "optimizer").drop("operator").join(host, on="op_id")
-    return rows.filter(pl.col("operator").cast(pl.String).str.contains(_IN_PLACE))
+    return scope.once(_in_place, lambda: _find_in_place(scope))
+
+
+def _find_in_place(scope: Scope) -> pl.DataFrame:
+    rows = kept(attributed(scope), attributed(scope)["category"] == "optimizer")
+    operator = at_rows(scope.trace.host["name"], rows["op_id"]).alias("operator")
+    return kept(rows.with_columns(operator), NameTable(operator).matching(_IN_PLACE))
 
 
 def optimizer_ranges(scope: Scope) -> pl.DataFrame:

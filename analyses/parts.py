@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
@@ -24,7 +25,7 @@ from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.stalls import code_stalls
 from tracekit.analyses.steps import steps
 from tracekit.facts.units import count_of
-from tracekit.groups import any_known
+from tracekit.groups import any_known, kept
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace
 
@@ -165,7 +166,7 @@ def run_parts(of: Scope | Trace) -> RunParts:
 def _run_parts(scope: Scope) -> RunParts:
     ranges = replayed(scope.trace.counters)
     if ranges is not None:
-        return CounterRun(ranges.select("name", "start").n_unique(), scope.duration)
+        return CounterRun(ranges[["name", "start"]].n_unique(), scope.duration)
     if not scope.overlapping.height or scope.duration <= 0:
         return _nothing(scope.trace)
     return _processor_parts(scope) if scope.on_cpu else _device_parts(scope)
@@ -211,12 +212,14 @@ def _processor_parts(scope: Scope) -> ProcessorParts:
 
 
 def _waits_for_loader(scope: Scope) -> int:
-    return int(idle(scope).by_cause.filter(pl.col("cause") == "data_loading")["total_ns"].sum())
+    causes = idle(scope).by_cause
+    return int(kept(causes, causes["cause"] == "data_loading")["total_ns"].sum())
 
 
 def loader_ns(scope: Scope) -> int:
     """Without a device: the time of the data loader, with the operators in it (the composition of `analyses.steps`), in ns."""
-    ran = steps(scope).composition.filter(pl.col("part") == "data_loader")
+    parts = steps(scope).composition
+    ran = kept(parts, parts["part"] == "data_loader")
     return min(max(_waits_for_loader(scope), int(ran["total_ns"].sum())), scope.duration)
 
 
@@ -225,11 +228,11 @@ def loader_ns(scope: Scope) -> int:
 
 def _device_parts(scope: Scope) -> DeviceParts:
     devices = breakdown(scope).devices
-    row = devices.sort("busy_ns", descending=True).row(0, named=True)
+    row = max(devices.iter_rows(named=True), key=lambda one: one["busy_ns"])
     device = int(row["device_id"])
     marked = scope.steps if scope.window == "steps" else scope.steps.clear()
     waits = _waits(scope, device)
-    earlier = scope.earlier.filter(pl.col("device_id") == device)
+    earlier = kept(scope.earlier, scope.earlier["device_id"] == device)
     worked = scope.intervals(device)
     return DeviceParts(
         who="The device" if devices.height == 1 else f"Device {device}",
@@ -258,10 +261,14 @@ def _device_parts(scope: Scope) -> DeviceParts:
 def _set_up(scope: Scope, device: int) -> int:
     """The time in which a device only made copies of the set-up, in ns."""
     places = attribution(scope).activities
-    rows = scope.activities.filter((places["phase"] == "set_up") & (scope.activities["device_id"] == device))
+    rows, all_rows = (
+        each[["activity_id", "device_id", "start", "end"]] for each in (scope.activities, scope.overlapping)
+    )
+    rows = kept(rows, (places["phase"] == "set_up") & (rows["device_id"] == device))
     if not rows.height:
         return 0
-    others = scope.overlapping.filter(pl.col("device_id") == device).join(rows, on="activity_id", how="anti")
+    of_others = ~np.isin(all_rows["activity_id"].to_numpy(), rows["activity_id"].to_numpy())
+    others = kept(all_rows, of_others & (all_rows["device_id"] == device).to_numpy())
     own, beside = (
         IntervalSet.of(each["start"].to_numpy(), each["end"].to_numpy()) for each in (rows, others)
     )
@@ -272,9 +279,10 @@ def selected_compute(scope: Scope, device: int | None = None) -> int:
     """The time in which computation of the selected steps ran, in ns; `device` None for all."""
     if scope.activities.height == scope.overlapping.height:
         return scope.intervals(device, "compute").measure
-    rows = scope.activities.select("class", "device_id", "start", "end").filter(pl.col("class") == "compute")
+    rows = scope.activities[["class", "device_id", "start", "end"]]
+    rows = kept(rows, rows["class"] == "compute")
     if device is not None:
-        rows = rows.filter(pl.col("device_id") == device)
+        rows = kept(rows, rows["device_id"] == device)
     worked = IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy())
     return worked.clip(scope.start, scope.end).measure
 
@@ -285,9 +293,10 @@ def _basis_name(count: int) -> str:
 
 def _waits(scope: Scope, device: int) -> dict[str, int]:
     """The device's idle time by the kind of wait (`_WAIT_OF`), in ns."""
-    causes = idle(scope).by_cause.filter(pl.col("device_id") == device)
+    causes = idle(scope).by_cause
+    causes = kept(causes, causes["device_id"] == device)
     waits = dict.fromkeys(("loading", "host", "queued", "unknown"), 0)
-    for cause, ns in causes.select("cause", "total_ns").rows():
+    for cause, ns in causes[["cause", "total_ns"]].rows():
         waits[_WAIT_OF.get(cause, "host")] += ns
     return waits
 
@@ -336,4 +345,4 @@ def _conservation(scope: Scope) -> tuple[Law, ...]:
 
 
 def _sums(frame: pl.DataFrame, parts: tuple[str, ...], whole: str) -> bool:
-    return bool((frame.select(parts).sum_horizontal() == frame[whole]).all())
+    return all(sum(row[:-1]) == row[-1] for row in frame[[*parts, whole]].iter_rows())

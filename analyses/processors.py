@@ -99,7 +99,7 @@ def _within(rows: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
     known = ranges.select(
         "process_id", "thread_id", "start", (pl.col("start") + pl.col("duration")).alias("until")
     )
-    left = rows.select("process_id", "thread_id", "start").with_row_index()
+    left = rows[["process_id", "thread_id", "start"]].with_row_index()
     joined = left.sort("start").join_asof(
         known.sort("start"),
         on="start",

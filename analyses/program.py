@@ -10,7 +10,7 @@ import msgspec
 import polars as pl
 
 from tracekit.facts.program_names import PYTHON_FUNCTION, PYTHON_KERNEL, PYTORCH_KERNEL, PYTORCH_RANGE
-from tracekit.groups import any_known
+from tracekit.groups import any_known, distinct
 from tracekit.readers import format_named
 from tracekit.trace import Trace
 
@@ -35,7 +35,7 @@ def program(trace: Trace) -> Program:
     Program(pytorch=True, python=True)
     """
     if format_named(trace.meta.format).of_pytorch:
-        return Program(pytorch=True, python=not set(trace.host["kind"].unique()).isdisjoint(_OF_PYTHON))
+        return Program(pytorch=True, python=not set(distinct(trace.host["kind"])).isdisjoint(_OF_PYTHON))
     if _any(trace.host, "name", PYTORCH_RANGE) or any_known(trace.host["sequence"]):
         return Program(pytorch=True, python=True)
     # A program in C++ may use the library of PyTorch.
@@ -50,5 +50,5 @@ def program(trace: Trace) -> Program:
 
 def _any(rows: pl.DataFrame, column: str, pattern: str) -> bool:
     """Whether one of the distinct names matches."""
-    names = rows[column].drop_nulls().unique().cast(pl.String)
+    names = distinct(rows[column]).cast(pl.String)
     return bool(names.str.contains(pattern).any())

@@ -324,7 +324,7 @@ def has_launch_calls(trace: Trace) -> bool:
     >>> has_launch_calls(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
     False
     """
-    calls = trace.host.select("kind", "name").filter(trace.host["kind"] == "runtime")
+    calls = trace.host[["kind", "name"]].filter(trace.host["kind"] == "runtime")
     return bool(calls["name"].unique().cast(str).str.contains(LAUNCH).any())
 
 

@@ -19,10 +19,10 @@ from tracekit.analyses.processors import cpu_activities
 from tracekit.analyses.steps_inferred.periods import launch_steps
 from tracekit.analyses.steps_inferred.ranges import InferredSteps, inferred_steps
 from tracekit.classify import ACTIVITY_CLASSES, activity_class
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, not_a_pattern
 from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.facts.units import format_count
-from tracekit.groups import at_rows, or_none
+from tracekit.groups import any_known, are_known, at_rows, groups, kept, or_none
 from tracekit.intervals import IntervalSet
 from tracekit.names import clean
 from tracekit.trace import HOST_KINDS, Trace, one_of
@@ -142,7 +142,8 @@ class Scope:
         """First start to last end of the steps on the host; without steps, of all host spans."""
         if self.steps.height:
             return int(self.steps["start"][0]), int(self.steps["end"][-1])
-        host = self.trace.host.select("kind", "start", "duration").filter(pl.col("kind") != "overhead")
+        host = self.trace.host[["kind", "start", "duration"]]
+        host = kept(host, host["kind"] != "overhead")
         if not host.height:
             return self.start, self.end
         ends = host["start"] + host["duration"]
@@ -171,18 +172,18 @@ def step_table(trace: Trace, pattern: str | None = None) -> pl.DataFrame:
 
     Raises UsageError when the pattern matches nothing or is no regular expression.
     """
-    host = trace.host.select("kind", "name", "process_id", "thread_id", "start", "duration")
-    host = host.filter(one_of("kind", "step", "annotation"))
+    host = trace.host[["kind", "name", "process_id", "thread_id", "start", "duration"]]
     name = pl.col("name").cast(pl.String)
     if pattern is None:
-        rows = host.filter(pl.col("kind") == "step")
+        rows = kept(host, host["kind"] == "step")
         number = name.str.strip_prefix(STEP_PREFIX).cast(pl.Int64, strict=False)
     else:
+        host = host.filter(one_of("kind", "step", "annotation"))
         try:
             re.compile(pattern)
             rows = host.filter(name.str.contains(pattern))
         except (re.error, pl.exceptions.PolarsError) as error:
-            raise UsageError(f"--step {pattern!r} is not a regular expression ({error})") from error
+            raise not_a_pattern("--step", pattern, error) from error
         if not rows.height:
             raise UsageError(
                 f"no annotation matches --step {pattern!r}",
@@ -244,22 +245,23 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
     )
     steps, inferred = _steps_of(trace, rows, step, infer=window == "steps")
     launched = launch_times(trace, rows)
-    earlier = _before_recording(rows) if steps.height else pl.repeat(False, rows.height, eager=True)
+    earlier = _before_recording(rows) if steps.height else pl.Series(np.zeros(rows.height, dtype=bool))
     of_step = step_at(steps, launched)
-    rows = rows.with_columns(of_step.set(earlier, None))
+    rows = rows.hstack([of_step.set(earlier, None)])
     steps = _without_stub(steps, rows)
     by_step = window == "steps" and steps.height > 0
-    chosen = _kept(rows, rows["step"].is_not_null()) if by_step else rows
+    stepped = are_known(rows["step"])
+    chosen = kept(rows, stepped) if by_step else rows
     if by_step and not chosen.height:
         chosen, by_step = rows, False
     start, end = (_int(chosen["start"].min()), _int(chosen["end"].max())) if chosen.height else (0, 0)
     before = rows.clear()
     if by_step:
         first = steps["start"][0]
-        late = pl.Series(launched < first) & (rows["end"] > first)
-        before = rows.filter(rows["step"].is_null() & (earlier | late))
+        late = (launched < first) & (rows["end"].to_numpy() > first)
+        before = kept(rows, ~stepped & (earlier.to_numpy() | late))
         start, end = _window(trace, steps, chosen, before.clear() if on_cpu else before)
-    touching = _kept(rows, (rows["end"] > start) & (rows["start"] < end)) if chosen.height else rows
+    touching = kept(rows, (rows["end"] > start) & (rows["start"] < end)) if chosen.height else rows
     inferred = inferred if by_step else None
     source, words, periods = (
         (inferred.source, inferred.label, inferred.periods) if inferred else (None, None, False)
@@ -276,6 +278,8 @@ def _before_recording(rows: pl.DataFrame) -> pl.Series:
 
     The device still works on what was launched before the profiler began. A device without any launch tells nothing.
     """
+    if any_known(rows["launch_id"]) and not rows["launch_id"].null_count():
+        return pl.Series(np.zeros(rows.height, dtype=bool))
     first = pl.col("start").filter(pl.col("launch_id").is_not_null()).min().over("device_id")
     unlaunched = pl.col("launch_id").is_null() & (pl.col("start") < first)
     return rows.select(unlaunched.fill_null(value=False)).to_series()
@@ -290,8 +294,8 @@ def _window(trace: Trace, steps: pl.DataFrame, chosen: pl.DataFrame, before: pl.
     """
     last = _int(chosen["end"].max())
     begin, end = _int(steps["start"].min()), max(_int(steps["end"].max()), last)
-    devices = chosen["device_id"].unique()
-    busy_until = _int(before.filter(pl.col("device_id").is_in(devices.implode()))["end"].max())
+    of_these = np.isin(before["device_id"].to_numpy(), chosen["device_id"].to_numpy())
+    busy_until = _int(kept(before, of_these)["end"].max())
     first = chosen[chosen["start"].arg_min() or 0]
     starts = int(first["start"][0])
     if busy_until < last:  # else it did not keep them waiting, and nothing of them would be in the window
@@ -326,14 +330,9 @@ def _without_stub(steps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """The steps without one at the end in which nothing ran, when something ran in others: the profiler opens the
     next step before it stops.
     """
-    if steps.height < 2 or rows["step"].is_null().all() or (rows["step"] == steps["step"][-1]).any():
+    if steps.height < 2 or not any_known(rows["step"]) or (rows["step"] == steps["step"][-1]).any():
         return steps
     return steps.head(-1)
-
-
-def _kept(rows: pl.DataFrame, wanted: pl.Series) -> pl.DataFrame:
-    """The wanted rows; the frame itself, not a copy, when it is all of them, as in most traces."""
-    return rows if wanted.all() else rows.filter(wanted)
 
 
 def step_spans(scope: Scope) -> pl.DataFrame:
@@ -347,17 +346,25 @@ def step_spans(scope: Scope) -> pl.DataFrame:
 
 
 def _step_spans(scope: Scope) -> pl.DataFrame:
-    work = scope.activities.group_by("step").agg(pl.col("end").max().alias("last"))
-    joined = scope.steps.join(work, on="step", how="left", maintain_order="left")
-    first = scope.start if scope.window == "steps" else None
-    # Of a step that lies before the window nothing is left.
-    until = joined.select(pl.max_horizontal("end", "last", pl.lit(first, pl.Int64)).cum_max()).to_series()
-    begin = (
-        pl.DataFrame({"s": joined["start"], "p": until.shift(1, fill_value=first)})
-        .select(pl.max_horizontal("s", "p"))
-        .to_series()
+    table = scope.steps
+    starts = table["start"].to_numpy()
+    of_step, known = scope.activities["step"], are_known(scope.activities["step"])
+    work = groups(or_none(of_step)[known])
+    last = dict(
+        zip(
+            work.keys[0].tolist(),
+            work.greatest(scope.activities["end"].to_numpy()[known]).tolist(),
+            strict=True,
+        )
     )
-    return pl.DataFrame({"step": joined["step"], "span_start": begin, "span_end": until})
+    ends = np.array(
+        [max(end, last.get(step, end)) for step, end in table[["step", "end"]].rows()], dtype=np.int64
+    )
+    # Of a step that lies before the window nothing is left.
+    first = scope.start if scope.window == "steps" else np.iinfo(np.int64).min
+    until = np.maximum.accumulate(np.maximum(ends, first))
+    begin = np.maximum(starts, np.append(first, until[:-1])[: starts.size])
+    return pl.DataFrame({"step": table["step"], "span_start": begin, "span_end": until})
 
 
 def _label(
@@ -369,7 +376,7 @@ def _label(
         what = "the whole trace" if trace.meta.excerpt is None else "the part of the trace that was read"
         return f"{what}, first to last activity"
     told = "" if inferred is None else f" ({inferred})"
-    first, last = (f'"{name}"' if " to " in name else name for name in steps["name"].gather([0, -1]))
+    first, last = (f'"{name}"' if " to " in name else name for name in (steps["name"][0], steps["name"][-1]))
     if steps.height == 1:
         return f"{first}{told}"
     return f"{format_count(steps.height)} steps, {first} to {last}{told}"

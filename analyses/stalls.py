@@ -123,7 +123,7 @@ def _operators(scope: Scope) -> pl.DataFrame:
 def _between(scope: Scope) -> pl.DataFrame:
     """The stretches of code between two operators."""
     pieces = idle_causes(scope).pieces.filter(one_of("cause", *_CODE))
-    names = scope.activities.select("activity_id", "name", "start", "end").sort("start")
+    names = scope.activities[["activity_id", "name", "start", "end"]].sort("start")
     after = names.select(
         pl.col("activity_id").alias("ended_by"), "name", pl.col("name").shift(1).alias("before")
     )

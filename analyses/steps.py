@@ -18,10 +18,11 @@ import polars as pl
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, step_spans
 from tracekit.facts.units import format_ns, format_share
+from tracekit.groups import NameTable, kept
 from tracekit.intervals import EMPTY, IntervalSet
 from tracekit.readers import flag_for
 from tracekit.statistics import outliers, trimmed_mean
-from tracekit.trace import Trace, one_of
+from tracekit.trace import Trace
 
 __all__ = ["PARTS", "TABLES", "Steps", "steps"]
 
@@ -149,21 +150,24 @@ def _composition_of(table: pl.DataFrame) -> pl.DataFrame:
 
 def _composition(scope: Scope, low: int, high: int) -> dict[str, IntervalSet]:
     """For each part the time in [low, high) that belongs to it and to none before it."""
-    touching = (pl.col("start") < high) & (pl.col("start") + pl.col("duration") > low)
-    host = scope.trace.host.select("kind", "name", "start", "duration")
-    device = scope.trace.device.select("kind", "start", "duration")
 
-    def of_kind(frame: pl.DataFrame, *kinds: str) -> pl.DataFrame:
-        return frame.filter(touching & one_of("kind", *kinds))
+    def touching(frame: pl.DataFrame) -> pl.DataFrame:
+        return kept(frame, (frame["start"] < high) & (frame["start"] + frame["duration"] > low))
 
-    annotations = of_kind(host, "annotation").with_columns(pl.col("name").cast(pl.String))
+    def of_kind(frame: pl.DataFrame, kind: str) -> pl.DataFrame:
+        return kept(frame, frame["kind"] == kind)
+
+    host = touching(scope.trace.host[["kind", "name", "start", "duration"]])
+    device = touching(scope.trace.device[["kind", "start", "duration"]])
+    annotations = of_kind(host, "annotation")
+    named = NameTable(annotations["name"])
     candidates = {
-        "kernel": _union(of_kind(device, "kernel", "graph")),
+        "kernel": _union(of_kind(device, "kernel")) | _union(of_kind(device, "graph")),
         "memcpy": _union(of_kind(device, "memcpy")),
         "memset": _union(of_kind(device, "memset")),
-        "communication": _union(annotations.filter(pl.col("name").str.contains(_HOST_COMMUNICATION))),
+        "communication": _union(kept(annotations, named.matching(_HOST_COMMUNICATION))),
         "runtime": _union(of_kind(host, "runtime")),
-        "data_loader": _union(annotations.filter(pl.col("name").str.contains(DATA_LOADER))),
+        "data_loader": _union(kept(annotations, named.matching(DATA_LOADER))),
         "operator": _union(of_kind(host, "op")),
         "other": IntervalSet.window(low, high),
     }
@@ -191,7 +195,7 @@ def _answer(table: pl.DataFrame, spread: float | None, inferred: str | None) -> 
     mean = _number(times.mean())
     if spread is not None and mean:
         text += f", and their times vary by {format_share(spread / mean)}"
-    outliers = table.filter(pl.col("outlier"))["name"].to_list()
+    outliers = table["name"].filter(table["outlier"]).to_list()
     return text + (f". Outliers: {', '.join(outliers[:5])}." if outliers else ".")
 
 

@@ -19,6 +19,7 @@ from tracekit.facts.idle_names import PAGEABLE_COPY
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
 from tracekit.facts.program_names import LOW_PRECISION, TRAITS
 from tracekit.facts.stack_names import HOST_TO_DEVICE
+from tracekit.groups import distinct, kept
 from tracekit.trace import Trace, one_of
 
 __all__ = ["WORDS", "traits"]
@@ -36,6 +37,7 @@ WORDS: Final = frozenset(
         "processor",
         "streams",
         "recomputation",
+        "fp16_only",
         *TRAITS,
     }
 )
@@ -43,6 +45,8 @@ WORDS: Final = frozenset(
 
 _WAITS_SHARE: Final = 0.02
 """From this share of the window on, idle time by synchronisation is worth advice."""
+_FIRST_BF16: Final = (8, 0)
+"""Of NVIDIA's devices, those from this compute capability on compute in bf16."""
 _MATRIX: Final = ("gemm", "convolution", "attention", "rnn")
 
 
@@ -60,7 +64,9 @@ def traits(of: Scope | Trace) -> frozenset[str]:
 def _traits(scope: Scope) -> frozenset[str]:
     trace = scope.trace
     host, device = _names(trace.host["name"]), _names(trace.device["name"])
-    shown = _shown(host, {trait: pattern for trait, (pattern, _) in TRAITS.items()})
+    shown = _shown(
+        host, {**{trait: pattern for trait, (pattern, _) in TRAITS.items()}, "graphs": GRAPH_LAUNCH}
+    )
     shown |= _shown(device, {trait: pattern for trait, (_, pattern) in TRAITS.items() if trait not in shown})
     shown |= {"amd"} if any("AMD" in info.name for info in trace.meta.devices) else set()
     pytorch = program(trace).pytorch
@@ -68,14 +74,20 @@ def _traits(scope: Scope) -> frozenset[str]:
         "pytorch": pytorch,
         "inference": pytorch and "training" not in shown and ("serving" in shown or _forward(trace)),
         "python": program(trace).python,
-        "graphs": bool(host.str.contains(GRAPH_LAUNCH).any() or (trace.device["kind"] == "graph").any()),
+        "graphs": bool((trace.device["kind"] == "graph").any()),
         "stacks": "stacks" in trace.meta.captured,
         "low_precision": _low_precision(scope),
-        "pageable": bool((device.str.contains(PAGEABLE_COPY) & device.str.contains(HOST_TO_DEVICE)).any()),
+        "pageable": trace.has_device
+        and bool((device.str.contains(PAGEABLE_COPY) & device.str.contains(HOST_TO_DEVICE)).any()),
         "waits": _waits(scope),
         "processor": scope.on_cpu,
         "streams": scope.activities["stream_id"].n_unique() > 1,
         "recomputation": bool(attributed(scope)["recomputed"].any()),
+        "fp16_only": any(
+            one.compute_capability is not None and one.compute_capability < _FIRST_BF16
+            for one in trace.meta.devices
+            if one.warp_size != 64 and "AMD" not in one.name
+        ),
     }
     return frozenset(shown | {trait for trait, there in further.items() if there})
 
@@ -90,12 +102,12 @@ def _shown(names: pl.Series, patterns: Mapping[str, str | None]) -> set[str]:
 
 
 def _names(names: pl.Series) -> pl.Series:
-    return names.drop_nulls().unique().cast(pl.String)
+    return distinct(names).cast(pl.String)
 
 
 def _forward(trace: Trace) -> bool:
     """Whether operators or modules show that the host ran a model."""
-    return bool(trace.host["kind"].is_in(["op", "module"]).any())
+    return any((trace.host["kind"] == kind).any() for kind in ("op", "module"))
 
 
 def _low_precision(scope: Scope) -> bool:
@@ -106,5 +118,6 @@ def _low_precision(scope: Scope) -> bool:
 
 
 def _waits(scope: Scope) -> bool:
-    causes = idle_causes(scope).by_cause.filter(pl.col("cause") == "synchronisation")
+    causes = idle_causes(scope).by_cause
+    causes = kept(causes, causes["cause"] == "synchronisation")
     return int(causes["total_ns"].sum()) >= max(_WAITS_SHARE * scope.duration, 1)

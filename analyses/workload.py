@@ -199,7 +199,7 @@ def _phases(scope: Scope) -> pl.DataFrame | None:
 
 def _device_time(scope: Scope, ranges: pl.DataFrame) -> dict[str, int]:
     """The time of the activities by the phase in which they were launched, on whatever thread."""
-    columns = scope.activities.select("step", "launch_id", "start", "duration")
+    columns = scope.activities[["step", "launch_id", "start", "duration"]]
     rows = columns.filter(pl.col("step").is_not_null())
     at = launch_times(scope.trace, rows)
     start = ranges["start"].to_numpy()

@@ -217,7 +217,7 @@ def _thresholds(rule: Rule) -> Iterator[str]:
 def _prose(text: str | None) -> str:
     """A docstring as Markdown; references to the definitions become links."""
     plain = inspect.cleandoc(text or "").replace("\\", "\\\\")
-    return re.sub(r"DEFINITIONS §(\d)", r"[definitions §\1](../definitions.md#s\1)", plain)
+    return re.sub(r"DEFINITIONS §(\d+)", r"[definitions §\1](../definitions.md#s\1)", plain)
 
 
 # -- parts of other pages ----------------------------------------------------------------------------

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
-from tracekit.errors import UsageError
+from tracekit.errors import not_a_pattern
 from tracekit.facts.kernel_rules import (
     AUTOGRAD_NODE,
     COMMUNICATION,
@@ -18,6 +19,7 @@ from tracekit.facts.kernel_rules import (
     OPERATOR_RULES,
     QUALIFIERS,
 )
+from tracekit.groups import at_rows, groups, text_codes
 from tracekit.trace import CATEGORIES, DEVICE_SCHEMA, Trace
 
 __all__ = ["ACTIVITY_CLASSES", "activity_class", "categorise", "recategorise"]
@@ -40,15 +42,10 @@ def categorise(kind: pl.Series, name: pl.Series, operator: pl.Series, in_optimiz
     frame = pl.DataFrame(
         {"kind": kind.cast(pl.String), "name": name, "operator": operator, "optimizer": in_optimizer}
     )
-    labelled = _labelled(frame.unique(maintain_order=False))
-    joined = frame.join(
-        labelled,
-        on=["kind", "name", "operator", "optimizer"],
-        how="left",
-        nulls_equal=True,
-        maintain_order="left",
+    alike = groups(
+        *(text_codes(column)[0] for column in frame[:, :3]), in_optimizer.to_numpy().astype(np.int64)
     )
-    return joined["category"]
+    return at_rows(_labelled(frame[alike.first]), alike.of).alias("category")
 
 
 _MOST_REMEMBERED: Final = 4_096
@@ -56,21 +53,19 @@ _categories: dict[tuple[Any, ...], str] = {}
 """What was categorised before in this process: compiling the rules takes longer than all else of reading a small trace."""
 
 
-def _labelled(distinct: pl.DataFrame) -> pl.DataFrame:
-    """The rows with their `category`."""
+def _labelled(distinct: pl.DataFrame) -> pl.Series:
+    """The category of each row."""
     if distinct.height > _MOST_REMEMBERED:
-        return distinct.with_columns(_category(distinct))
-    rows = distinct.with_columns(pl.col("name", "operator").cast(pl.String)).rows()
+        return _category(distinct)
+    rows = list(zip(*(column.to_list() for column in distinct), strict=True))
     is_new = pl.Series([row not in _categories for row in rows], dtype=pl.Boolean)
     if is_new.any():
         if len(_categories) + distinct.height > _MOST_REMEMBERED:
             _categories.clear()
-            is_new = pl.repeat(True, distinct.height, dtype=pl.Boolean, eager=True)
+            is_new = pl.Series([True] * distinct.height, dtype=pl.Boolean)
         new = [row for row, wanted in zip(rows, is_new, strict=True) if wanted]
         _categories.update(zip(new, _category(distinct.filter(is_new)), strict=True))
-    return distinct.with_columns(
-        pl.Series("category", [_categories[row] for row in rows], dtype=pl.Enum(CATEGORIES))
-    )
+    return pl.Series([_categories[row] for row in rows], dtype=pl.Enum(CATEGORIES))
 
 
 def _category(distinct: pl.DataFrame) -> pl.Series:
@@ -135,7 +130,7 @@ def recategorise(trace: Trace, comm_patterns: Sequence[str]) -> Trace:
                 .alias("category")
             )
         except pl.exceptions.PolarsError as error:
-            raise UsageError(f"--comm-pattern {pattern!r} is not a regular expression") from error
+            raise not_a_pattern("--comm-pattern", pattern, error) from error
         trace = replace(trace, device=device)
     return trace
 

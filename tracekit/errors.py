@@ -28,6 +28,7 @@ __all__ = [
     "UsageError",
     "WorkloadError",
     "nearest",
+    "not_a_pattern",
     "reason_of",
 ]
 
@@ -108,6 +109,14 @@ def reason_of(error: Exception) -> str:
     ('Input/output error', 'embedded null byte')
     """
     return getattr(error, "strerror", None) or str(error)
+
+
+def not_a_pattern(option: str, pattern: str, error: Exception) -> UsageError:
+    """The error of an option whose value should be a regular expression and is none."""
+    told, _, _ = " ".join(str(error).split()).partition(" This error occurred")  # Polars tells where, too
+    _, _, why = told.rpartition("error: ")
+    remedy = r"write it as for grep -E, with a backslash before signs that stand for themselves: \[ or \("
+    return UsageError(f"{option} {pattern!r} is not a regular expression ({why})", remedy=remedy)
 
 
 def nearest(word: str, names: Iterable[str], otherwise: str = "") -> str:

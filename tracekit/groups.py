@@ -6,6 +6,7 @@ rows, or by few keys; there these functions are faster.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Final, cast
 
@@ -20,20 +21,26 @@ __all__ = [
     "Groups",
     "NameTable",
     "any_known",
+    "are_known",
     "at_rows",
     "codes_of",
+    "distinct",
     "falling",
     "groups",
+    "kept",
     "none_to_null",
     "or_none",
     "rows_of",
     "text_codes",
+    "with_series",
 ]
 
 _ROOM = 1 << 10
 """So many possible keys are counted in a table; more, where there are more rows."""
-_FEW = 1 << 10
-"""A loop over fewer rows takes less time than a query."""
+_FEW = 1 << 14
+"""To make arrays of fewer numbers takes less time than a query."""
+_EXACT = 1 << 53
+"""Numbers up to here are exact as floats."""
 
 Integers = npt.NDArray[np.integer]
 
@@ -142,9 +149,49 @@ def or_none(values: pl.Series, none: int = -1) -> Int64Array:
     """
     if not values.null_count():
         return values.to_numpy().astype(np.int64, copy=False)
-    if values.len() < _FEW:
-        return np.array([none if value is None else value for value in values.to_list()], dtype=np.int64)
-    return values.cast(pl.Int64).fill_null(none).to_numpy()
+    if values.len() > _FEW or max(values.max() or 0, -(values.min() or 0)) > _EXACT:  # type: ignore[operator]
+        return values.cast(pl.Int64).fill_null(none).to_numpy()
+    known = are_known(values)
+    found = np.full(known.size, none, dtype=np.int64)
+    found[known] = values.to_numpy()[known].astype(np.int64)
+    return found
+
+
+def are_known(values: pl.Series) -> BoolArray:
+    """For each of these numbers whether it is not null; NaN counts as null.
+
+    >>> are_known(pl.Series([4, None])).tolist()
+    [True, False]
+    """
+    if not values.null_count():
+        return np.ones(values.len(), dtype=bool)
+    if not any_known(values):
+        return np.zeros(values.len(), dtype=bool)
+    lacking: BoolArray = np.isnan(values.to_numpy())
+    return ~lacking
+
+
+def distinct(values: pl.Series) -> pl.Series:
+    """The distinct values that are not null, in any order.
+
+    >>> distinct(pl.Series(["b", None, "b"])).to_list()
+    ['b']
+    """
+    found = values.alias("value").value_counts()["value"]
+    return found.sort(nulls_last=True).head(-1) if found.null_count() else found
+
+
+def kept(rows: pl.DataFrame, wanted: pl.Series | BoolArray) -> pl.DataFrame:
+    """The rows of which this is true; it costs nothing when all are, or none.
+
+    >>> kept(pl.DataFrame({"a": [1, 2, 3]}), np.array([True, False, True]))["a"].to_list()
+    [1, 3]
+    """
+    mask = wanted if isinstance(wanted, pl.Series) else pl.Series(wanted, dtype=pl.Boolean)
+    count = mask.sum()
+    if count == rows.height:
+        return rows
+    return pl.DataFrame([column.filter(mask) for column in rows]) if count else rows.clear()
 
 
 def any_known(values: pl.Series) -> bool:
@@ -171,6 +218,17 @@ def at_rows(column: pl.Series, rows: pl.Series | Int64Array) -> pl.Series:
     """
     numbers = rows if isinstance(rows, pl.Series) else pl.Series(rows, dtype=pl.Int64)
     return column[numbers.cast(pl.get_index_type(), strict=False)]
+
+
+def with_series(rows: pl.DataFrame, *columns: pl.Series) -> pl.DataFrame:
+    """The rows with these columns, each in the place of one of its name, else after the others. `with_columns` runs a query for it.
+
+    >>> with_series(pl.DataFrame({"a": [1], "b": [2]}), pl.Series("a", [3]), pl.Series("c", [4])).row(0, named=True)
+    {'a': 3, 'b': 2, 'c': 4}
+    """
+    new = {column.name: column for column in columns}
+    placed = [new.pop(column.name, column) for column in rows]
+    return pl.DataFrame([*placed, *new.values()])
 
 
 def rows_of(ids: pl.Series, wanted: Int64Array) -> Int64Array:
@@ -238,7 +296,13 @@ class NameTable:
 
     def matching(self, pattern: str) -> BoolArray:
         """A truth value per row; a row without a name matches nothing."""
-        matches = np.array(_which_match(self._texts, pattern), dtype=bool)
-        # Of most patterns no name is one; and to index by narrow numbers takes three times as long.
-        found = matches.take(self._codes, mode="clip") if matches.any() else np.zeros(self._codes.size, bool)
+        return self._at(np.array(_which_match(self._texts, pattern), dtype=bool))
+
+    def which(self, told: Callable[[str], bool]) -> BoolArray:
+        """Whether this is told of the name of each row; of a row without a name it is not."""
+        return self._at(np.array([text is not None and told(text) for text in self._texts], dtype=bool))
+
+    def _at(self, wanted: BoolArray) -> BoolArray:
+        # Most patterns match no name; and to index by narrow numbers takes three times as long.
+        found = wanted.take(self._codes, mode="clip") if wanted.any() else np.zeros(self._codes.size, bool)
         return cast("BoolArray", found)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from tracekit.facts.launch_apis import CAPTURE_BEGIN, CAPTURE_END, GRAPH_LAUNCH, KERNEL_LAUNCH
-from tracekit.groups import NameTable
+from tracekit.groups import NameTable, kept, or_none
 from tracekit.trace import one_of
 
 __all__ = [
@@ -44,21 +45,21 @@ def launch_calls(host: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
     Calls without an id are left out, and so are those between the beginning and the end of a graph's capture: they launch
     nothing. Copies and fills are left out, since those of 0 bytes put no work on a device.
     """
-    numbered = (pl.col("kind") == "runtime") & (pl.col("correlation").fill_null(0) != 0)
-    calls = host.select("kind", "name", "process_id", "start", "correlation").filter(numbered)
+    calls = host[["kind", "name", "process_id", "start", "correlation"]]
+    calls = kept(calls, (calls["kind"] == "runtime") & (calls["correlation"] != 0))
     names = NameTable(calls["name"])
-    launches = calls.filter(pl.Series(names.matching(f"{KERNEL_LAUNCH}|{GRAPH_LAUNCH}"), dtype=pl.Boolean))
+    launches = kept(calls, names.matching(f"{KERNEL_LAUNCH}|{GRAPH_LAUNCH}"))
     begun = pl.Series(names.matching(CAPTURE_BEGIN), dtype=pl.Boolean)
     if begun.any():
         ended = pl.Series(names.matching(CAPTURE_END), dtype=pl.Boolean)
         turns = calls.with_columns(begun.alias("capturing")).filter(begun | ended)
-        turns = turns.select("process_id", "start", "capturing").sort("start")
+        turns = turns[["process_id", "start", "capturing"]].sort("start")
         launches = launches.sort("start").join_asof(
             turns, on="start", by="process_id", check_sortedness=False
         )
         launches = launches.filter(~pl.col("capturing").fill_null(value=False))
-    ids = device["correlation"].drop_nulls().unique()
-    return launches.select("start", pl.col("correlation").is_in(ids.implode()).alias("answered"))
+    answered = np.isin(or_none(launches["correlation"], 0), or_none(device["correlation"], 0))
+    return pl.DataFrame({"start": launches["start"], "answered": answered})
 
 
 class NumberedOperators(msgspec.Struct, frozen=True):
@@ -75,7 +76,7 @@ class NumberedOperators(msgspec.Struct, frozen=True):
 
 def numbered_operators(host: pl.DataFrame) -> NumberedOperators:
     """The operators and ranges with a number of the profiler, over all processes."""
-    rows = host.select("kind", "process_id", "thread_id", "external_id").filter(
+    rows = host[["kind", "process_id", "thread_id", "external_id"]].filter(
         one_of("kind", "op", "annotation", "step") & (pl.col("external_id") > 0)
     )
     of_process = rows.group_by("process_id").agg(
@@ -91,17 +92,15 @@ def numbered_operators(host: pl.DataFrame) -> NumberedOperators:
 
 def endless_calls(host: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
     """The API calls that last longer than all the rest of the trace: `name`, `start`, `duration` in ns."""
-    is_call = pl.col("kind") == "runtime"
-    end = pl.col("start") + pl.col("duration")
-    times = host.select(
-        pl.col("start").min().alias("first"),
-        pl.col("start").max().alias("last"),
-        end.filter(~is_call).max().alias("ended"),
-    )
-    work = device.select(pl.col("start").min().alias("first"), end.max().alias("last"))
-    first, *lasts = (*times.row(0), work["last"][0])
-    starts = [start for start in (first, work["first"][0]) if start is not None]
-    last = max((moment for moment in lasts if moment is not None), default=0)
-    whole = last - min(starts, default=0)
-    calls = host.select("kind", "name", "start", "duration").filter(is_call & (pl.col("duration") > whole))
-    return calls.drop("kind") if whole > 0 else calls.drop("kind").clear()
+    is_call = host["kind"] == "runtime"
+    ended = (host["start"] + host["duration"]).filter(~is_call).max()
+    lasts = (host["start"].max(), ended, (device["start"] + device["duration"]).max())
+    starts = (host["start"].min(), device["start"].min())
+    last = max((_int(moment) for moment in lasts if moment is not None), default=0)
+    whole = last - min((_int(start) for start in starts if start is not None), default=0)
+    calls = host[["name", "start", "duration"]]
+    return kept(calls, is_call & (calls["duration"] > whole)) if whole > 0 else calls.clear()
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -386,7 +386,7 @@ def clean_frame(frame: pl.DataFrame) -> pl.DataFrame:
 def clean_frames(frames: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
     """The frames, cleaned as `clean_frame` does: all their texts at once, since they are few in each."""
     texts = [_as_text(column) for frame in frames for column in frame if column.dtype in _TEXTS]
-    if texts and (whole := pl.concat(texts, rechunk=True)).str.contains(_UNFIT).any():
+    if texts and _any_unfit(whole := pl.concat(texts, rechunk=True)):
         whole = whole.to_frame("text").select(_CLEAN_TEXT).to_series()
         ends = np.cumsum([column.len() for column in texts]).tolist()
         texts = [whole[end - column.len() : end] for end, column in zip(ends, texts, strict=True)]
@@ -408,7 +408,17 @@ def _as_text(column: pl.Series) -> pl.Series:
     return (column if column.dtype == pl.String else column.cast(pl.String)).alias("text")
 
 
+def _any_unfit(texts: pl.Series) -> bool:
+    """Whether a text is to be cleaned; of few texts Python finds out sooner than a query."""
+    if texts.len() > _FEW_TEXTS:
+        return bool(texts.str.contains(_UNFIT).any())
+    # No pattern matches across a space between two texts.
+    return _UNFIT_RE.search(" ".join(text for text in texts.to_list() if text)) is not None
+
+
+_FEW_TEXTS: Final = 1 << 10
 _UNFIT: Final = f"{UNSAFE}|{HOME_FOLDER}"
+_UNFIT_RE: Final = re.compile(_UNFIT)
 _TEXTS: Final = (pl.String, pl.Categorical, pl.Enum)
 _CLEAN_TEXT: Final = pl.col("text").str.replace_all(UNSAFE, " ").str.replace_all(HOME_FOLDER, "~")
 

@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, not_a_pattern
 
-__all__ = ["DEFAULT_DOMAIN", "RangeFilter", "not_a_pattern"]
+__all__ = ["DEFAULT_DOMAIN", "RangeFilter"]
 
 DEFAULT_DOMAIN: Final = "default"
 """What stands for the NVTX domain that has no name, in which every range of a PyTorch profile lies, too."""
@@ -59,9 +59,4 @@ def _check(flag: str, pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise not_a_pattern(flag, pattern, error) from error
-
-
-def not_a_pattern(flag: str, pattern: str, error: Exception) -> UsageError:
-    """The error of `--nvtx-FLAG` with a pattern that is no regular expression."""
-    return UsageError(f"--nvtx-{flag} {pattern!r} is not a regular expression ({error})")
+        raise not_a_pattern(f"--nvtx-{flag}", pattern, error) from error

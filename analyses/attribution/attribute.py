@@ -20,6 +20,8 @@ Without a device the self time of operators takes the device's place.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 import numpy as np
 import polars as pl
@@ -38,7 +40,7 @@ from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.launch_apis import GRAPH_COPY, GRAPH_LAUNCH
 from tracekit.facts.stack_names import GRAPH_LAYER, PHASES
-from tracekit.groups import any_known, at_rows, or_none
+from tracekit.groups import any_known, at_rows, groups, kept, none_to_null, or_none, text_codes
 from tracekit.names import fused_operators
 from tracekit.readers import flag_for
 from tracekit.spans import BoolArray, Int64Array, distinct_rows, take
@@ -78,7 +80,7 @@ class Attribution(msgspec.Struct, frozen=True, eq=False):
     def coverage_share(self) -> float | None:
         """The part of the summed device time that has a layer or a named phase; None when nothing ran."""
         total = int(self.coverage["duration_ns"].sum())
-        lost = int(self.coverage.filter(pl.col("method") == UNATTRIBUTED)["duration_ns"].sum())
+        lost = int(kept(self.coverage, self.coverage["method"] == UNATTRIBUTED)["duration_ns"].sum())
         return (total - lost) / total if total else None
 
 
@@ -129,23 +131,18 @@ def _attribute(scope: Scope, model: StackModel) -> Attribution:
         {
             "activity_id": rows["activity_id"],
             "op_id": rows["op_id"],
-            "outer_op_id": outer,
+            "outer_op_id": none_to_null(outer),
             "operator": _operators(scope),
-            "layer_id": layer,
-            "phase": pl.Series(phase, dtype=pl.UInt32),
-            "method": pl.Series(method, dtype=pl.UInt32),
+            "layer_id": none_to_null(layer),
+            "phase": at_rows(_PHASES, phase),
+            "method": at_rows(_METHODS, method),
             "recomputed": recomputed,
         }
-    ).with_columns(
-        pl.when(pl.col("outer_op_id") >= 0).then("outer_op_id").alias("outer_op_id"),
-        pl.when(pl.col("layer_id") >= 0).then("layer_id").alias("layer_id"),
-        _as_enum("phase", PHASES),
-        _as_enum("method", METHODS),
     )
     return Attribution(
         activities=activities,
         layers=model.layers.table,
-        coverage=_coverage(activities, rows),
+        coverage=_coverage(method, rows["duration"].to_numpy()),
         missing=_missing(scope, model),
         model=model,
     )
@@ -154,18 +151,19 @@ def _attribute(scope: Scope, model: StackModel) -> Attribution:
 def _operators(scope: Scope) -> pl.Series:
     """The name of each activity's innermost operator, or the operators that a fused kernel's name holds."""
     activities = scope.activities
-    rows = activities.select("name").with_columns(
-        at_rows(scope.trace.host["name"], activities["op_id"]).alias("operator")
-    )
-    kernels = rows.filter(pl.col("operator").is_null()).select("name").unique()
-    fused = [", ".join(fused_operators(name)) or None for name in kernels["name"].cast(pl.String)]
-    names = kernels.with_columns(pl.Series("fused", fused, dtype=pl.Categorical()))
-    rows = rows.join(names, on="name", how="left", maintain_order="left")
-    return rows.select(pl.coalesce("operator", "fused")).to_series()
+    operator = at_rows(scope.trace.host["name"], activities["op_id"]).alias("operator")
+    if not operator.null_count():
+        return operator
+    known = operator.is_not_null()
+    of, names = text_codes(activities["name"])
+    fused: list[str | None] = [None] * len(names)
+    for at in np.unique(of[~known.to_numpy()]).tolist():
+        fused[at] = ", ".join(fused_operators(names[at] or "")) or None
+    return operator.zip_with(known, at_rows(pl.Series(fused, dtype=pl.Categorical()), of))
 
 
-def _as_enum(column: str, names: tuple[str, ...]) -> pl.Expr:
-    return pl.col(column).replace_strict(dict(enumerate(names)), return_dtype=pl.Enum(names))
+_PHASES: Final = pl.Series(PHASES, dtype=pl.Enum(PHASES))
+_METHODS: Final = pl.Series(METHODS, dtype=pl.Enum(METHODS))
 
 
 def _captured(
@@ -207,16 +205,16 @@ def _outermost_operators(stack: HostStack) -> Int64Array:
     return stack.nesting.nearest_ancestor(is_op & (around < 0))
 
 
-def _coverage(activities: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    total = int(rows["duration"].sum())
-    share = pl.col("duration_ns") / total if total else pl.lit(None, dtype=pl.Float64)
-    return (
-        activities.select("method")
-        .with_columns(rows["duration"].alias("duration"))
-        .group_by("method")
-        .agg(pl.len().cast(pl.Int64).alias("activities"), pl.col("duration").sum().alias("duration_ns"))
-        .sort("method")
-        .with_columns(share.alias("share"))
+def _coverage(method: Int64Array, duration: Int64Array) -> pl.DataFrame:
+    of = groups(method)
+    times, total = of.sums(duration), int(duration.sum())
+    return pl.DataFrame(
+        {
+            "method": at_rows(_METHODS, of.keys[0]),
+            "activities": of.counts,
+            "duration_ns": times,
+            "share": pl.Series(times / total if total else [None] * of.size, dtype=pl.Float64),
+        }
     )
 
 
@@ -261,8 +259,8 @@ def captured_in(scope: Scope, stack: HostStack) -> Int64Array:
     span = stack.nesting.innermost_at(thread, nodes["start"].to_numpy())
     copies = np.flatnonzero(stack.named(GRAPH_COPY, "runtime"))
     span = np.where((thread >= 0) & ~np.isin(span, copies), span, -1)
-    captures = nodes.select("process_id", "graph_node").with_columns(pl.Series("span", span))
-    joined = rows.select("process_id", "graph_node").join(
+    captures = nodes[["process_id", "graph_node"]].with_columns(pl.Series("span", span))
+    joined = rows[["process_id", "graph_node"]].join(
         captures, on=["process_id", "graph_node"], how="left", maintain_order="left"
     )
     return or_none(joined["span"])

@@ -207,7 +207,7 @@ def _votes_of_sequences(nodes: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("pairs").cum_sum() <= _MOST_VOTES)
         .select(key)
     )
-    return distinct_nodes.join(few, on=key).join(offered, on=key).select("process", "number", "thread")
+    return distinct_nodes.join(few, on=key).join(offered, on=key)[["process", "number", "thread"]]
 
 
 def _one_to_one(counted: pl.DataFrame) -> pl.DataFrame:
@@ -235,8 +235,8 @@ def _votes_of_flows(trace: Trace, stack: HostStack, nodes: pl.DataFrame) -> pl.D
     frame = pl.DataFrame({"row": landed, "thread": source}).filter(
         (pl.col("row") >= 0) & (pl.col("thread") >= 0)
     )
-    votes = frame.join(nodes.select("row", "process", "number"), on="row", how="inner")
-    return votes.select("process", "number", "thread") if votes.height else None
+    votes = frame.join(nodes[["row", "process", "number"]], on="row", how="inner")
+    return votes[["process", "number", "thread"]] if votes.height else None
 
 
 def _marked(stack: HostStack, rows: Int64Array) -> BoolArray:

@@ -98,7 +98,7 @@ def host_stack(trace: Trace) -> HostStack:
 def one_begins_in(spans: pl.DataFrame, process: Int64Array, at: Int64Array) -> BoolArray:
     """During which of the spans (`process`, `start`, `end`) one of the given times lies, of the same process."""
     begins = pl.DataFrame({"process": process, "at": at}).sort("at")
-    intervals = spans.select("process", "start", "end").with_row_index("row").sort("start")
+    intervals = spans[["process", "start", "end"]].with_row_index("row").sort("start")
     met = intervals.join_asof(
         begins,
         left_on="start",

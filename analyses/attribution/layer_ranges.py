@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution.host_stack import HostStack, one_begins_in
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, not_a_pattern
 from tracekit.facts.stack_names import FSDP_FORWARD, LIBRARY_DOMAINS, NOT_A_LAYER, WRAPPER_PART
-from tracekit.range_filter import DEFAULT_DOMAIN, RangeFilter, not_a_pattern
+from tracekit.range_filter import DEFAULT_DOMAIN, RangeFilter
 from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
 
@@ -60,10 +60,10 @@ def choose_ranges(trace: Trace, chosen: RangeFilter | None) -> Trace:
 
 def user_ranges(trace: Trace) -> pl.DataFrame:
     """The distinct user ranges, without those of tools: `name` and `domain` (null for the default one)."""
-    annotations = trace.host.select("kind", "name", "domain").filter(pl.col("kind") == "annotation")
-    distinct = annotations.select("name", "domain").unique()
+    annotations = trace.host[["kind", "name", "domain"]].filter(pl.col("kind") == "annotation")
+    distinct = annotations[["name", "domain"]].unique()
     if trace.ranges is not None:
-        spanning = trace.ranges.filter(pl.col("kind") == "start_end").select("name", "domain")
+        spanning = trace.ranges.filter(pl.col("kind") == "start_end")[["name", "domain"]]
         distinct = pl.concat([distinct, spanning.unique()]).unique()
     return distinct.filter(~pl.col("name").cast(pl.String).str.contains(NOT_A_LAYER))
 
@@ -74,7 +74,7 @@ def counting(ranges: pl.DataFrame, chosen: RangeFilter) -> BoolArray:
     Each distinct pair is matched once. Raises UsageError for a pattern that only Python's own regular expressions
     accept.
     """
-    distinct = ranges.select("name", "domain").unique()
+    distinct = ranges[["name", "domain"]].unique()
     name = distinct["name"].cast(pl.String)
     wanted = _in_domains(distinct["domain"], chosen)
     if chosen.include:
@@ -82,7 +82,7 @@ def counting(ranges: pl.DataFrame, chosen: RangeFilter) -> BoolArray:
     if chosen.exclude:
         wanted &= ~_matching(name, "exclude", chosen.exclude)
     distinct_ranges = distinct.with_columns(wanted.alias("wanted"))
-    rows = ranges.select("name", "domain").join(
+    rows = ranges[["name", "domain"]].join(
         distinct_ranges, on=["name", "domain"], how="left", maintain_order="left", nulls_equal=True
     )
     mask: BoolArray = rows["wanted"].fill_null(value=False).to_numpy()
@@ -114,7 +114,7 @@ def _matches(names: pl.Series, flag: str, pattern: str) -> pl.Series:
     try:
         return names.str.contains(pattern).fill_null(value=False)
     except pl.exceptions.PolarsError as error:
-        raise not_a_pattern(flag, pattern, error) from error
+        raise not_a_pattern(f"--nvtx-{flag}", pattern, error) from error
 
 
 def _choices(ranges: pl.DataFrame) -> str:
@@ -144,9 +144,7 @@ def named_ranges(
     rows = np.flatnonzero(candidate)
     if steps is not None and steps.height:
         spans = pl.DataFrame({"start": stack.start[rows], "end": stack.end[rows]}).with_row_index("row")
-        others = spans.join(
-            steps.select("start", "end"), on=["start", "end"], how="anti", maintain_order="left"
-        )
+        others = spans.join(steps[["start", "end"]], on=["start", "end"], how="anti", maintain_order="left")
         rows = rows[others["row"].to_numpy()]
     chosen = trace.layer_ranges
     if chosen is not None:
@@ -264,7 +262,7 @@ def spanning_ranges(trace: Trace, stack: HostStack, work: BoolArray) -> Spanning
     if trace.ranges is None or not stack.size:
         return None
     rows = trace.ranges.filter((pl.col("kind") == "start_end") & (pl.col("duration") > 0))
-    distinct = rows.select("name", "domain").unique()
+    distinct = rows[["name", "domain"]].unique()
     tools = distinct["name"].cast(pl.String).str.contains(NOT_A_LAYER) | distinct["domain"].cast(
         pl.String
     ).str.contains(LIBRARY_DOMAINS).fill_null(value=False)

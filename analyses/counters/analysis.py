@@ -199,7 +199,7 @@ def join_kernels(ranges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     theirs = ranges.filter(pl.col("name") != UNNAMED).with_columns(
         pl.int_range(pl.len()).over("name").alias("turn"), pl.len().over("name").alias("ranges")
     )
-    counts = theirs.select("name", "ranges").unique()
+    counts = theirs[["name", "ranges"]].unique()
     mine = mine.join(counts, on="name", how="left", maintain_order="left")
     by_turn = (
         pl.when(pl.col("many") == pl.col("ranges"))

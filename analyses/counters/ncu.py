@@ -177,10 +177,10 @@ def _join(kernels: pl.DataFrame, table: pl.DataFrame) -> _Joined:
     means = rest.join(groups, on=keys, nulls_equal=True)
     return _Joined(
         launches=table.height,
-        pairs=pairs.select("activity_id", "profile_id"),
-        means=means.select("activity_id", "group"),
-        groups=theirs.join(groups, on=keys, nulls_equal=True).select("group", "profile_id"),
-        unmatched=unmatched.select("profile_id", "name"),
+        pairs=pairs[["activity_id", "profile_id"]],
+        means=means[["activity_id", "group"]],
+        groups=theirs.join(groups, on=keys, nulls_equal=True)[["group", "profile_id"]],
+        unmatched=unmatched[["profile_id", "name"]],
         ambiguous=theirs.join(agreed.filter(~pl.col("agree")), on=keys, how="semi", nulls_equal=True).select(
             "profile_id", "name"
         ),
@@ -352,7 +352,7 @@ def _with_rows(
     if not values.height:
         return replace(trace, health=health)
     rows = values.join(
-        kernels.select("activity_id", "name", "start", "duration"), on="activity_id", maintain_order="left"
+        kernels[["activity_id", "name", "start", "duration"]], on="activity_id", maintain_order="left"
     )
     added = rows.select(pl.col(name).cast(kind) for name, kind in COUNTER_SCHEMA.items())
     counters = added if trace.counters is None else pl.concat([trace.counters, added])

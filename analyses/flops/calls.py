@@ -13,6 +13,7 @@ import polars as pl
 from tracekit.analyses.flops.collective import RECORD
 from tracekit.analyses.flops.tensors import LIST
 from tracekit.analyses.flops.work import operator_named
+from tracekit.groups import distinct
 
 __all__ = ["INPUTS", "is_composite", "modelled_calls", "modelled_names"]
 
@@ -38,7 +39,7 @@ _WIDTHS: Final = {
 
 def modelled_names(names: pl.Series) -> list[str]:
     """Those of the names whose operators have a model."""
-    return [name for name in names.drop_nulls().unique().cast(pl.String) if operator_named(name)]
+    return [name for name in distinct(names).cast(pl.String).to_list() if operator_named(name)]
 
 
 def is_composite(name: str) -> bool:
@@ -51,9 +52,10 @@ def modelled_calls(
     host: pl.DataFrame, device: pl.DataFrame | None = None, collectives: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """The calls of operators with models whose inputs were recorded: `span_id`, `name` and the columns of INPUTS as texts."""
-    shaped = host.select("span_id", "name", *INPUTS).filter(pl.col("shapes").is_not_null())
-    shaped = shaped.filter(pl.col("name").is_in(modelled_names(shaped["name"])))
-    shaped = shaped.with_columns(pl.col("name", *INPUTS).cast(pl.String))
+    shaped = host[["span_id", "name", *INPUTS]]
+    with_model = pl.col("name").is_in(modelled_names(shaped["name"]))
+    shaped = shaped.filter(pl.col("shapes").is_not_null() & with_model)
+    shaped = pl.DataFrame([shaped["span_id"], *(shaped[name].cast(pl.String) for name in ("name", *INPUTS))])
     if device is not None:
         shaped = _with_list_widths(shaped, device)
     if collectives is None:
@@ -64,7 +66,7 @@ def modelled_calls(
 
 def _with_list_widths(calls: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
     """The calls, with the width of the elements behind the type of a list, where all kernels of the call agree on it."""
-    lists = calls.filter(pl.col("dtypes").str.contains(LIST))
+    lists = calls.filter(pl.col("dtypes").str.contains(LIST, literal=True))
     if not lists.height:
         return calls
     kernels = device.select(pl.col("op_id").alias("span_id"), "name").join(lists, on="span_id", how="semi")
@@ -73,7 +75,7 @@ def _with_list_widths(calls: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame
         name.str.extract(_WIDTH).cast(pl.Int64),
         name.str.extract(_TYPE).replace_strict(_WIDTHS, default=None, return_dtype=pl.Int64),
     )
-    by_name = kernels.select("name").unique().with_columns(width.alias("width"))
+    by_name = kernels[["name"]].unique().with_columns(width.alias("width"))
     widths = (
         kernels.join(by_name, on="name")
         .group_by("span_id")
@@ -81,7 +83,10 @@ def _with_list_widths(calls: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame
         .filter(pl.col("width") == pl.col("widest"))
         .drop("widest")
     )
-    told = pl.col("dtypes").str.replace_all(f'"{LIST}"', pl.format('"{}:{}"', pl.lit(LIST), "width"))
+    width = pl.col("width").fill_null(
+        0
+    )  # of a single row, Polars refuses a text that is null, even if it is not taken
+    told = pl.col("dtypes").str.replace_all(f'"{LIST}"', pl.format('"{}:{}"', pl.lit(LIST), width))
     return (
         calls.join(widths, on="span_id", how="left", maintain_order="left")
         .with_columns(pl.when(pl.col("width").is_not_null()).then(told).otherwise("dtypes").alias("dtypes"))

@@ -17,6 +17,7 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.flops.calls import INPUTS, modelled_calls
 from tracekit.analyses.flops.work import DTYPES, InputTexts, Operator, operator_named, work_of
 from tracekit.analyses.scope import Scope, once
+from tracekit.groups import distinct, kept
 from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, narrow, take
 from tracekit.trace import Trace
 
@@ -99,17 +100,17 @@ def counted_operators(
 ) -> CountedOperators:
     """The work of the spans of `trace.host`; what it launched tells the types of lists, the records of collectives what they moved."""
     rows = modelled_calls(host, device, collectives)
-    known = {name: operator for name in rows["name"].unique() if (operator := operator_named(name))}
+    known = {name: operator for name in distinct(rows["name"]) if (operator := operator_named(name))}
     rows = _with_inputs_of_others(rows, host, nesting, known)
     rows = _with_inputs_of_backward(rows, host, nesting, known)
     # Calls of one operator with the same inputs are the same: few are told apart, however many there are.
-    distinct = rows.select(_KEYS).unique(maintain_order=True)
-    figures = _figures(distinct, known)
+    alike = rows[list(_KEYS)].unique(maintain_order=True)
+    figures = _figures(alike, known)
     composite = [name for name, operator in known.items() if operator.composite]
-    by_inputs = distinct.hstack(figures).filter(pl.any_horizontal(pl.col("flops", "read", "written") >= 0))
-    by_inputs = by_inputs.with_row_index("row")
-    rows = rows.join(by_inputs.select(*_KEYS, "row"), on=list(_KEYS), how="inner", nulls_equal=True)
-    rows = rows.select("span_id", "row")
+    told = np.any([figures[name].to_numpy() >= 0 for name in ("flops", "read", "written")], axis=0)
+    by_inputs = kept(alike.hstack(figures), told).with_row_index("row")
+    rows = rows.join(by_inputs[[*_KEYS, "row"]], on=list(_KEYS), how="inner", nulls_equal=True)
+    rows = rows[["span_id", "row"]]
     spans = rows["span_id"].to_numpy()
     counted = np.zeros(host.height, dtype=bool)
     counted[spans] = True
@@ -139,13 +140,15 @@ def _with_inputs_of_others(
     """The calls, with the inputs of the operator directly around where the model takes those; without it the call is left out."""
     lenders = {name: operator.inputs_of for name, operator in known.items() if operator.inputs_of}
     name = pl.col("name")
+    if not lenders:
+        return rows
     borrowing = rows.filter(name.is_in(list(lenders)))
     if not borrowing.height:
         return rows
     parents = nesting.parent[borrowing["span_id"].to_numpy()]
     around = host[np.maximum(parents, 0)].select(name.alias("around"), *INPUTS).cast(pl.String)
     expected = name.replace_strict(lenders, default=None, return_dtype=pl.String)
-    lent = borrowing.select("span_id", "name").hstack(around).filter(pl.Series(parents >= 0))
+    lent = borrowing[["span_id", "name"]].hstack(around).filter(pl.Series(parents >= 0))
     lent = lent.filter(pl.col("around") == expected)
     return pl.concat([rows.filter(~name.is_in(list(lenders))), lent.select(rows.columns)])
 
@@ -158,6 +161,8 @@ def _with_inputs_of_backward(
     A backward node has the sequence number of the call, and the operator directly inside it has the inputs.
     """
     lenders = {name: operator.backward for name, operator in known.items() if operator.backward}
+    if not lenders:
+        return rows
     bare = rows.filter(pl.col("name").is_in(list(lenders)) & pl.col("concrete_inputs").is_null())
     if not bare.height:
         return rows

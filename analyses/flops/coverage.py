@@ -9,17 +9,18 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
-from tracekit.analyses.flops.calls import is_composite, modelled_names
+from tracekit.analyses.flops.calls import is_composite
 from tracekit.analyses.flops.count import counted
+from tracekit.analyses.flops.work import operator_named
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
-from tracekit.groups import at_rows, or_none
+from tracekit.groups import are_known, at_rows, kept, none_to_null, or_none
 from tracekit.spans import take
-from tracekit.trace import Trace, one_of
+from tracekit.trace import Schema, Trace, empty
 
 __all__ = ["UNMODELLED", "Coverage", "coverage"]
 
-UNMODELLED: Final = {
+UNMODELLED: Final[Schema] = {
     "name": pl.String,
     "reason": pl.String,
     "calls": pl.Int64,
@@ -78,48 +79,50 @@ def coverage(of: Scope | Trace) -> Coverage:
 
 def _coverage(scope: Scope) -> Coverage:
     work = counted(scope)
-    rows = scope.activities.select("kind", "name", "launch_id", "op_id", "duration", "bytes")
-    anchor = rows.select(pl.coalesce("launch_id", "op_id").fill_null(-1)).to_series().to_numpy()
+    rows = scope.activities[["kind", "name", "launch_id", "op_id", "duration", "bytes"]]
+    launch, operator = or_none(rows["launch_id"]), or_none(rows["op_id"])
+    anchor = np.where(launch >= 0, launch, operator)
     owner = take(work.owner, anchor)
-    carried = rows.select(one_of("kind", "memcpy", "memset") & pl.col("bytes").is_not_null()).to_series()
-    flops = (take(work.flops, owner) >= 0) & ~carried.to_numpy()
-    known = carried.to_numpy() | (take(np.maximum(work.read, work.written), owner) >= 0)
-    launched = rows["op_id"].is_not_null().to_numpy()
+    carried = ((rows["kind"] == "memcpy") | (rows["kind"] == "memset")).to_numpy() & are_known(rows["bytes"])
+    flops = (take(work.flops, owner) >= 0) & ~carried
+    known = carried | (take(np.maximum(work.read, work.written), owner) >= 0)
+    launched = operator >= 0
     duration = rows["duration"].to_numpy()
     total = int(duration.sum())
-    lost = ~((flops | known) & launched)
+    lost = ~(flops | known)
     return Coverage(
         device_ns=total,
         launched_ns=int(duration[launched].sum()),
         flops_ns=int(duration[launched & flops].sum()),
         bytes_ns=int(duration[launched & known & ~flops].sum()),
-        unmodelled=_unmodelled(scope, rows.filter(pl.Series(lost)), anchor[lost], total),
+        unmodelled=_unmodelled(scope, kept(rows, lost), anchor[lost], total),
     )
 
 
 def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int) -> pl.DataFrame:
     """The table of that name, of the activities that are not known."""
+    if not rows.height:
+        return empty(UNMODELLED)
     stack, host = attribution(scope).model.stack, scope.trace.host
     # A composite operator only calls those that do its work.
-    names = [name for name in modelled_names(host["name"]) if not is_composite(name)]
-    modelled = host["name"].is_in(names).to_numpy()
+    modelled = stack.names.which(lambda name: operator_named(name) is not None and not is_composite(name))
     outermost = modelled & (stack.nesting.nearest_ancestor(modelled, include_self=False) < 0)
     span = take(stack.nesting.nearest_ancestor(outermost), anchor)
     operator = or_none(rows["op_id"])
-    named = pl.Series("span", np.where(span >= 0, span, operator)).replace(-1, None)
+    named = none_to_null(np.where(span >= 0, span, operator)).alias("span")
     replayed = take(stack.named(GRAPH_LAUNCH, "runtime").astype(np.int64), anchor) == 1
     shown = rows.with_columns(
         named,
         pl.Series("replayed", replayed),
         pl.Series("modelled", span >= 0),
-        at_rows(host["shapes"], named).cast(pl.String).is_not_null().alias("shaped"),
+        at_rows(host["shapes"], named).alias("shapes"),
         at_rows(host["name"], named).cast(pl.String).alias("operator"),
     )
     reason = (
         pl.when("replayed").then(pl.lit("replayed graph"))
         .when(pl.col("span").is_null()).then(pl.lit("no operator"))
         .when(~pl.col("modelled")).then(pl.lit("no model"))
-        .when("shaped").then(pl.lit("inputs do not tell"))
+        .when(pl.col("shapes").is_not_null()).then(pl.lit("inputs do not tell"))
         .otherwise(pl.lit("shapes not recorded"))
     )  # fmt: skip
     return (
@@ -133,6 +136,5 @@ def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int
             pl.col("duration").sum().alias("device_ns"),
         )
         .with_columns((pl.col("device_ns") / total if total else pl.lit(None, pl.Float64)).alias("share"))
-        .sort("device_ns", "name", descending=[True, False])
-        .select(*UNMODELLED)
+        .sort("device_ns", "name", descending=[True, False])[list(UNMODELLED)]
     )

@@ -21,7 +21,7 @@ from tracekit.analyses.idle.span_causes import awaited_copies
 from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US
-from tracekit.groups import any_known
+from tracekit.groups import any_known, or_none
 from tracekit.spans import BoolArray, Int64Array
 
 __all__ = ["CLOCKS_NS", "Handovers", "Lines", "Waits", "between_streams", "handovers", "waits"]
@@ -64,15 +64,15 @@ class Lines:
     @classmethod
     def of(cls, scope: Scope) -> Lines:
         """Those of a scope; none where no device was captured."""
-        whole = scope.activities.select(*_WHEN, *_WHAT).hstack(attribution(scope).activities.select(*_WHERE))
+        whole = scope.activities[[*_WHEN, *_WHAT]].hstack(attribution(scope).activities[list(_WHERE)])
         whole = whole.clear() if scope.on_cpu else whole
         rows = whole[
             np.lexsort([whole[name].to_numpy() for name in ("end", "start", "stream_id", "device_id")])
         ]
-        device, stream = rows["device_id"].to_numpy(), rows["stream_id"].fill_null(-1).to_numpy()
+        device, stream = rows["device_id"].to_numpy(), or_none(rows["stream_id"])
         begins = np.append(True, (device[1:] != device[:-1]) | (stream[1:] != stream[:-1]))[: rows.height]
         first = np.flatnonzero(begins)
-        launch = rows["launch_id"].fill_null(-1).to_numpy()
+        launch = or_none(rows["launch_id"])
         calls = scope.trace.host["start"].to_numpy()
         called = np.where(launch >= 0, calls[launch], NEVER) if calls.size else np.full(launch.size, NEVER)
         issued = called.copy()
@@ -80,7 +80,7 @@ class Lines:
         for low, high in pairwise(bounds.tolist()):
             issued[low:high] = np.maximum.accumulate(called[low:high])
         return cls(
-            rows.drop("device_id", "stream_id"),
+            rows[[name for name in rows.columns if name not in ("device_id", "stream_id")]],
             np.cumsum(begins) - 1,
             rows["start"].to_numpy(),
             rows["end"].to_numpy(),
@@ -222,13 +222,13 @@ def _recorded(
     syncs = scope.trace.syncs
     if syncs is None or not rows.size:
         return _none(), _none(), np.zeros(0, dtype=bool)
-    calls = stack.frame.select("span_id", "correlation", "start").filter(pl.col("correlation").is_not_null())
+    calls = stack.frame[["span_id", "correlation", "start"]].filter(pl.col("correlation").is_not_null())
     waiting = pl.DataFrame({"span_id": rows, "wait": np.arange(rows.size)}).join(calls, on="span_id")
     recorders = calls.select(
         pl.col("correlation").alias("wait_on_correlation"), pl.col("start").alias("recorded")
     )
     found = (
-        syncs.select("name", "device_id", "stream_id", "correlation", "wait_on_stream", "wait_on_correlation")
+        syncs[["name", "device_id", "stream_id", "correlation", "wait_on_stream", "wait_on_correlation"]]
         .with_columns(pl.col("name").cast(pl.String))
         .join(waiting, on="correlation")
         .join(recorders.unique("wait_on_correlation", keep="last"), on="wait_on_correlation", how="left")

@@ -142,7 +142,7 @@ def _vertices(made: Dependencies, at: int, calls: pl.DataFrame, shift: int) -> p
     rows = pl.DataFrame(
         {"start": graph.time[vertex] + shift, "end": end + shift, "vertex": vertex, "next": after + shift}
     )
-    mine = calls.filter((pl.col("at") == at) & (pl.col("kernels") <= 1)).select("at", "start", "end")
+    mine = calls.filter((pl.col("at") == at) & (pl.col("kernels") <= 1))[["at", "start", "end"]]
     found = mine.join(rows, on=["start", "end"], how="inner", maintain_order="left")
     found = found.filter(pl.len().over("start", "end") == 1)
     return found.join(_numbers_of_roots(made, shift), on=["start", "end"], how="left", maintain_order="left")
@@ -159,7 +159,7 @@ def _numbers_of_roots(made: Dependencies, shift: int) -> pl.DataFrame:
         stack.frame["name"].gather(op).cast(pl.String).alias("op"),
         stack.frame["concrete_inputs"].gather(op).cast(pl.String).alias("inputs"),
     ).unique(["start", "end"], keep="none")
-    numbers = [_number_of_root(*texts) for texts in told.select("name", "op", "inputs").rows()]
+    numbers = [_number_of_root(*texts) for texts in told[["name", "op", "inputs"]].rows()]
     return told.select("start", "end", pl.Series("number", numbers, dtype=pl.Int64))
 
 

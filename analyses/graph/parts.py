@@ -251,7 +251,7 @@ def part_name(part: str) -> str:
 
 def _activities(made: Dependencies, rows: Int64Array) -> pl.DataFrame:
     """Activities of devices."""
-    of = made.lines.rows.select("activity_id", "name", "category", "class", "operator", "layer_id")[rows]
+    of = made.lines.rows[["activity_id", "name", "category", "class", "operator", "layer_id"]][rows]
     layer = _layers(made).gather(of["layer_id"]).alias("layer")
     return of.select(
         pl.lit("device").alias("resource"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.idle.causes import IdleTables, idle_causes
@@ -19,7 +20,7 @@ from tracekit.analyses.idle.tables import LISTED_GAPS
 from tracekit.analyses.result import TableView, no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import NS_PER_US
-from tracekit.groups import at_rows
+from tracekit.groups import at_rows, groups
 from tracekit.trace import Trace
 
 __all__ = ["KERNEL_WAIT_NS", "TABLES", "Idle", "idle"]
@@ -123,7 +124,7 @@ def idle(scope: Scope | Trace) -> Idle:
 
     >>> import tracekit
     >>> result = idle(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
-    >>> parts = result.streams.select("host_wait_ns", "kernel_wait_ns", "other_ns", "unknown_ns")
+    >>> parts = result.streams[["host_wait_ns", "kernel_wait_ns", "other_ns", "unknown_ns"]]
     >>> int(parts.sum_horizontal().sum()) == result.idle_ns
     True
     """
@@ -133,20 +134,7 @@ def idle(scope: Scope | Trace) -> Idle:
 def _idle(scope: Scope) -> Idle:
     causes = idle_causes(scope)
     gaps = _gaps(scope)
-    parts = [
-        pl.col("duration_ns").filter(pl.col("category") == name).sum().alias(f"{name}_ns")
-        for name in CATEGORIES
-    ]
-    waiting = gaps.group_by("device_id", "stream_id").agg(
-        pl.col("duration_ns").sum().alias("idle_ns"), *parts, pl.len().cast(pl.Int64).alias("gaps")
-    )
-    busy = scope.activities.group_by("device_id", "stream_id").agg(pl.col("duration").sum().alias("busy_ns"))
-    streams = (
-        busy.join(waiting, on=["device_id", "stream_id"], how="left")
-        .with_columns(pl.exclude("device_id", "stream_id").fill_null(0))
-        .sort("device_id", "stream_id")
-        .select("device_id", "stream_id", "idle_ns", *[f"{n}_ns" for n in CATEGORIES], "gaps", "busy_ns")
-    )
+    streams = _streams(scope.activities, gaps)
     total, unknown = int(streams["idle_ns"].sum()), int(streams["unknown_ns"].sum())
     host = None if total and unknown == total else int(streams["host_wait_ns"].sum())
     return Idle(
@@ -162,6 +150,26 @@ def _idle(scope: Scope) -> Idle:
     )
 
 
+def _streams(activities: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
+    """The table of that name."""
+    of = groups(*(np.append(gaps[name].to_numpy(), activities[name].to_numpy()) for name in _STREAM))
+    length = np.append(gaps["duration_ns"].to_numpy(), np.zeros(activities.height, dtype=np.int64))
+    busy = np.append(np.zeros(gaps.height, dtype=np.int64), activities["duration"].to_numpy())
+    found = dict(zip(_STREAM, of.keys, strict=True)) | {"idle_ns": of.sums(length)}
+    for name in CATEGORIES:
+        waits = np.zeros_like(length)
+        waits[: gaps.height] = (gaps["category"] == name).to_numpy() * gaps["duration_ns"].to_numpy()
+        found[f"{name}_ns"] = of.sums(waits)
+    found |= {
+        "gaps": of.sums((np.arange(length.size) < gaps.height).astype(np.int64)),
+        "busy_ns": of.sums(busy),
+    }
+    return pl.DataFrame(found)
+
+
+_STREAM: Final = ("device_id", "stream_id")
+
+
 def _longest(gaps: pl.DataFrame) -> pl.DataFrame:
     ordered = gaps.sort("duration_ns", "start", descending=[True, False])
     return ordered.head(LISTED_GAPS).with_columns(pl.col("name").cast(pl.String))
@@ -169,11 +177,10 @@ def _longest(gaps: pl.DataFrame) -> pl.DataFrame:
 
 def _gaps(scope: Scope) -> pl.DataFrame:
     """The gaps of each stream, with the activity that ended each."""
-    per = ["device_id", "stream_id"]
     columns = ["device_id", "stream_id", "start", "end", "name", "activity_id", "launch_id"]
     launched = at_rows(scope.trace.host["start"], scope.activities["launch_id"]).alias("launch_start")
-    rows = scope.activities[columns].with_columns(launched).sort([*per, "start", "end"])
-    before = pl.col("end").cum_max().shift(1).over(per)
+    rows = scope.activities[columns].hstack([launched]).sort([*_STREAM, "start", "end"])
+    before = pl.col("end").cum_max().shift(1).over(_STREAM)
     rows = rows.with_columns(before.alias("gap_start")).filter(pl.col("start") > pl.col("gap_start"))
     length = pl.col("start") - pl.col("gap_start")
     category = (

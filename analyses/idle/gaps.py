@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import polars as pl
 
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import NS_PER_US
-from tracekit.groups import any_known, at_rows, falling, groups, none_to_null, or_none
+from tracekit.groups import (
+    any_known,
+    are_known,
+    at_rows,
+    distinct,
+    falling,
+    groups,
+    kept,
+    none_to_null,
+    or_none,
+)
 from tracekit.spans import Int64Array, take
-from tracekit.trace import SYNC_SCHEMA, Trace
+from tracekit.trace import SYNC_SCHEMA, Schema, Trace, empty
 
 __all__ = [
     "AT_ONCE_NS",
@@ -131,7 +143,9 @@ def stream_waits(scope: Scope, activities: pl.DataFrame) -> pl.DataFrame:
     if it had been launched 10 µs before, and its stream was free. That it waited for the source, an event in its stream
     shows where the trace has such events (`waits_for`); else that it starts within 1.5 µs after the end of the source.
     """
-    activities = activities.filter(activities["launch_id"].is_not_null())
+    activities = kept(activities, are_known(activities["launch_id"]))
+    if not activities.height:
+        return empty(_STREAM_WAITS)
     rows = activities.select(
         pl.col("activity_id").alias("gap_id"),
         pl.col("activity_id").alias("ended_by"),
@@ -142,11 +156,17 @@ def stream_waits(scope: Scope, activities: pl.DataFrame) -> pl.DataFrame:
         at_rows(scope.trace.host["start"], activities["launch_id"]).alias("launched"),
     )
     ready = pl.max_horizontal(pl.col("launched") + YOUNG_LAUNCH_NS, "free")
-    rows = _ready(scope, rows).with_columns(ready.alias("ready")).filter(pl.col("ready") < pl.col("end"))
+    rows = _ready(scope, rows).with_columns(ready.alias("ready"))
+    rows = kept(rows, rows["ready"] < rows["end"])
+    if not rows.height:
+        return empty(_STREAM_WAITS)
     events = scope.trace.syncs is not None and any_known(scope.trace.syncs["wait_on_stream"])
     sources = _by_events(scope, rows) if events else _at_once(scope, rows)
     waited = rows.select(pl.col("gap_id").alias("activity_id"), "ready", pl.col("end").alias("start"))
     return waited.join(sources.rename({"gap_id": "activity_id"}), on="activity_id", how="inner")
+
+
+_STREAM_WAITS: Final[Schema] = dict.fromkeys(("activity_id", "ready", "start", "source"), pl.Int64)
 
 
 def _at_once(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
@@ -158,11 +178,11 @@ def _at_once(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("activity_id").alias("source"),
     ).sort("done", "source")
     parts = []
-    for stream in rows["stream_id"].unique().to_list():
-        mine = rows.filter(pl.col("stream_id") == stream).sort("end")
+    for stream in distinct(rows["stream_id"]):
+        mine = kept(rows, rows["stream_id"] == stream).sort("end")
         parts.append(
             mine.join_asof(
-                ended.filter(pl.col("on") != stream),
+                kept(ended, ended["on"] != stream),
                 left_on="end",
                 right_on="done",
                 by="device_id",
@@ -172,21 +192,21 @@ def _at_once(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
             )
         )
     found = pl.concat(parts) if parts else rows.with_columns(pl.lit(None, dtype=pl.Int64).alias("source"))
-    return found.filter(pl.col("source").is_not_null()).select("gap_id", "source")
+    return kept(found[["gap_id", "source"]], are_known(found["source"]))
 
 
 def _ready(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     """The gaps with `free` and `before`: the end and the launch of the stream's own last activity."""
     free, before = scope.once(_lines, lambda: _lines(scope.trace))
-    return gaps.with_columns(at_rows(free, gaps["ended_by"]), at_rows(before, gaps["ended_by"]))
+    return gaps.hstack([at_rows(free, gaps["ended_by"]), at_rows(before, gaps["ended_by"])])
 
 
 def _lines(trace: Trace) -> tuple[pl.Series, pl.Series]:
     """For each activity of the devices `free` and `before`: the end and the launch of its stream's last activity before it."""
     device = trace.device
     line = (
-        device.select("activity_id", "device_id", "stream_id", "start", "duration")
-        .with_columns(_launched(trace, device["launch_id"])[0].alias("call"))
+        device[["activity_id", "device_id", "stream_id", "start", "duration"]]
+        .hstack([_launched(trace, device["launch_id"])[0].alias("call")])
         .sort("device_id", "stream_id", "start", "duration", maintain_order=True)
         .select(
             pl.col("activity_id").alias("ended_by"),
@@ -205,11 +225,11 @@ def _lines(trace: Trace) -> tuple[pl.Series, pl.Series]:
 
 def _by_events(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     waits = wait_events(scope.trace)
-    pairs = _waits_of(gaps, waits)
+    pairs = _waits_of(gaps, waits) if gaps.height and waits.height else gaps.clear()
     if not pairs.height:
         return pl.DataFrame(schema={"gap_id": pl.Int64, "source": pl.Int64})
     sources = _sources(scope.trace)
-    devices = sources.select("source_device").unique()
+    devices = sources[["source_device"]].unique()
     candidates = (
         pairs.join(devices, how="cross")
         .filter(
@@ -272,17 +292,18 @@ def _sources(trace: Trace) -> pl.DataFrame:
 def wait_events(trace: Trace) -> pl.DataFrame:
     """Waits of streams for events: `device_id`, `stream_id`, `wait_on_stream`, `waited` and `recorded` (host times)."""
     syncs = trace.syncs if trace.syncs is not None else pl.DataFrame(schema=SYNC_SCHEMA)
+    syncs = kept(syncs, (syncs["wait_on_stream"] >= 0) & (syncs["stream_id"] >= 0))
+    if not syncs.height:
+        return empty(_WAITS)
     rows = (
-        syncs.filter((pl.col("wait_on_stream") >= 0) & (pl.col("stream_id") >= 0))
-        .select("device_id", "stream_id", "wait_on_stream", "correlation", "wait_on_correlation", "start")
+        syncs[["device_id", "stream_id", "wait_on_stream", "correlation", "wait_on_correlation", "start"]]
         .with_row_index("wait")
         .join(_owners(trace), on=["device_id", "stream_id"], how="left")
     )
-    calls = trace.host.select("kind", "process_id", "correlation", pl.col("start").alias("at")).filter(
-        (pl.col("kind") == "runtime") & pl.col("correlation").is_not_null()
-    )
-    waited = _called(rows, calls, "correlation").rename({"at": "waited_at"})
-    recorded = _called(rows, calls, "wait_on_correlation").rename({"at": "recorded_at"})
+    calls = trace.host[["process_id", "correlation", "start"]].rename({"start": "at"})
+    calls = kept(calls, (trace.host["kind"] == "runtime").to_numpy() & are_known(calls["correlation"]))
+    waited = _called(rows, calls, "correlation", "waited_at")
+    recorded = _called(rows, calls, "wait_on_correlation", "recorded_at")
     return (
         rows.join(waited, on="wait", how="left")
         .join(recorded, on="wait", how="left")
@@ -297,15 +318,20 @@ def wait_events(trace: Trace) -> pl.DataFrame:
     )
 
 
+_WAITS: Final[Schema] = dict.fromkeys(
+    ("device_id", "stream_id", "wait_on_stream", "waited", "recorded"), pl.Int64
+)
+
+
 def _owners(trace: Trace) -> pl.DataFrame:
     """`device_id`, `stream_id` and `owner`, the process that launched into the stream; null where several did."""
-    launched = trace.device.select("device_id", "stream_id", "process_id").drop_nulls()
+    launched = trace.device[["device_id", "stream_id", "process_id"]].drop_nulls()
     owner = pl.when(pl.col("process_id").n_unique() == 1).then(pl.col("process_id").first())
     return launched.group_by("device_id", "stream_id").agg(owner.alias("owner"))
 
 
-def _called(rows: pl.DataFrame, calls: pl.DataFrame, key: str) -> pl.DataFrame:
-    """`wait` and `at`, the start of the call that each row names under `key`.
+def _called(rows: pl.DataFrame, calls: pl.DataFrame, key: str, at: str) -> pl.DataFrame:
+    """`wait` and (as `at`) the start of the call that each row names under `key`.
 
     A correlation id belongs to a process, which the rows do not name: of several calls it is that of the process
     that owns the stream, and then the latest before the row.
@@ -316,25 +342,23 @@ def _called(rows: pl.DataFrame, calls: pl.DataFrame, key: str) -> pl.DataFrame:
         .join(calls, on="correlation", how="inner")
         .sort(own, pl.col("at") <= pl.col("start"), "at")
         .unique("wait", keep="last", maintain_order=True)
-        .select("wait", "at")
+        .select("wait", pl.col("at").alias(at))
     )
 
 
 def _waits_of(gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """Each gap with every wait that its stream was given between the last two launches into it."""
-    rows = gaps.select("gap_id", "device_id", "stream_id", "end", "launched", "free", "before")
-    streams = waits.select("device_id", "stream_id").unique()
+    rows = gaps[["gap_id", "device_id", "stream_id", "end", "launched", "free", "before"]]
+    streams = waits[["device_id", "stream_id"]].unique()
     rows = rows.join(streams, on=["device_id", "stream_id"], how="semi").sort("device_id", "stream_id")
     parts = []
     for (device, stream), mine in rows.group_by("device_id", "stream_id", maintain_order=True):
-        own = waits.filter((pl.col("device_id") == device) & (pl.col("stream_id") == stream))
+        own = kept(waits, (waits["device_id"] == device) & (waits["stream_id"] == stream))
         at = own["waited"].to_numpy()
         low = np.searchsorted(at, or_none(mine["before"], -_LATEST), side="left")
         high = np.searchsorted(at, mine["launched"].to_numpy(), side="right")
         which, wait = _ranges(low, np.maximum(high - low, 0))
-        parts.append(
-            pl.concat([mine[which], own.select("wait_on_stream", "recorded")[wait]], how="horizontal")
-        )
+        parts.append(pl.concat([mine[which], own[["wait_on_stream", "recorded"]][wait]], how="horizontal"))
     return pl.concat(parts) if parts else rows.clear()
 
 
@@ -348,6 +372,8 @@ def _ranges(first: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Arr
 def _by_time(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     ready = pl.max_horizontal(pl.col("launched") + YOUNG_LAUNCH_NS, pl.col("free") + KERNEL_GAP_NS)
     gaps = gaps.filter(ready <= pl.col("start"), pl.col("end") - pl.col("start") < KERNEL_GAP_NS)
+    if not gaps.height:
+        return pl.DataFrame(schema={"gap_id": pl.Int64, "source": pl.Int64})
     ended = scope.overlapping["device_id", "end", "stream_id", "activity_id"]
     # Of millions of activities few end where such a gap begins.
     ended = ended[np.flatnonzero(np.isin(ended["end"].to_numpy(), gaps["start"].to_numpy()))]

@@ -17,7 +17,7 @@ from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_ca
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
-from tracekit.groups import at_rows, none_to_null, or_none, rows_of
+from tracekit.groups import are_known, at_rows, kept, none_to_null, or_none, rows_of, with_series
 from tracekit.limits import LONGEST_NAME
 from tracekit.spans import Int64Array, distinct_rows, take
 from tracekit.trace import Schema
@@ -72,7 +72,7 @@ def idle_pieces(scope: Scope) -> pl.DataFrame:
 def _idle_pieces(scope: Scope) -> pl.DataFrame:
     owners, gaps, causes = attribution(scope), device_gaps(scope), span_causes(scope)
     latency = _latency(gaps)
-    gaps = gaps.with_columns(_returned(gaps, causes)).with_columns(_host_until(latency))
+    gaps = with_series(gaps, _returned(gaps, causes)).with_columns(_host_until(latency))
     host = _host_part(scope, owners, gaps, causes)
     rest, dependency = _rest(scope, gaps, latency)
     main = _main_threads(scope, owners, gaps)
@@ -124,7 +124,7 @@ def _columns(parts: Sequence[_Rows | _Places]) -> dict[str, list[Int64Array]]:
 
 def _latency(gaps: pl.DataFrame) -> int:
     """The time from a launch to its start on an idle device, in ns: the median of the gaps, within reason."""
-    late = gaps.filter((pl.col("launched") > pl.col("start")) & (pl.col("launched") < pl.col("end")))
+    late = kept(gaps, (gaps["launched"] > gaps["start"]) & (gaps["launched"] < gaps["end"]))
     median = (late["end"] - late["launched"]).median()
     return round(float(np.clip(float(str(median or 0)), *_LATENCY_NS)))
 
@@ -132,8 +132,8 @@ def _latency(gaps: pl.DataFrame) -> int:
 def _returned(gaps: pl.DataFrame, causes: SpanCauses) -> pl.Series:
     """When each launch call let the device go: at its end; at its begin, if it waits for what it launched itself."""
     launch = or_none(gaps["launch_id"])
-    waits = pl.Series(causes.of(launch) == _C["synchronisation"]) & gaps["ended_by"].is_not_null()
-    return gaps.select(pl.when(waits).then("launched").otherwise("returned").alias("returned")).to_series()
+    waits = (causes.of(launch) == _C["synchronisation"]) & are_known(gaps["ended_by"])
+    return gaps["launched"].zip_with(pl.Series(waits), gaps["returned"]).alias("returned")
 
 
 def _host_until(latency: int) -> pl.Expr:
@@ -209,16 +209,16 @@ def _rest(scope: Scope, gaps: pl.DataFrame, latency: int) -> tuple[_Rows, pl.Ser
         nothing = np.zeros(0, dtype=np.int64)
         return _Rows(nothing, nothing, nothing, nothing, nothing), none
     start, end = gaps["start"].to_numpy(), gaps["end"].to_numpy()
-    linked = gaps["launched"].is_not_null().to_numpy()
+    linked = are_known(gaps["launched"])
     launched = or_none(gaps["launched"], _NEVER)
     late = launched > start
-    waits = waits_for(scope, gaps.filter(pl.Series(linked & ~late)))
+    waits = waits_for(scope, kept(gaps, linked & ~late))
     waiting = np.zeros(gaps.height, dtype=bool)
     waiting[waits["gap_id"].to_numpy()] = True
     cause = np.where(end - start < KERNEL_GAP_NS, _C["kernel_gap"], _C["unexplained"])
     cause = np.where(waiting, _C["dependency"], cause)
     cause = np.where(linked, cause, _C["not_captured"])
-    begin = gaps["until"].fill_null(gaps["start"]).to_numpy()
+    begin = np.where(are_known(gaps["until"]), or_none(gaps["until"]), start)
     started = np.where(late, end, np.clip(launched + latency, begin, end))
     started = np.where(linked, started, begin)
     launch = or_none(gaps["launch_id"])
@@ -237,19 +237,22 @@ def _named_sources(scope: Scope, gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.
     """`kernel (stream 20)`, with the device if it is another one; null for gaps without a dependency."""
     if not waits.height:
         return pl.Series([None], dtype=pl.String).new_from_index(0, gaps.height)
-    wanted = waits.select(pl.col("source").alias("activity_id")).unique()
+    device, gap = scope.trace.device, waits["gap_id"].to_numpy()
     # Names as text only of what was waited for: those of all kernels would take more than all else.
-    sources = scope.trace.device.join(wanted, on="activity_id", how="semi").select(
-        pl.col("activity_id").alias("source"),
-        pl.col("name").cast(pl.String),
-        pl.col("stream_id").alias("on"),
-        pl.col("device_id").alias("of"),
+    sources = pl.DataFrame(
+        [
+            at_rows(device["name"], waits["source"]).cast(pl.String),
+            at_rows(device["stream_id"], waits["source"]),
+            at_rows(device["device_id"], waits["source"]),
+            at_rows(gaps["device_id"], gap).alias("here"),
+        ]
     )
-    other = pl.format("device {}, ", "of")
-    where = pl.when(pl.col("of") != pl.col("device_id")).then(other).otherwise(pl.lit(""))
-    named = waits.join(sources, on="source", how="left").join(gaps.select("gap_id", "device_id"), on="gap_id")
-    named = named.select("gap_id", pl.format("{} ({}stream {})", "name", where, "on").alias("text"))
-    return gaps.select("gap_id").join(named, on="gap_id", how="left", maintain_order="left")["text"]
+    other = pl.format("device {}, ", "device_id")
+    where = pl.when(pl.col("device_id") != pl.col("here")).then(other).otherwise(pl.lit(""))
+    named = sources.select(pl.format("{} ({}stream {})", "name", where, "stream_id").alias("text"))
+    place = np.full(gaps.height, -1, dtype=np.int64)
+    place[gap] = np.arange(gap.size)
+    return at_rows(named["text"], place)
 
 
 # -- where it lies ---------------------------------------------------------------------------------

@@ -16,7 +16,17 @@ from tracekit.analyses.idle.calls import Calls
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import NOT_A_LAYER
-from tracekit.groups import at_rows, codes_of, falling, groups, none_to_null, or_none, text_codes
+from tracekit.groups import (
+    at_rows,
+    codes_of,
+    distinct,
+    falling,
+    groups,
+    none_to_null,
+    or_none,
+    text_codes,
+    with_series,
+)
 from tracekit.limits import LONGEST_NAME
 from tracekit.range_filter import RangeFilter
 from tracekit.spans import BoolArray, nest, take
@@ -88,7 +98,7 @@ def pooled(named: pl.DataFrame) -> pl.DataFrame:
     """The pieces with the names of their ranges, without numbers, so that all iterations of a loop are one range."""
     ranges = named["range"]
     if ranges.null_count() == ranges.len():
-        return named.select(pl.lit(None, pl.String).alias("range"), "cause", "duration_ns")
+        return named["range", "cause", "duration_ns"]
     labels = open_ranges(named)
     return (
         named.lazy()
@@ -101,7 +111,7 @@ def pooled(named: pl.DataFrame) -> pl.DataFrame:
 
 def open_ranges(named: pl.DataFrame) -> pl.DataFrame:
     """The names of the ranges of pieces, and the `label` of each: the name, or its pattern if several names have it."""
-    names = named["range"].unique().drop_nulls()
+    names = distinct(named["range"])
     texts = names.cast(pl.String).to_list()
     patterns = [_NUMBER.sub("#", text)[:LONGEST_NAME] for text in texts]
     several = {pattern for pattern, count in Counter(patterns).items() if count > 1}
@@ -111,7 +121,7 @@ def open_ranges(named: pl.DataFrame) -> pl.DataFrame:
 
 def open_frames(named: pl.DataFrame) -> pl.DataFrame:
     """The names of the frames of pieces, each its own label."""
-    frames = named["frame"].unique().drop_nulls()
+    frames = distinct(named["frame"])
     return pl.DataFrame({"label": frames, "name": frames.cast(pl.Categorical())})
 
 
@@ -137,11 +147,8 @@ def with_open_share(scope: Scope, table: pl.DataFrame, labels: pl.DataFrame) -> 
         .collect()
     )
     shares = dict(opened.rows())
-    return table.with_columns(
-        pl.Series(
-            "open_share", [shares.get(label) for label in table.to_series().to_list()], dtype=pl.Float64
-        )
-    )
+    of_labels = [shares.get(label) for label in table.to_series().to_list()]
+    return with_series(table, pl.Series("open_share", of_labels, dtype=pl.Float64))
 
 
 def by_cause(scope: Scope, pieces: pl.DataFrame, calls: Calls) -> tuple[pl.DataFrame, pl.DataFrame | None]:

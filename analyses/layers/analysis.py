@@ -28,9 +28,9 @@ from tracekit.analyses.roofline.rates import RATES, tree_rates, with_rates
 from tracekit.analyses.scope import Scope, launch_times, once
 from tracekit.facts.stack_names import NO_LAYERS, PHASES
 from tracekit.facts.units import format_ns, format_share
-from tracekit.groups import any_known, at_rows, none_to_null, or_none
+from tracekit.groups import any_known, at_rows, kept, none_to_null, or_none, text_codes
 from tracekit.spans import BoolArray, Int64Array
-from tracekit.trace import Trace
+from tracekit.trace import Schema, Trace
 from tracekit.trees import depth_first, rolled_up, rolled_up_least, union_per_node
 
 __all__ = ["CLASSES", "TABLES", "Layers", "has_layers", "layers", "most_own_time"]
@@ -161,13 +161,17 @@ def _layers(scope: Scope) -> Layers:
     total = int(rows["duration"].sum())
     tree = _tree(scope, places, rows, total)
     by_phase = _by_phase(rows, total)
-    by_pattern = by_group(tree.with_columns(pattern_of(tree).alias("pattern")), ["pattern", "type"], total)
-    types = tree.with_columns(_type_or_pseudo().alias("type"))
+    by_pattern = by_group(tree.hstack([pattern_of(tree).alias("pattern")]), ["pattern", "type"], total)
     return Layers(
         answer=_answer(by_pattern, by_phase, has_layers(tree), places.coverage_share, on_cpu=scope.on_cpu),
         not_captured="; ".join(places.missing) or None,
         tree=tree,
-        by_type=with_rates(by_group(types, ["type"], total), scope, "types", ["type"])
+        by_type=with_rates(
+            by_group(tree.with_columns(_type_or_pseudo().alias("type")), ["type"], total),
+            scope,
+            "types",
+            ["type"],
+        )
         if any_known(tree["type"])
         else None,
         by_pattern=by_pattern,
@@ -210,8 +214,8 @@ def _own_sums(
 ) -> tuple[Int64Array, Int64Array]:
     """For each layer the sums of `_SUMS` over its own activities, and the first launch of them."""
     time = pl.col("duration")
-    frame = rows.select("duration", "phase", "class", "recomputed").with_columns(
-        pl.Series("layer", layer), pl.Series("launched", launch_times(scope.trace, rows))
+    frame = rows[["duration", "phase", "class", "recomputed"]].hstack(
+        [pl.Series("layer", layer), pl.Series("launched", launch_times(scope.trace, rows))]
     )
     sums = frame.group_by("layer").agg(
         time.sum().alias("device_own_ns"),
@@ -224,7 +228,7 @@ def _own_sums(
     own = np.zeros((size, len(_SUMS)), dtype=np.int64)
     first = np.full(size, _NEVER)
     at = sums["layer"].to_numpy()
-    own[at] = sums.select(_SUMS).to_numpy()
+    own[at] = sums[list(_SUMS)].to_numpy()
     first[at] = sums["launched"].to_numpy()
     return own, first
 
@@ -291,18 +295,26 @@ def _walk(kept: Int64Array, parent: Int64Array, first: Int64Array) -> Int64Array
 
 
 def _by_phase(rows: pl.DataFrame, total: int) -> pl.DataFrame:
-    share = pl.col("device_ns") / total if total else pl.lit(None, dtype=pl.Float64)
-    return (
-        rows.group_by("phase")
-        .agg(pl.len().cast(pl.Int64).alias("activities"), pl.col("duration").sum().alias("device_ns"))
-        .with_columns(share.alias("share"), pl.col("phase").cast(pl.String))
-        .sort("device_ns", "phase", descending=[True, False])
-    )
+    of, phases = text_codes(rows["phase"])
+    times = np.zeros(len(phases), dtype=np.int64)
+    np.add.at(times, of, rows["duration"].to_numpy())
+    counts = np.bincount(of, minlength=len(phases)).tolist()
+    found = sorted(zip(phases, counts, times.tolist(), strict=True), key=lambda row: (-row[2], row[0] or ""))
+    shares = [(*row, row[2] / total if total else None) for row in found]
+    return pl.DataFrame(shares, schema=_BY_PHASE, orient="row")
+
+
+_BY_PHASE: Final[Schema] = {
+    "phase": pl.String,
+    "activities": pl.Int64,
+    "device_ns": pl.Int64,
+    "share": pl.Float64,
+}
 
 
 def has_layers(tree: pl.DataFrame) -> bool:
     """Whether a tree has a row for a layer of the model, and not only rows for work outside layers."""
-    return bool(tree["source"].is_in(OF_MODEL).any())
+    return not set(tree["source"].to_list()).isdisjoint(OF_MODEL)
 
 
 def _answer(
@@ -333,7 +345,7 @@ def most_own_time(by_pattern: pl.DataFrame, *, count: int) -> list[tuple[str, in
 
     Layers that differ only in numbers count as one, and the label gives their number. That of work in no layer says what it is.
     """
-    rows = by_pattern.filter(pl.col("device_own_ns") > 0).head(count)
+    rows = kept(by_pattern, by_pattern["device_own_ns"] > 0).head(count)
     return [
         ((f"{layers} × " if layers > 1 else "") + NO_LAYERS.get(path, _label(path, kind)), time, share)
         for path, kind, layers, time, share in rows[

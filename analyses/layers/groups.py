@@ -51,11 +51,12 @@ def by_group(tree: pl.DataFrame, keys: list[str], total: int) -> pl.DataFrame:
     caused, `share` (inclusive) and `own_share`. Inclusive times leave out layers inside another layer of their group,
     which has their time already.
     """
-    group = tree.select(pl.struct(keys).rank("dense").cast(pl.Int64)).to_series().to_numpy()
+    number: dict[tuple[object, ...], int] = {}
+    group = np.array([number.setdefault(row, len(number)) for row in tree[keys].rows()], dtype=np.int64)
     outer = pl.Series("outer", ~has_same_above(parent_rows(tree), group))
     inclusive = [pl.col(name).filter("outer").sum().alias(name) for name in _INCLUSIVE]
     sums = (
-        tree.with_columns(outer)
+        tree.hstack([outer])
         .group_by(keys)
         .agg(
             pl.len().cast(pl.Int64).alias("layers"),

@@ -123,7 +123,7 @@ def _device(scope: Scope, attributed: Attribution) -> pl.DataFrame:
     if scope.on_cpu or not rows.height:
         return pl.DataFrame(schema={"device_id": pl.Int64, "stream_id": pl.Int64, **_BAR})
     streams = (
-        rows.select("device_id", "stream_id").unique().sort("device_id", "stream_id").with_row_index("thread")
+        rows[["device_id", "stream_id"]].unique().sort("device_id", "stream_id").with_row_index("thread")
     )
     frame = rows.select(
         "device_id",

@@ -88,7 +88,7 @@ def _executions(trace: Trace) -> pl.DataFrame:
     returned = pl.col("api_start") + pl.col("api")
     waited, ended = pl.col("start") - returned, pl.col("start") + pl.col("duration")
     return (
-        rows.select("name", "device_id", "start", "duration", "grid", "block")
+        rows[["name", "device_id", "start", "duration", "grid", "block"]]
         .with_columns(launches.get_columns())
         .with_columns(
             pl.when(waited > 0).then(waited).alias("queue"),

@@ -49,7 +49,7 @@ class Slices:
 def launched(trace: Trace, *kinds: str) -> Launched:
     """The activities of these kinds (all kinds by default) whose launch was recorded."""
     device = trace.device.filter(one_of("kind", *kinds)) if kinds else trace.device
-    rows = device.filter(pl.col("launch_id").is_not_null()).select("name", "start", "duration", "launch_id")
+    rows = device.filter(pl.col("launch_id").is_not_null())[["name", "start", "duration", "launch_id"]]
     rows = rows.sort("launch_id", "start", maintain_order=True)
     calls, first = np.unique(rows["launch_id"].to_numpy(), return_index=True)
     end = (pl.col("start") + pl.col("duration")).alias("end")

@@ -39,7 +39,7 @@ def report(traces: Trace | Sequence[Trace], name: str, rows: int = MOST_ROWS) ->
 
     >>> import tracekit
     >>> trace = tracekit.read("sample_traces/cnn_cpu/trace.json.gz")
-    >>> report(trace, "nvtx_pushpop_sum").select("Instances", "Range").filter(Range=":aten::linear").rows()
+    >>> report(trace, "nvtx_pushpop_sum")[["Instances", "Range"]].filter(Range=":aten::linear").rows()
     [(3, ':aten::linear')]
     """
     stated = table(traces, name, rows)

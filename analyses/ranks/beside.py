@@ -55,7 +55,7 @@ def beside(summaries: Sequence[Summary], aligned: Alignment, match: int, late: i
     rows = _numbered(aligned)
     (start, call), (fast_start, fast_call) = (_of(rows, match, at) for at in (late, fast))
     before = _common(rows, late, call).join(_common(rows, fast, fast_call), on="match", suffix="_fast")
-    shared = before.sort("call").tail(1).select("call", "call_fast", "end", "end_fast").rows()
+    shared = before.sort("call").tail(1)[["call", "call_fast", "end", "end_fast"]].rows()
     # Without an earlier one, both from the begin of their windows.
     since, fast_since, end, fast_end = shared[0] if shared else (-1, -1, 0, 0)
     longer = (start - end) - (fast_start - fast_end)
@@ -79,18 +79,18 @@ def worst_beside(
     rows = _numbered(aligned)
     # Times behind the last call whose work is there would be missing, not short.
     shown = summaries[late].work["call"].max()
-    both = rows.filter(pl.col("at") == (late if fast is None else fast)).select("match")
+    both = rows.filter(pl.col("at") == (late if fast is None else fast))[["match"]]
     delays = (
         blame.filter(pl.col("at") == late)
         .group_by(pl.col("origin").alias("match"))
         .agg(pl.col("ns").max())
-        .join(rows.filter(pl.col("at") == late).select("match", "call"), on="match")
+        .join(rows.filter(pl.col("at") == late)[["match", "call"]], on="match")
         .join(both, on="match", how="semi")
         .filter(pl.col("call") <= (-1 if shown is None else shown))
         .sort("ns", "match", descending=[True, False])
         .head(_MOST_TRIED)
     )
-    for match, ns in delays.select("match", "ns").rows():
+    for match, ns in delays[["match", "ns"]].rows():
         other = _fastest(rows, match, late) if fast is None else fast
         if other is None:
             continue
@@ -102,19 +102,17 @@ def worst_beside(
 
 def _numbered(aligned: Alignment) -> pl.DataFrame:
     """The matched calls with `call`, their place in the rank's summary."""
-    calls = aligned.calls.select("match", "at", "start", "end")
+    calls = aligned.calls[["match", "at", "start", "end"]]
     return calls.with_columns(pl.int_range(pl.len()).over("at").alias("call")).drop_nulls("match")
 
 
 def _of(rows: pl.DataFrame, match: int, at: int) -> tuple[int, int]:
-    start, call = (
-        rows.filter((pl.col("match") == match) & (pl.col("at") == at)).select("start", "call").row(0)
-    )
+    start, call = rows.filter((pl.col("match") == match) & (pl.col("at") == at))[["start", "call"]].row(0)
     return start, call
 
 
 def _common(rows: pl.DataFrame, at: int, call: int) -> pl.DataFrame:
-    return rows.filter((pl.col("at") == at) & (pl.col("call") < call)).select("match", "call", "end")
+    return rows.filter((pl.col("at") == at) & (pl.col("call") < call))[["match", "call", "end"]]
 
 
 def _fastest(rows: pl.DataFrame, match: int, late: int) -> int | None:

@@ -31,7 +31,7 @@ def blame_of(calls: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
         (pl.col("start") - pl.col("end").shift(1).over("at")).alias("own"),
     )
     last = collectives.select("match", pl.col("last").alias("at"), "alone_ns")
-    others = rows.join(last.select("match", "at"), on=["match", "at"], how="anti")
+    others = rows.join(last[["match", "at"]], on=["match", "at"], how="anti")
     middle = others.group_by("match").agg(pl.col("own").median().alias("middle"))
     table = last.join(rows, on=["match", "at"]).join(middle, on="match", how="left").sort("match")
     excess = (pl.col("own") - pl.col("middle")).clip(lower_bound=0).round().cast(pl.Int64)
@@ -42,7 +42,7 @@ def _followed(table: pl.DataFrame) -> pl.DataFrame:
     """The rows of `BLAME`; all collectives go back one collective at a time."""
     match, late = table["match"].to_numpy(), table["at"].to_numpy()
     own = or_none(table["own"], 0)
-    places = table.select("match").with_row_index("place")
+    places = table[["match"]].with_row_index("place")
     back = table.select(pl.col("previous").alias("match")).join(
         places, on="match", how="left", maintain_order="left"
     )

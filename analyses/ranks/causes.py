@@ -54,12 +54,12 @@ def _cause(
     others = calls.filter((pl.col("key") == key) & (pl.col("at") != at))["at"].unique().sort().to_list()
     others = others[:: -(-len(others) // _COMPARED)] if others else []
     own = summaries[at].work.select(pl.lit(at, dtype=pl.Int64).alias("at"), "step", "kind", "what", "ns")
-    late = late.join(own.select("step"), on="step", how="semi")
+    late = late.join(own[["step"]], on="step", how="semi")
     work = pl.concat([own, *(
         summaries[other].work.select(pl.lit(other, dtype=pl.Int64).alias("at"), "step", "kind", "what", "ns")
         for other in others
     )])  # fmt: skip
-    longer = _longer(work.join(late.select("step"), on="step", how="semi"), at)
+    longer = _longer(work.join(late[["step"]], on="step", how="semi"), at)
     best = max([*_layers(longer), *_others(longer)], key=lambda one: one[2], default=None)
     return None if best is None or best[2] < max(_EXPLAINS * int(late["ns"].sum()), 1) else (at, *best)
 
@@ -76,7 +76,7 @@ def _longer(work: pl.DataFrame, at: int) -> pl.DataFrame:
     middle = middle.select(*parts, pl.concat_list("ns", zeros).list.median().alias("middle"))
     return (
         work.filter(pl.col("at") == at)
-        .join(ranks.select("step"), on="step", how="semi")
+        .join(ranks[["step"]], on="step", how="semi")
         .join(middle, on=parts, how="left")
         .group_by("kind", "what")
         .agg((pl.col("ns") - pl.col("middle").fill_null(0)).sum().round().cast(pl.Int64).alias("longer_ns"))
@@ -93,7 +93,7 @@ def _others(longer: pl.DataFrame) -> Iterable[_Cause]:
 def _layers(longer: pl.DataFrame) -> Iterable[_Cause]:
     """The innermost layer that holds most of what the layers take longer, with all layers in it; none if there are no layers."""
     sums: dict[str, int] = {}
-    for path, ns in longer.filter(pl.col("kind") == "layer").select("what", "longer_ns").sort("what").rows():
+    for path, ns in longer.filter(pl.col("kind") == "layer")[["what", "longer_ns"]].sort("what").rows():
         parts = path.split(".")
         for depth in range(1, len(parts) + 1):
             around = ".".join(parts[:depth])

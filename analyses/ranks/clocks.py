@@ -63,7 +63,7 @@ def clocks_of(calls: pl.DataFrame, match: pl.Series, origin: Int64Array) -> pl.D
     collectives it rests on, `first` is the rank against which it is.
     """
     usable = match.is_not_null() & calls["name"].is_in(list(SYNCHRONISING))
-    rows = calls.select("at", "end").with_columns(match.alias("match")).filter(usable)
+    rows = calls[["at", "end"]].with_columns(match.alias("match")).filter(usable)
     rows = rows.with_columns((pl.col("end") + pl.Series(origin[rows["at"].to_numpy()])).alias("end"))
     offsets = _offsets(_pairs(rows))
     made = [

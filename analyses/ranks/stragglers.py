@@ -51,7 +51,7 @@ def stragglers_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits
 
 
 def _own_times(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -> pl.DataFrame:
-    step = aligned.calls.select("match", "at", "step").filter(pl.col("match").is_not_null())
+    step = aligned.calls[["match", "at", "step"]].filter(pl.col("match").is_not_null())
     waited = (
         waits.calls.join(step, on=["match", "at"], how="left")
         .group_by("at", "step")

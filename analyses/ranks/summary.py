@@ -117,7 +117,7 @@ def summary_of(scope: Scope) -> Summary:
     meta = scope.trace.meta
     parts = breakdown(scope).devices
     calls = collectives(scope).calls
-    by_pattern = layers(scope).by_pattern.select("pattern", "type", "layers", "device_own_ns", "host_self_ns")
+    by_pattern = layers(scope).by_pattern[["pattern", "type", "layers", "device_own_ns", "host_self_ns"]]
     facts = Facts(
         name=clean(meta.name),
         rank=meta.rank,
@@ -137,10 +137,10 @@ def summary_of(scope: Scope) -> Summary:
     )
     return Summary(
         facts,
-        steps(scope).table.select("step", "time_ns").head(MOST_TIMES),
+        steps(scope).table[["step", "time_ns"]].head(MOST_TIMES),
         calls.head(MOST_CALLS),
         by_pattern.head(_MOST_ROWS),
-        idle_causes(scope).by_cause.select("cause", "total_ns").head(_MOST_ROWS),
+        idle_causes(scope).by_cause[["cause", "total_ns"]].head(_MOST_ROWS),
         _work(scope, calls["start"].head(MOST_CALLS)),
         _timeline(scope),
     )
@@ -148,7 +148,7 @@ def summary_of(scope: Scope) -> Summary:
 
 def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
     """The parts of each step between two calls (`Summary.work`); `starts` are those of the calls."""
-    paths = attribution(scope).layers.select("layer_id", "path")
+    paths = attribution(scope).layers[["layer_id", "path"]]
     rows = attributed(scope).with_columns(pl.col("step").fill_null(NO_STEP))
     name = pl.coalesce(pl.col("operator").cast(pl.String), pl.col("name").cast(pl.String))
     in_layer = pl.col("path").is_not_null()
@@ -186,7 +186,7 @@ def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
         .agg(pl.col("start").min().alias("first"), pl.col("ns").sum())
     )
     shown = both.group_by("kind", "what").agg(pl.col("ns").sum()).sort("ns", "what", descending=[True, False])
-    kept = both.join(shown.head(_MOST_ROWS).select("kind", "what"), on=["kind", "what"], how="semi")
+    kept = both.join(shown.head(_MOST_ROWS)[["kind", "what"]], on=["kind", "what"], how="semi")
     return _first_steps(kept).sort("first", "kind", "what", "where")
 
 
@@ -194,7 +194,7 @@ def _first_steps(work: pl.DataFrame) -> pl.DataFrame:
     """As many whole steps as the summary has room for; if the first one is too long already, its longest parts."""
     counts = work.group_by("step").len().sort("step").head(MOST_STEPS)
     fits = counts.filter((pl.col("len").cum_sum() <= MOST_WORK) | (pl.int_range(pl.len()) == 0))
-    kept = work.join(fits.select("step"), on="step", how="semi")
+    kept = work.join(fits[["step"]], on="step", how="semi")
     return kept.top_k(MOST_WORK, by="ns") if kept.height > MOST_WORK else kept
 
 

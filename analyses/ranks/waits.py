@@ -62,9 +62,7 @@ def waits_of(aligned: Alignment) -> Waits:
         .with_columns(pl.col("caused_ns", "unseen_ns").fill_null(0))
         .sort("at")
     )
-    return Waits(
-        collectives, calls.select("match", "at", "start", "end", "wait_ns", "new_wait_ns"), ranks, blame
-    )
+    return Waits(collectives, calls[["match", "at", "start", "end", "wait_ns", "new_wait_ns"]], ranks, blame)
 
 
 def _with_new_time(rows: pl.DataFrame, begin: str, end: str, of: str) -> pl.DataFrame:

@@ -10,21 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import UNATTRIBUTED, attribution
 from tracekit.analyses.attribution.layer_spans import OF_MODEL
+from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.flops import coverage
 from tracekit.analyses.processors import CPU_DEVICE
+from tracekit.analyses.program import program
 from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.roofline.levels import LEVEL_SCHEMA, levels, under_roofs
 from tracekit.analyses.roofline.pieces import RECORDED, pieces
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.ceilings import Ceilings, catalogue_ceilings, recorded_ceilings
 from tracekit.facts.units import format_ns, format_share
-from tracekit.groups import at_rows
+from tracekit.groups import at_rows, kept, or_none, text_codes
+from tracekit.names import shorten_name
 from tracekit.readers import how_to_record
-from tracekit.trace import DeviceInfo, Trace
+from tracekit.trace import DeviceInfo, Schema, Trace
 
 __all__ = ["TABLES", "Roofline", "device_ceilings", "matrix_utilisation", "rated_pieces", "roofline"]
 
@@ -147,10 +151,17 @@ def _roofline(scope: Scope) -> Roofline:
     model = _model(scope, window)
     row = model.row(0, named=True)
     measured = ((rows["source"] != RECORDED) | (rows["bytes_source"] != RECORDED)).any()
-    lacking = NotCaptured("no FLOPs and no bytes", how_to_record("shapes", scope.trace.meta.format))
+    lacking = NotCaptured(
+        "the FLOPs and bytes of operators", how_to_record("shapes", scope.trace.meta.format)
+    )
+    if not program(scope.trace).pytorch:  # it has no operators with shapes
+        lacking = NotCaptured(
+            "the FLOPs and bytes of kernels",
+            "add what Nsight Compute measures (--ncu), if the device is NVIDIA's",
+        )
     unmodelled = coverage(scope).unmodelled if scope.trace.counters is None else None
     return Roofline(
-        answer=_answer(scope, row, operators, unmodelled),
+        answer=_answer(scope, row, operators, unmodelled, measured=measured),
         not_captured=None if measured else lacking,
         operators=operators,
         layers=layers,
@@ -161,7 +172,7 @@ def _roofline(scope: Scope) -> Roofline:
         coverage=_coverage(rows),
         unmodelled=unmodelled,
         ceilings=_ceilings(scope, rows),
-        flops_share=_share(row["flops_ns"], row["device_ns"]),
+        flops_share=_share(row["flops_ns"], row["device_ns"]) if measured else None,
         bytes_share=_share(row["bytes_ns"], row["device_ns"]),
         efficiency=row["efficiency"],
         model_utilisation=row["model_utilisation"],
@@ -172,18 +183,19 @@ def _roofline(scope: Scope) -> Roofline:
 def _with_layers(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     """The pieces with the path of their `layer` and its `type`; work in no layer has a name in angle brackets for both."""
     layers = attribution(scope).layers
-    types = layers.select(
-        pl.when(pl.col("source").is_in(OF_MODEL)).then("type").otherwise("path")
-    ).to_series()
-    at = rows["layer_id"]
-    none = pl.when(pl.col("layer_id").is_null()).then(pl.lit(UNATTRIBUTED))
-    return rows.with_columns(
+    paths = layers["path"].to_list()
+    types = [
+        kind if source in OF_MODEL else path
+        for kind, source, path in zip(layers["type"], layers["source"], paths, strict=True)
+    ]
+    at = or_none(rows["layer_id"], layers.height)
+    return rows.hstack(
         # Encoded, they are grouped by number.
-        *(
-            at_rows(column.cast(pl.Categorical), at).alias(name)
-            for name, column in (("layer", layers["path"]), ("type", types))
-        )
-    ).with_columns(pl.coalesce(name, none) for name in ("layer", "type"))
+        [
+            at_rows(pl.Series(name, [*values, UNATTRIBUTED], dtype=pl.Categorical), at)
+            for name, values in (("layer", paths), ("type", types))
+        ]
+    )
 
 
 def _model(scope: Scope, window: pl.DataFrame) -> pl.DataFrame:
@@ -200,38 +212,43 @@ def _model(scope: Scope, window: pl.DataFrame) -> pl.DataFrame:
     figures = (
         window if window.height else pl.DataFrame({name: [None] for name in window.columns}, window.schema)
     )
-    return pl.DataFrame([about], schema=schema).hstack(figures.drop("label"))
+    return pl.DataFrame([about], schema=schema).hstack(figures[list(LEVEL_SCHEMA)])
 
 
 def matrix_utilisation(scope: Scope, *, again: bool = False) -> float | None:
     """The matrix FLOPs of the scope over those of its devices at their peaks; with `again` also those that activation checkpointing
     computes again. None if there are none, or a peak is not known.
     """
-    rows = rated_pieces(scope).select("unit", "flops", "compute_ns", "piece_ns", "recomputed")
-    matrix = rows.filter((pl.col("unit") == "matrix") & (pl.col("flops") > 0))
+    rows = rated_pieces(scope)[["unit", "flops", "compute_ns", "piece_ns", "recomputed"]]
+    matrix = kept(rows, (rows["unit"] == "matrix") & (rows["flops"] > 0))
     time = scope.duration * max(1, scope.activities["device_id"].n_unique())
     if not matrix.height or matrix["compute_ns"].null_count() or matrix["piece_ns"].null_count() or time <= 0:
         return None
-    return float(matrix.filter(pl.lit(again) | ~pl.col("recomputed"))["compute_ns"].sum()) / time
+    chosen = matrix if again else kept(matrix, ~matrix["recomputed"])
+    return float(chosen["compute_ns"].sum()) / time
 
 
 def _coverage(rows: pl.DataFrame) -> pl.DataFrame:
     """The table of that name."""
     total = int(rows["duration"].sum())
-    parts = []
+    found: list[tuple[str, str | None, int, float | None]] = []
     for figure, source in (("FLOPs", "source"), ("bytes", "bytes_source")):
-        found = (
-            rows.select(pl.col(source).alias("source"), "piece_ns").drop_nulls("source").group_by("source")
-        )
-        known = found.agg(pl.col("piece_ns").sum().alias("device_ns")).sort("device_ns", descending=True)
-        rest = pl.DataFrame(
-            {"source": [None], "device_ns": [total - int(known["device_ns"].sum())]}, known.schema
-        )
-        parts.append(pl.concat([known, rest]).with_columns(pl.lit(figure).alias("figure")))
-    share = (pl.col("device_ns") / total if total else pl.lit(None, pl.Float64)).alias("share")
-    return pl.concat(parts).select("figure", "source", "device_ns", share)
+        of, texts = text_codes(rows[source])
+        sums = np.zeros(len(texts), dtype=np.int64)
+        np.add.at(sums, of, or_none(rows["piece_ns"], 0))
+        known = [(text, ns) for text, ns in zip(texts, sums.tolist(), strict=True) if text is not None]
+        known.sort(key=lambda one: -one[1])
+        rest = (None, total - sum(ns for _, ns in known))
+        found += [(figure, text, ns, ns / total if total else None) for text, ns in (*known, rest)]
+    return pl.DataFrame(found, schema=_COVERAGE, orient="row")
 
 
+_COVERAGE: Final[Schema] = {
+    "figure": pl.String,
+    "source": pl.String,
+    "device_ns": pl.Int64,
+    "share": pl.Float64,
+}
 _CEILINGS: Final = {
     "device_id": pl.Int64,
     "device": pl.String,
@@ -247,11 +264,11 @@ _CEILINGS: Final = {
 def _ceilings(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
     """The table of that name."""
     keys = ["device_id", "precision", "unit"]
-    kinds = rows.select(*keys, "flops").filter(pl.col("flops") > 0).select(keys).unique().sort(keys)
+    kinds = kept(rows[keys], rows["flops"] > 0).unique().sort(keys).rows()
     found = []
     for number, one in device_ceilings(scope).items():
         who = {"device_id": number, "device": one.device, "source": one.source}
-        for precision, unit in kinds.filter(pl.col("device_id") == number).select("precision", "unit").rows():
+        for precision, unit in [work for device, *work in kinds if device == number]:
             peak = one.peak(precision, unit or "vector") if precision else None
             found += [{**who, "precision": precision, "unit": unit, "flops_per_s": peak}] if peak else []
         found += [{**who, "level": name, "bytes_per_s": rate} for name, rate in one.bandwidth.items()]
@@ -260,6 +277,8 @@ def _ceilings(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
 
 _TOLD_SHARE: Final = 0.005
 """Less of the time is not worth a sentence."""
+_NAME: Final = 60
+"""Of a name in a sentence."""
 _OF_LOST: Final = ["name", "reason", "device_ns", "share"]
 
 
@@ -268,29 +287,41 @@ def _share(part: int | None, total: int | None) -> float | None:
 
 
 def _answer(
-    scope: Scope, model: dict[str, Any], operators: pl.DataFrame, unmodelled: pl.DataFrame | None
+    scope: Scope,
+    model: dict[str, Any],
+    operators: pl.DataFrame,
+    unmodelled: pl.DataFrame | None,
+    *,
+    measured: bool,
 ) -> str:
     total = model["device_ns"]
+    if not total and not has_ranges(scope.trace):
+        return "The window holds no work."
     if not total:
         return "The times are not known, since the kernels were replayed to count their work."
     time = "operators' time" if scope.on_cpu else "device time"
     flops, moved = (format_share(_share(model[name], total)) for name in ("flops_ns", "bytes_ns"))
     rest = f"FLOPs are known for {flops} of the {time}, and bytes for {moved}."
     text = f"FLOPs and bytes are known for {flops} of the {time}." if flops == moved else rest
+    if not measured:
+        text = f"Only the bytes of copies and fills are known, {moved} of the {time}."
+        text = text if model["bytes_ns"] else f"Neither FLOPs nor bytes are known for any of the {time}."
     for name, reason, ns, share in () if unmodelled is None else unmodelled[:1, _OF_LOST].rows():
         if share >= _TOLD_SHARE:
-            text += f" The largest without: {name}, {format_ns(ns)} ({reason})."
+            text += f" The largest without: {shorten_name(name, _NAME)}, {format_ns(ns)} ({reason})."
     if model["least_ns"] is None:
-        return f"{text} {_no_ceilings(scope)}"
+        return f"{text} {_no_roof(scope)}".rstrip()
     work = "The work" if flops == moved == format_share(1) else "The work of which both are known"
     text += (
         f" {work} reaches {format_share(model['efficiency'])} of its roofline "
         f"({', '.join(sorted(set(map(_named, device_ceilings(scope).values()))))}): at the roof it would take "
         f"{format_ns(round(model['wasted_ns']))} less."
     )
-    worst = operators.filter(pl.col("wasted_ns") > 0).head(1)
-    for name, wasted, share, bound in worst.select("operator", "wasted_ns", "efficiency", "bound").rows():
-        text += f" Most of that is in {name}: {format_ns(round(wasted))}, at {format_share(share)}, {bound}-bound."
+    worst = kept(operators, operators["wasted_ns"] > 0).head(1)
+    for name, wasted, share, bound in worst[["operator", "wasted_ns", "efficiency", "bound"]].rows():
+        where = "outside operators" if name is None else f"in {shorten_name(name, _NAME)}"
+        limit = "" if bound is None else f", {bound}-bound"
+        text += f" Most of that is {where}: {format_ns(round(wasted))}, at {format_share(share)}{limit}."
     if model["model_utilisation"] is not None:
         least = "" if flops == format_share(1) else "at least "
         text += f" Model FLOPs utilisation is {least}{format_share(model['model_utilisation'])}."
@@ -302,8 +333,13 @@ def _named(ceilings: Ceilings) -> str:
     return f"{ceilings.device}, {ceilings.source.partition(':')[0]}"
 
 
-def _no_ceilings(scope: Scope) -> str:
-    """Why no roof is known, in one sentence."""
+def _no_roof(scope: Scope) -> str:
+    """Why no work has a roof, in one sentence; empty if none is known that could have one."""
+    rows = rated_pieces(scope).filter(pl.col("flops").is_not_null() & pl.col("bytes").is_not_null())
+    if not rows.height and not scope.on_cpu:
+        return ""
+    if rows.height and (rows["unit"] == "link").all():
+        return "Copies between host and device, and communication, have no roof: a link bounds them."
     names = sorted({one.name for one in scope.trace.meta.devices if one.name})
     if scope.on_cpu:
         return (
@@ -315,8 +351,8 @@ def _no_ceilings(scope: Scope) -> str:
     if not any(listed):
         return f"The catalogue does not have {', '.join(names)}: `tracekit machine` measures it."
     lacks = (
-        "peak for the precision of this work"
+        "peak in the precision of this work"
         if all(one is None or one.bandwidth for one in listed)
         else "bandwidth"
     )
-    return f"The catalogue has no {lacks} of {', '.join(names)}: `tracekit machine` measures it."
+    return f"For {', '.join(names)} the catalogue has no {lacks}: `tracekit machine` measures it."

@@ -75,9 +75,8 @@ def under_roofs(rows: pl.DataFrame, ceilings: Mapping[int, Ceilings]) -> pl.Data
         found[name] = [_bandwidth(ceilings.get(device), name, unit) for device, _, unit in of]
     peaks = peaks.hstack([pl.Series(name, values, dtype=pl.Float64) for name, values in found.items()])
     timed = rows.join(peaks, on=kinds, how="left", nulls_equal=True, maintain_order="left")
-    return (
-        timed.with_columns(_ALONE).with_columns(_AT_ROOF).drop("peak", "DRAM", "L2", "L1", "l2_ns", "l1_ns")
-    )
+    timed = timed.with_columns(_ALONE).with_columns(_AT_ROOF)
+    return timed[[*rows.columns, "compute_ns", "memory_ns", "least_ns", "bound"]]
 
 
 def with_parts(rows: pl.DataFrame) -> pl.DataFrame:
@@ -158,11 +157,11 @@ def level(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 
 def levels(rows: pl.DataFrame, *wanted: tuple[list[str], str]) -> list[pl.DataFrame]:
     """Several levels of the same pieces: for each its keys, and the column whose distinct values are its `calls`."""
-    found = rows.select("precision", "unit").unique().rows()
+    found = rows[["precision", "unit"]].unique().rows()
     works = sorted(found, key=lambda work: [(word is None, word) for word in work]) or [(None, None)]
     of_works = [f"work {number}" for number in range(len(works))]
-    rows = with_parts(rows).with_columns(
-        _flops_of(*work).alias(name) for work, name in zip(works, of_works, strict=True)
+    rows = rows.with_columns(
+        *_PARTS, *(_flops_of(*work).alias(name) for work, name in zip(works, of_works, strict=True))
     )
     sums = [
         rows.group_by(keys).agg(
@@ -174,27 +173,28 @@ def levels(rows: pl.DataFrame, *wanted: tuple[list[str], str]) -> list[pl.DataFr
         for keys, call in wanted
     ]
     # All rows of all levels at once: the figures of few rows cost as much as those of many.
-    whole = pl.concat([each.drop(keys) for each, (keys, _) in zip(sums, wanted, strict=True)])
-    flops = whole.select(of_works).to_numpy()
+    whole = pl.concat([each[:, len(keys) :] for each, (keys, _) in zip(sums, wanted, strict=True)])
+    flops = whole[of_works].to_numpy()
     most = [
         works[number] if most_flops > 0 else (None, None)
         for number, most_flops in zip(flops.argmax(axis=1).tolist(), flops.max(axis=1).tolist(), strict=True)
     ]
-    figures = whole.with_columns(
+    told = [
         pl.Series("precision", [precision for precision, _ in most], dtype=pl.String),
         pl.Series("unit", [unit for _, unit in most], dtype=pl.String),
-    ).select(_FIGURES)
+    ]
+    figures = whole.hstack(told).select(_FIGURES)
     ends = np.cumsum([each.height for each in sums]).tolist()
     return [
-        _ordered(each.select(pl.col(keys).cast(pl.String)), figures[end - each.height : end])
+        _ordered([each[key].cast(pl.String) for key in keys], figures[end - each.height : end])
         for each, end, (keys, _) in zip(sums, ends, wanted, strict=True)
     ]
 
 
-def _ordered(keys: pl.DataFrame, figures: pl.DataFrame) -> pl.DataFrame:
-    order = ["wasted_ns", "bytes_ns", "device_ns", "flops", *keys.columns]
-    falling = [True, True, True, True, *(False for _ in keys.columns)]
-    return keys.hstack(figures).sort(order, descending=falling, nulls_last=True)
+def _ordered(keys: list[pl.Series], figures: pl.DataFrame) -> pl.DataFrame:
+    order = ["wasted_ns", "bytes_ns", "device_ns", "flops", *(key.name for key in keys)]
+    falling = [True, True, True, True, *(False for _ in keys)]
+    return pl.DataFrame([*keys, *figures]).sort(order, descending=falling, nulls_last=True)
 
 
 def _flops_of(precision: str | None, unit: str | None) -> pl.Expr:
@@ -216,11 +216,13 @@ BOUND_OF_SUMS: Final = pl.when(pl.max_horizontal(_BOUND_SUMS.values()) > 0).then
 def _figures() -> dict[str, pl.Expr]:
     least = _some("timed_least_ns")
     rated = least.is_not_null()
+    # Copies compute nothing, which says nothing of what runs beside them.
+    told = (pl.col("flops") > 0) | ~(pl.col("flops_ns") < pl.col("duration"))
     return {
         "calls": pl.col("calls"),
         "device_ns": _some("duration"),
-        "flops": _some("flops"),
-        "source": _joined("source"),
+        "flops": pl.when(told).then(_some("flops")),
+        "source": pl.when(told).then(_joined("source")),
         "bytes": _some("bytes"),
         "bytes_source": _joined("bytes_source"),
         "precision": pl.col("precision"),
@@ -244,7 +246,7 @@ def _figures() -> dict[str, pl.Expr]:
             _over("moving_ns", pl.col("bytes_ns"), 1)
         ),
         **{
-            title: _over(f"flops with {name}", pl.col(f"{name} with flops"), 1)
+            title: pl.when(told).then(_over(f"flops with {name}", pl.col(f"{name} with flops"), 1))
             for name, title in _INTENSITIES.items()
         },
     }

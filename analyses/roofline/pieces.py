@@ -98,7 +98,7 @@ def _of_activities(scope: Scope) -> pl.DataFrame:
         "duration",
     )
     rows = scope.activities.select(*columns, "bytes", "occupancy").with_columns(
-        *places.select("layer_id", "recomputed", "operator"),
+        *places[["layer_id", "recomputed", "operator"]],
         pl.coalesce("launch_id", "op_id").fill_null(-1).alias("anchor"),
         pl.col("launch_id" if scope.on_cpu else "activity_id").alias("call"),
         pl.Series("launched", launch_times(scope.trace, scope.activities)),
@@ -142,6 +142,7 @@ def _with_models(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     copy = (rows["kind"] == "memcpy").to_numpy()
     inside = copy & names.matching(_INSIDE)
     owner = np.where(copy & ~inside, -1, take(work.owner, rows["anchor"].to_numpy()))
+    op = np.where(owner >= 0, owner, or_none(rows["op_id"]))
     read, written = take(work.read, owner), take(work.written, owner)
     owned = none_to_null(owner)
     matrix = take(work.matrix.astype(np.int64), owner) == 1
@@ -154,10 +155,8 @@ def _with_models(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
         pl.Series("matrix", matrix),
         pl.Series("tf32", matrix & names.matching(TF32)),
         pl.Series("inside", inside),
-        pl.Series("op_id", pl.select(pl.coalesce(owned, rows["op_id"])).to_series()),
-        pl.Series(
-            "operator", pl.select(pl.coalesce(at_rows(host["name"], owned), rows["operator"])).to_series()
-        ),
+        none_to_null(op).alias("op_id"),
+        at_rows(host["name"], owned).zip_with(pl.Series(owner >= 0), rows["operator"]).alias("operator"),
     )
 
 

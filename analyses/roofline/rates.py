@@ -28,21 +28,17 @@ def with_rates(table: pl.DataFrame, scope: Scope, of: str, keys: list[str]) -> p
     the shapes and types of their inputs.
     """
     found = _by_shape(scope) if of == "shapes" else getattr(roofline(scope), of)
-    return table.join(
-        found.select(*keys, *_COLUMNS), on=keys, how="left", nulls_equal=True, maintain_order="left"
-    )
+    return table.join(found[[*keys, *_COLUMNS]], on=keys, how="left", nulls_equal=True, maintain_order="left")
 
 
 def _by_shape(scope: Scope) -> pl.DataFrame:
     rows = rated_pieces(scope)
-    inputs = scope.trace.host.select("shapes", "dtypes")
-    return level(
-        rows.with_columns(at_rows(inputs[name], rows["op_id"]) for name in inputs.columns), _BY_SHAPE
-    )
+    inputs = scope.trace.host[["shapes", "dtypes"]]
+    return level(rows.hstack([at_rows(inputs[name], rows["op_id"]) for name in inputs.columns]), _BY_SHAPE)
 
 
 _SUMS: Final = [
-    *("flops", "flops_ns", "flops with bytes", "bytes with flops"),
+    *("duration", "flops", "flops_ns", "flops with bytes", "bytes with flops"),
     *(f"{name}-bound ns" for name in BOUNDS),
 ]
 _RATES: Final = [
@@ -58,6 +54,6 @@ def tree_rates(scope: Scope, parent: Int64Array, depth: Int64Array) -> dict[str,
     rows = with_parts(rated_pieces(scope))
     own = rows.group_by(pl.col("layer_id").fill_null(parent.size - 1)).agg(pl.col(_SUMS).sum())
     sums = np.zeros((parent.size, len(_SUMS)), dtype=np.int64)
-    sums[own["layer_id"].to_numpy()] = own.select(_SUMS).to_numpy()
+    sums[own["layer_id"].to_numpy()] = own[_SUMS].to_numpy()
     whole = pl.DataFrame(rolled_up(sums, parent, depth), schema=_SUMS)
     return whole.select(_RATES).to_dict()

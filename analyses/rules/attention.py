@@ -47,7 +47,7 @@ def _attention(scope: Scope) -> _Attention:
     if not (softmax | math).any():
         nothing = np.zeros(0, dtype=np.int64)
         return _Attention(0, 0, 0, 0, nothing, nothing)
-    work = scope.activities.select("op_id", "duration").drop_nulls()
+    work = scope.activities[["op_id", "duration"]].drop_nulls()
     op, ns = work["op_id"].to_numpy(), work["duration"].to_numpy()
     nearest = stack.nesting.nearest_ancestor
     # Work of the backward pass belongs to the call of its forward operator.
@@ -183,7 +183,7 @@ def sdpa_fallback(scope: Scope, result: Kernels) -> Evidence | None:
 
 def _reasons(scope: Scope, found: _Attention) -> tuple[str, list[str]]:
     """Why the calls with the most time are not fused, in sentences, and the remedies."""
-    host = scope.trace.host.select("shapes", "dtypes", "concrete_inputs")[found.math]
+    host = scope.trace.host[["shapes", "dtypes", "concrete_inputs"]][found.math]
     cases = (
         host.with_columns(pl.all().cast(pl.String), pl.Series("ns", found.math_ns))
         .group_by(pl.all().exclude("ns"))

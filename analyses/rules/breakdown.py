@@ -135,7 +135,7 @@ def _lacking(trace: Trace, scope: Scope) -> list[tuple[str, str, str]]:
 
 def _has_ranges(trace: Trace) -> bool:
     """Whether the trace has user ranges or regions of torch.compile, which can stand for layers."""
-    names = trace.host.select("kind", "name").filter(one_of("kind", "annotation", "op")).unique()
+    names = trace.host[["kind", "name"]].filter(one_of("kind", "annotation", "op")).unique()
     text = pl.col("name").cast(pl.String)
     ranges = (pl.col("kind") == "annotation") & ~text.str.contains(NOT_A_LAYER)
     return bool(names.select((ranges | text.str.contains(COMPILED_REGION)).any()).item())
@@ -181,7 +181,7 @@ def damaged_capture(scope: Scope, _result: Breakdown) -> Evidence | None:
         return None
     broken = (rows["severity"] == "error").any()
     listed = "; ".join(
-        f"{format_count(count)} × {meaning}" for count, meaning in rows.select("count", "meaning").rows()
+        f"{format_count(count)} × {meaning}" for count, meaning in rows[["count", "meaning"]].rows()
     )
     apart = f" ({format_share(early / trace.device.height)} of the activities)" if late_clocks else ""
     return Evidence(

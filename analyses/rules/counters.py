@@ -27,7 +27,7 @@ def counter_replay(scope: Scope, _result: Counters) -> Evidence | None:
     ranges = replayed(trace.counters)
     if ranges is None:
         return None
-    measured = ranges.select("name", "start").n_unique()
+    measured = ranges[["name", "start"]].n_unique()
     return Evidence(
         title=f"The profiler replayed {format_count(measured)} kernels to measure their counters",
         text=f"The trace has {format_count(ranges.height)} counter values of single kernels. Each kernel ran alone, once for "
@@ -139,13 +139,13 @@ def ncu_coverage(scope: Scope, _result: Counters) -> Evidence | None:
     Fires when kernels that Nsight Compute measured are not in the trace, or their launches cannot be told apart.
     """
     trace = scope.trace
-    counts = dict(trace.health.select("kind", "count").rows())
+    counts = dict(trace.health[["kind", "count"]].rows())
     absent, unclear = counts.get("ncu_unmatched", 0), counts.get("ncu_ambiguous", 0)
     if not absent + unclear:
         return None
     with_metrics = linked(trace).height
     kernels = trace.device.filter(pl.col("kind") == "kernel").height
-    examples = dict(trace.health.select("kind", "example").rows())
+    examples = dict(trace.health[["kind", "example"]].rows())
     reasons = []
     if absent:
         reasons.append(

@@ -8,6 +8,7 @@ from tracekit.analyses.breakdown import Breakdown
 from tracekit.analyses.calls import RECORD, by_kernel
 from tracekit.analyses.scope import Scope
 from tracekit.facts.collectives import ELEMENT_BYTES
+from tracekit.groups import kept, with_series
 from tracekit.intervals import IntervalSet
 
 __all__ = ["collectives_of", "exposed_time", "waits_of", "worst_device"]
@@ -19,11 +20,13 @@ def collectives_of(scope: Scope, device: int) -> pl.DataFrame:
     Beside the columns of the scope's activities: `sent`, the bytes that this rank puts in, and `what`, the recorded kind, group,
     elements and type of the collective as a text; null where the profile did not record them.
     """
-    rows = scope.activities.filter((pl.col("class") == "communication") & (pl.col("device_id") == device))
+    rows = scope.activities
+    rows = kept(rows, (rows["class"] == "communication") & (rows["device_id"] == device))
     recorded = scope.trace.collectives
-    if recorded is None or not recorded.height:
-        nothing = (pl.lit(None, dtype=pl.Int64).alias("sent"), pl.lit(None, dtype=pl.String).alias("what"))
-        return rows.with_columns(*nothing).sort("start", "activity_id")
+    if not rows.height or recorded is None or not recorded.height:
+        nothing = [None] * rows.height
+        rows = with_series(rows, pl.Series("sent", nothing, pl.Int64), pl.Series("what", nothing, pl.String))
+        return rows.sort("start", "activity_id") if rows.height else rows
     size = pl.col("dtype").cast(pl.String).replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
     text = [
         pl.col(name).cast(pl.String) for name in ("name", "group", "elements_in", "elements_out", "dtype")
@@ -63,7 +66,9 @@ def waits_of(scope: Scope, device: int, *, unequal: float, least: int) -> pl.Dat
 
 def _unequal(scope: Scope, device: int, ratio: float, least: int) -> pl.DataFrame | None:
     rows = collectives_of(scope, device)
-    if rows["what"].is_not_null().all():
+    if not rows.height:
+        return None
+    if not rows["what"].null_count():
         rows = rows.with_columns(
             pl.lit(value=True).alias("recorded"),
             pl.concat_str(pl.col("name").cast(pl.String), "what").alias("key"),
@@ -106,7 +111,8 @@ def worst_device(result: Breakdown) -> tuple[int, int, int, int] | None:
     """The device with the most exposed communication: its number, that time, all its communication, the window; in ns."""
     if not result.devices.height:
         return None
-    row = result.devices.sort("exposed_communication_ns", "device_id", descending=[True, False]).row(
-        0, named=True
+    row = min(
+        result.devices.iter_rows(named=True),
+        key=lambda one: (-one["exposed_communication_ns"], one["device_id"]),
     )
     return row["device_id"], row["exposed_communication_ns"], row["communication_ns"], row["window_ns"]

@@ -23,7 +23,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import BUFFER_LAYER
 from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share
-from tracekit.groups import at_rows, groups, or_none
+from tracekit.groups import are_known, at_rows, groups, kept, or_none
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace
 
@@ -65,13 +65,14 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     trace = scope.trace
     if not result.streams.height or not scope.duration:
         return None
-    stream = result.streams.sort("gaps", "busy_ns", descending=True).row(0, named=True)
+    stream = max(result.streams.iter_rows(named=True), key=lambda one: (one["gaps"], one["busy_ns"]))
     if stream["gaps"] < LEAST_GAPS:
         return None
-    mine = (pl.col("device_id") == stream["device_id"]) & (pl.col("stream_id") == stream["stream_id"])
+    rows = scope.activities[["device_id", "stream_id", "launch_id", "start"]]
+    rows = kept(rows, (rows["device_id"] == stream["device_id"]) & (rows["stream_id"] == stream["stream_id"]))
     idle = caused_idle(scope, *LAUNCHING, below=LONG_GAP_NS)
     at_stake = idle.ns
-    queue = _mean_queue(trace, scope.activities.filter(mine))
+    queue = _mean_queue(trace, rows)
     if at_stake / scope.duration < HOST_BOUND_LAUNCHES_LEAST_SHARE or queue is None or queue >= QUEUE_EMPTY:
         return None
     slowed = (
@@ -160,15 +161,13 @@ def long_gaps(scope: Scope, _result: Idle) -> Evidence | None:
     """
     steps = max(scope.steps.height, 1) if scope.window == "steps" else 1
     least = LEAST_OF_STEP * scope.duration / steps
-    gaps = _gaps(scope).filter(pl.col("ns") >= least)
+    gaps = _gaps(scope)
+    gaps = kept(gaps, gaps["ns"] >= least)
     if not gaps.height:
         return None
-    device, total = (
-        gaps.group_by("device_id")
-        .agg(pl.col("ns").sum())
-        .sort("ns", "device_id", descending=[True, False])
-        .row(0)
-    )
+    devices = groups(gaps["device_id"].to_numpy())
+    sums = devices.sums(gaps["ns"].to_numpy())
+    device, total = int(devices.keys[0][sums.argmax()]), int(sums.max())
     idle = scope.intervals(device).complement(scope.start, scope.end).measure
     if total < WARNING_SHARE * scope.duration or total < LEAST_OF_IDLE * idle:
         return None
@@ -205,9 +204,8 @@ def _gaps(scope: Scope) -> pl.DataFrame:
             "ns": gaps.sums(np.where(own, ns, 0)),
         }
     )
-    return found.filter(
-        at_rows(pieces["ended_by"], gaps.first).is_not_null() & (found["start"] > scope.start)
-    )
+    ended = are_known(at_rows(pieces["ended_by"], gaps.first))
+    return kept(found, ended & (found["start"].to_numpy() > scope.start))
 
 
 def _cause(scope: Scope, gaps: pl.DataFrame) -> str:
@@ -248,7 +246,7 @@ def buffer_synchronisation(scope: Scope, _result: Idle) -> Evidence | None:
     Fires when that is `WARNING_SHARE` of the window.
     """
     causes = idle_causes(scope)
-    rows = causes.by_layer.filter(pl.col("layer") == BUFFER_LAYER)
+    rows = kept(causes.by_layer, causes.by_layer["layer"] == BUFFER_LAYER)
     ns = bounded(int(rows["total_ns"].sum()), scope)
     if not ns or ns < WARNING_SHARE * scope.duration:
         return None

@@ -90,7 +90,7 @@ def _with_code_between(scope: Scope, operators: pl.DataFrame, near: pl.Expr) -> 
     """The time of these operators, and of Python in idle time of which `near` holds."""
     pieces = idle_causes(scope).pieces.filter(pl.col("cause") == "python").filter(near)
     parts = (
-        operators.select("start", "duration"),
+        operators[["start", "duration"]],
         pieces.select("start", pl.col("duration_ns").alias("duration")),
     )
     rows = pl.concat(parts)
@@ -104,7 +104,7 @@ def _code_of(scope: Scope, operators: pl.DataFrame) -> str:
     causes, places = span_causes(scope), model.places(spans)
     frame = take(causes.frame, spans)
     frames = at_rows(causes.names, np.maximum(frame, 0)).cast(pl.String)
-    table = operators.select("duration").with_columns(
+    table = operators[["duration"]].with_columns(
         pl.when(pl.Series(frame >= 0)).then(frames).alias("frame"), pl.Series("phase", places.phase)
     )
     half = 0.5 * int(operators["duration"].sum())

@@ -16,7 +16,7 @@ from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share
-from tracekit.groups import at_rows
+from tracekit.groups import at_rows, kept, or_none, rows_of, with_series
 from tracekit.intervals import IntervalSet
 from tracekit.names import short_frame
 from tracekit.spans import nesting_of
@@ -95,36 +95,38 @@ def _repeated(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     """
     steps = scope.steps if scope.window == "steps" else scope.steps.clear()
     if steps.height < 2:
-        return gaps.filter(pl.col("ns") >= PREEMPTION_NS)
+        return kept(gaps, gaps["ns"] >= PREEMPTION_NS)
+    if not gaps.height:
+        return gaps
     starts = steps["start"].to_numpy()
-    rows = scope.activities.select("activity_id", "name", "start").sort("start")
-    rows = rows.with_columns(
-        pl.Series("step", np.searchsorted(starts, rows["start"].to_numpy(), side="right"))
+    rows = scope.activities[["activity_id", "name", "start"]].sort("start")
+    rows = with_series(
+        rows, pl.Series("step", np.searchsorted(starts, rows["start"].to_numpy(), side="right"))
     )
     calls = rows.select(
         pl.col("activity_id").alias("ended_by"), pl.int_range(pl.len()).over("step", "name").alias("call")
     )
     gaps = gaps.join(calls, on="ended_by", how="left", maintain_order="left")
-    gaps = gaps.with_columns(
-        pl.Series("step", np.searchsorted(starts, gaps["start"].to_numpy(), side="right"))
+    gaps = with_series(
+        gaps, pl.Series("step", np.searchsorted(starts, gaps["start"].to_numpy(), side="right"))
     )
     alike = pl.col("step").n_unique().over("frame", "next", "call")
     least = max(2, -(-steps.height // 2))
     gaps = gaps.with_columns((alike >= least).alias("repeated"))
-    gaps = gaps.with_columns(pl.col("repeated").any().over("frame").alias("frame_is"))
+    of_frame = pl.col("repeated").any().over("frame")
     # No operator ends the gap at the end of the last step.
-    return gaps.filter(pl.col("repeated") | (pl.col("next").is_null() & pl.col("frame_is")))
+    return gaps.filter(pl.col("repeated") | (pl.col("next").is_null() & of_frame))
 
 
 def _gaps(scope: Scope, wanted: pl.Expr | None = None) -> pl.DataFrame:
     """The gaps with code of `LONG_NS` or more: `gap_id`, `start`, `end`, `cause`, `frame`, `ended_by`, `next` (the operator that
     ends it) and `ns`, the time of that code; of the pieces of idle time for which `wanted` is true.
     """
-    pieces = idle_causes(scope).pieces.filter(pl.col("device_id") == CPU_DEVICE)
-    code = pieces.filter(one_of("cause", *_CODE), *([] if wanted is None else [wanted]))
-    names = scope.activities.select(pl.col("activity_id").alias("ended_by"), pl.col("name").alias("next"))
+    pieces = idle_causes(scope).pieces
+    code = kept(pieces, pieces["device_id"] == CPU_DEVICE)
+    code = code.filter(one_of("cause", *_CODE), *([] if wanted is None else [wanted]))
     longest = pl.col("duration_ns").arg_max()
-    return (
+    gaps = (
         code.group_by("gap_id")
         .agg(
             pl.col("start").min(),
@@ -134,10 +136,11 @@ def _gaps(scope: Scope, wanted: pl.Expr | None = None) -> pl.DataFrame:
             pl.col("ended_by").first(),
             pl.col("duration_ns").sum().alias("ns"),
         )
-        .filter(pl.col("ns") >= LONG_NS)
-        .join(names, on="ended_by", how="left")
         .sort("start")
     )
+    gaps = kept(gaps, gaps["ns"] >= LONG_NS)
+    rows = rows_of(scope.activities["activity_id"], or_none(gaps["ended_by"]))
+    return with_series(gaps, at_rows(scope.activities["name"], rows).alias("next"))
 
 
 def _between(scope: Scope, gaps: pl.DataFrame) -> str:

@@ -153,7 +153,7 @@ def _pauses(scope: Scope, stack: HostStack) -> pl.DataFrame:
     wanted = (spans >= 0) & ~((inside >= 0) & built_in[np.maximum(inside, 0)])
     thread, process = stack.thread[np.maximum(spans, 0)], stack.process[np.maximum(spans, 0)]
     return (
-        pieces.select("start", "duration_ns")
+        pieces[["start", "duration_ns"]]
         .with_columns(pl.Series("thread", thread), pl.Series("process", process))
         .filter(pl.Series(wanted))
         .sort("start")

@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
-from tracekit.analyses.attribution.host_stack import texts
 from tracekit.analyses.attribution.layer_spans import ROOT
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.rules.rule import longest_of
@@ -69,11 +68,11 @@ class _Caused(msgspec.Struct, frozen=True, eq=False, dict=True):
             "span_kind": ("kind", "span_id"),
         }
         named = [at_rows(host[column], rows[by]).alias(name) for name, (column, by) in gathered.items()]
-        columns = (
-            rows[name].to_physical().to_numpy()
-            for name in ("device_id", "cause", "gap_id", "start", "duration_ns")
+        device, gap, start, ns = (
+            rows[name].to_numpy() for name in ("device_id", "gap_id", "start", "duration_ns")
         )
-        return cls(rows.hstack(named), found.layers, *columns)
+        cause = rows["cause"].to_physical().to_numpy()
+        return cls(rows.hstack(named), found.layers, device, cause, gap, start, ns)
 
     @cached_property
     def places(self) -> dict[str, tuple[Int64Array, list[str | None]]]:
@@ -214,13 +213,18 @@ def calls_with_roles(scope: Scope, result: Launches) -> pl.DataFrame:
     if (scope.trace.health["kind"] == "endless_call").any():
         endless = endless_calls(scope.trace.host, scope.trace.device)
         rows = rows.join(endless, on=["name", "start", "duration"], how="anti", maintain_order="left")
-    return rows.select(
-        "span_id",
-        texts(rows["name"]).alias("name"),
-        "start",
-        "duration",
-        (pl.col("start") + pl.col("duration")).alias("end"),
-    ).join(result.calls.select("name", "role"), on="name", how="left", maintain_order="left")
+    names, calls = text_codes(rows["name"])
+    roles = dict(result.calls[["name", "role"]].rows())
+    return pl.DataFrame(
+        [
+            rows["span_id"],
+            at_rows(pl.Series("name", calls, dtype=pl.String), names),
+            rows["start"],
+            rows["duration"],
+            (rows["start"] + rows["duration"]).alias("end"),
+            at_rows(pl.Series("role", [roles.get(call) for call in calls], dtype=pl.String), names),
+        ]
+    )
 
 
 def outermost_operators(scope: Scope, span_ids: pl.Series) -> pl.Series:

@@ -14,7 +14,7 @@ from tracekit.analyses.sdpa import SDPA_MATH
 from tracekit.facts.kernel_rules import TENSOR_CORE
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.findings import Stretches
-from tracekit.groups import or_none
+from tracekit.groups import distinct, kept, or_none
 from tracekit.names import shorten_name
 from tracekit.spans import take
 from tracekit.trace import Trace
@@ -86,7 +86,7 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
     if total / result.total_ns < NO_TENSOR_CORES_LEAST_SHARE:
         return None
     at_stake = bounded(int(total * SAVED_SHARE), scope)
-    gemm = int(rows.filter(pl.col("category") == "gemm")["total_ns"].sum())
+    gemm = int(kept(rows, rows["category"] == "gemm")["total_ns"].sum())
     return Evidence(
         title=f"Matrix work without tensor cores takes {of_time(total, scope)}",
         text=f"{format_count(int(rows['count'].sum()))} kernels use ordinary units (compute capability "
@@ -100,9 +100,8 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
 
 def _capability(trace: Trace, result: Kernels) -> tuple[int, int] | None:
     """The lowest capability of the NVIDIA devices that worked; if the file gives none, what kernel names prove."""
-    used = [
-        device for device in trace.meta.devices if device.device_id in set(trace.device["device_id"].unique())
-    ]
+    there = set(distinct(trace.device["device_id"]))
+    used = [device for device in trace.meta.devices if device.device_id in there]
     capabilities = [d.compute_capability for d in used if d.compute_capability is not None]
     if any("AMD" in d.name or d.warp_size == 64 for d in used):
         return None
@@ -214,7 +213,7 @@ def random_numbers(scope: Scope, result: Kernels) -> Evidence | None:
     Fires when this takes `RANDOM_NUMBERS_LEAST_SHARE` of the time.
     """
     stack = attribution(scope).model.stack
-    rows = scope.activities.select("op_id", "category", "start", "duration")
+    rows = scope.activities[["op_id", "category", "start", "duration"]]
     op, ns = or_none(rows["op_id"]), rows["duration"].to_numpy()
     nearest = stack.nesting.nearest_ancestor
     of_dropout = take(nearest(stack.named(_DROPOUT, "op")), op) >= 0
@@ -226,14 +225,14 @@ def random_numbers(scope: Scope, result: Kernels) -> Evidence | None:
     if share < RANDOM_NUMBERS_LEAST_SHARE:
         return None
     mostly = of_dropouts >= MOSTLY_DROPOUT * total
-    names = result.by_name.filter(pl.col("category") == "random")
+    names = kept(result.by_name, result.by_name["category"] == "random")
     largest = f" {costliest(names)} takes the most." if names.height else ""
     return Evidence(
         title=f"{'Dropout takes' if mostly else 'Random numbers take'} {of_time(total, scope)}",
         text=f"Random numbers take {format_ns(total)}, {format_ns(of_dropouts)} of it in dropouts.{largest}",
         ns_at_stake=bounded(total, scope),
         advice=_OF_DROPOUT if mostly else None,
-        stretches=longest(rows.filter(drawn)),
+        stretches=longest(kept(rows, drawn)),
     )
 
 
@@ -264,19 +263,18 @@ def other_too_large(scope: Scope, result: Kernels) -> Evidence | None:
     Fires when the category `other` holds more than `MOST_OTHER` of the summed time. Graphs recorded as a whole do not
     count, because `whole_graphs` reports them, and neither does the Python code of activation checkpointing.
     """
-    graphs = scope.activities.filter(pl.col("kind") == "graph")["name"].unique()
-    rows = result.by_name.filter(
-        (pl.col("category") == "other")
-        & ~pl.col("name").is_in(graphs.cast(pl.String).implode())
-        & ~pl.col("name").str.contains(_CHECKPOINT)
-    )
+    graphs = distinct(scope.activities["name"].filter(scope.activities["kind"] == "graph"))
+    rows = kept(result.by_name, result.by_name["category"] == "other")
+    if rows.height:
+        named = pl.col("name").is_in(graphs.cast(pl.String).to_list())
+        rows = rows.filter(~named & ~pl.col("name").str.contains(_CHECKPOINT))
     total = int(rows["total_ns"].sum())
     if not result.total_ns or total / result.total_ns <= MOST_OTHER:
         return None
     what = "operators' self time" if scope.on_cpu else "device time"
     top = "; ".join(
         f"{shorten_name(name, LONGEST_NAME)} {format_ns(time)}"
-        for name, time in rows.select("name", "total_ns").head(3).rows()
+        for name, time in rows[["name", "total_ns"]].head(3).rows()
     )
     return Evidence(
         title=f"{format_share(total / result.total_ns)} of the {what} has no category",
@@ -311,7 +309,7 @@ def whole_graphs(scope: Scope, result: Kernels) -> Evidence | None:
 
     Fires when activities of the kind `graph` hold more than `MOST_IN_GRAPHS` of the summed time.
     """
-    rows = scope.activities.filter(pl.col("kind") == "graph")
+    rows = kept(scope.activities, scope.activities["kind"] == "graph")
     total = int(rows["duration"].sum())
     if not result.total_ns or total / result.total_ns <= MOST_IN_GRAPHS:
         return None

@@ -20,6 +20,7 @@ from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle, dense
 from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
 from tracekit.facts.units import NS_PER_MS, NS_PER_US, count_of, format_count, format_ns, format_share, times
+from tracekit.groups import NameTable, at_rows, kept, or_none
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace
 
@@ -50,25 +51,22 @@ def short_kernels(scope: Scope, result: Launches) -> Evidence | None:
     trace = scope.trace
     if result.short_share is None or result.short_share < SHORT_SHARE or result.short < LEAST_COUNT:
         return None
-    calls = (
-        trace.host.select("kind", "name", "span_id", "duration")
-        .filter(pl.col("kind") == "runtime")
-        .filter(~pl.col("name").cast(pl.String).str.contains(GRAPH_LAUNCH))
-        .filter(pl.col("duration") < LONG_CALL_NS)
-        .select(pl.col("span_id").alias("launch_id"), pl.col("duration").alias("call"))
+    host, rows = trace.host, scope.activities[["kind", "launch_id", "start", "duration"]]
+    short = kept(rows, (rows["kind"] == "kernel") & (rows["duration"] < SHORT_NS))
+    launch = or_none(short["launch_id"])
+    launch, start, took = (
+        values[launch >= 0] for values in (launch, short["start"].to_numpy(), short["duration"].to_numpy())
     )
-    short = (
-        scope.activities.select("kind", "launch_id", "start", "duration")
-        .filter((pl.col("kind") == "kernel") & (pl.col("duration") < SHORT_NS))
-        .join(calls, on="launch_id", how="inner")
-    )
-    excess = (short["call"] - short["duration"]).clip(lower_bound=0)
-    before = IntervalSet.of((short["start"] - excess).to_numpy(), short["start"].to_numpy())
+    call = host["duration"].to_numpy()[launch]
+    counts = (at_rows(host["kind"], launch) == "runtime").to_numpy() & (call < LONG_CALL_NS)
+    counts &= ~NameTable(at_rows(host["name"], launch)).matching(GRAPH_LAUNCH)
+    excess = np.maximum(call - took, 0)
+    before = IntervalSet.of((start - excess)[counts], start[counts])
     waits = before & all_idle(scope)
     at_stake = waits.measure
     if not scope.duration or at_stake / scope.duration < SHORT_KERNELS_LEAST_STAKE:
         return None
-    most = result.by_name.filter(pl.col("mean_device_ns") < SHORT_NS).head(1)
+    most = kept(result.by_name, result.by_name["mean_device_ns"] < SHORT_NS).head(1)
     example = (
         f" {_plain(most['name'][0])} is the most frequent, with {count_of(most['count'][0], 'launch', 'launches')}."
         if most.height
@@ -156,9 +154,7 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
     waits = _inside_steps(_waits(trace, calls), calls, scope)
     # Before its first activity the device does nothing that a call could wait for.
     first = trace.device["start"].min()
-    waits = waits.filter(
-        (pl.col("end") > scope.start) & (pl.col("start") < scope.end) & (pl.col("end") > first)
-    )
+    waits = kept(waits, (waits["end"] > scope.start) & (waits["start"] < scope.end) & (waits["end"] > first))
     if not waits.height:
         return None
     waited = (
@@ -197,16 +193,16 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
 
 
 def _waits(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    copies = trace.device.select("kind", "name", "launch_id").filter(pl.col("kind") == "memcpy")
-    names = pl.col("name").cast(pl.String)
-    to_host = copies.filter(names.str.contains("DtoH", literal=True))["launch_id"].drop_nulls()
-    blocking_copy = pl.col("span_id").is_in(to_host.implode()) & (pl.col("duration") >= BLOCKING_COPY_NS)
-    return calls.filter((pl.col("role") == "synchronisation") | blocking_copy)
+    copies = kept(trace.device[["name", "launch_id"]], trace.device["kind"] == "memcpy")
+    to_host = or_none(copies["launch_id"])[NameTable(copies["name"]).matching("DtoH")]
+    long = (calls["duration"] >= BLOCKING_COPY_NS).to_numpy()
+    blocking_copy = pl.Series(np.isin(calls["span_id"].to_numpy(), to_host) & long)
+    return kept(calls, (calls["role"] == "synchronisation") | blocking_copy)
 
 
 def _inside_steps(waits: pl.DataFrame, calls: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     """The waits that are followed by a launch in the same step; without steps, by any launch."""
-    launches = calls.filter(pl.col("role") == "launch").sort("start")["start"].to_numpy()
+    launches = calls["start"].filter(calls["role"] == "launch").sort().to_numpy()
     end = waits["end"].to_numpy()
     limit = np.full(end.size, np.iinfo(np.int64).max)
     if scope.window == "steps":
@@ -215,7 +211,7 @@ def _inside_steps(waits: pl.DataFrame, calls: pl.DataFrame, scope: Scope) -> pl.
         limit = np.where(index >= 0, ends[np.maximum(index, 0)], 0)
     following = np.searchsorted(launches, end, side="left")
     padded = np.append(launches, np.iinfo(np.int64).max)
-    return waits.filter(pl.Series(padded[following] < limit))
+    return kept(waits, padded[following] < limit)
 
 
 def _idle_after(waits: pl.DataFrame, scope: Scope) -> int:
@@ -268,12 +264,16 @@ def allocation_calls(scope: Scope, result: Launches) -> Evidence | None:
     """
     if not result.calls.height:
         return None
-    calls = calls_with_roles(scope, result).filter(
-        (pl.col("role") == "allocation")
-        & (pl.col("duration") < CONTEXT_CREATION_NS)
-        & (pl.col("end") > scope.start)
-        & (pl.col("start") < scope.end)
+    calls = calls_with_roles(scope, result)
+    calls = kept(
+        calls,
+        (calls["role"] == "allocation")
+        & (calls["duration"] < CONTEXT_CREATION_NS)
+        & (calls["end"] > scope.start)
+        & (calls["start"] < scope.end),
     )
+    if not calls.height:
+        return None
     short = pl.col("span_ns").is_null() | (pl.col("span_ns") < CONTEXT_CREATION_NS)
     idle = caused_idle(scope, "allocation", wanted=short)
     at_stake = idle.ns

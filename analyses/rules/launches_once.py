@@ -12,6 +12,7 @@ from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle, longe
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import DRIVER_WORK, MODULE_LOADING
 from tracekit.facts.units import count_of, format_ns, format_share
+from tracekit.groups import distinct, kept, with_series
 from tracekit.intervals import IntervalSet
 
 __all__ = ["COLD_START", "PROFILER_OVERHEAD"]
@@ -43,11 +44,14 @@ def cold_start(scope: Scope, result: Launches) -> Evidence | None:
         & (pl.col("duration") >= LONG_CALL_NS)
     ) | ((pl.col("role") == "allocation") & (pl.col("duration") >= CONTEXT_CREATION_NS))
     idle = all_idle(scope)
-    calls = calls_with_roles(scope, result).filter(first_time)
-    calls = calls.with_columns(
-        pl.Series("idle", idle.coverage(calls["start"].to_numpy(), calls["end"].to_numpy()))
-    )
-    calls = calls.filter(pl.col("idle") > 0).sort("idle", "name", descending=[True, False])
+    calls = calls_with_roles(scope, result)
+    calls = kept(calls, calls["duration"] >= LONG_CALL_NS)
+    if not calls.height:
+        return None
+    calls = calls.filter(first_time)
+    taken = idle.coverage(calls["start"].to_numpy(), calls["end"].to_numpy())
+    calls = kept(with_series(calls, pl.Series("idle", taken, dtype=pl.Int64)), taken > 0)
+    calls = calls.sort("idle", "name", descending=[True, False])
     at_stake = (IntervalSet.of(calls["start"].to_numpy(), calls["end"].to_numpy()) & idle).measure
     if at_stake / scope.duration < COLD_START_LEAST_SHARE:
         return None
@@ -65,7 +69,8 @@ def cold_start(scope: Scope, result: Launches) -> Evidence | None:
 
 def _of_ranges(scope: Scope) -> Advice | None:
     """Advice that names the ranges which the program itself calls measured; None if there are none, or steps are selected."""
-    names = scope.trace.host.filter(pl.col("kind") == "annotation")["name"].unique().cast(pl.String)
+    host = scope.trace.host
+    names = distinct(host["name"].filter(host["kind"] == "annotation")).cast(pl.String)
     words = names.str.extract(_MEASURED).drop_nulls().unique().sort()
     if scope.window == "steps" or not words.len():
         return None
@@ -97,11 +102,14 @@ def profiler_overhead(scope: Scope, _result: Launches) -> Evidence | None:
 
     Fires when the profiler's own spans cover `PROFILER_OVERHEAD_LEAST_SHARE` of the window.
     """
-    rows = scope.trace.host.filter(pl.col("kind") == "overhead").with_columns(
+    rows = kept(scope.trace.host, scope.trace.host["kind"] == "overhead")
+    if not rows.height:
+        return None
+    rows = rows.with_columns(
         pl.col("name").cast(pl.String), (pl.col("start") + pl.col("duration")).alias("end")
     )
     rows = rows.filter(~pl.col("name").str.contains(f"{MODULE_LOADING}|{DRIVER_WORK}"))
-    rows = rows.filter((pl.col("end") > scope.start) & (pl.col("start") < scope.end))
+    rows = kept(rows, (rows["end"] > scope.start) & (rows["start"] < scope.end))
     taken = (
         IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).clip(scope.start, scope.end).measure
     )

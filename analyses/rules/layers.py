@@ -93,9 +93,7 @@ def _layer(result: Layers, ns: int) -> str:
     )
     if not rows.height:
         return ""
-    pattern, count = (
-        rows.sort(pl.col("pattern").str.len_chars(), "pattern").select("pattern", "layers").row(-1)
-    )
+    pattern, count = rows.sort(pl.col("pattern").str.len_chars(), "pattern")[["pattern", "layers"]].row(-1)
     return f", mostly in {f'{count} × ' if count > 1 else ''}{shorten_name(pattern, _LONGEST_LAYER)}"
 
 

@@ -22,7 +22,7 @@ from tracekit.facts.units import (
     format_share,
     times,
 )
-from tracekit.groups import any_known
+from tracekit.groups import any_known, at_rows, distinct, kept, rows_of, with_series
 from tracekit.intervals import IntervalSet
 
 __all__ = ["MEMORY_NEAR_LIMIT", "PAGEABLE_COPIES", "SMALL_COPIES", "WAITS_FOR_COPIES"]
@@ -45,12 +45,14 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
 
     Fires when pageable copies from or to the host take `LEAST_SHARE` of the window.
     """
+    if not result.copies.height:
+        return None
     between = result.copies.filter(pl.col("direction").is_in(["HtoD", "DtoH"]) & (pl.col("kind") == "memcpy"))
-    pageable = between.filter(pl.col("host_memory") == "pageable")
+    pageable = kept(between, between["host_memory"] == "pageable")
     total = int(pageable["total_ns"].sum())
     if total / scope.duration < LEAST_SHARE:
         return None
-    at_stake, words = max(_at_stake(scope, between, device) for device in pageable["device_id"].unique())
+    at_stake, words = max(_at_stake(scope, between, device) for device in distinct(pageable["device_id"]))
     # The copy of a label beside the copy of a batch is not worth a mention.
     listed = "; ".join(
         f"{row['direction']}: {count_of(row['count'], 'copy moves', 'copies move')} {format_bytes(row['bytes'])} in {format_ns(row['total_ns'])}"
@@ -139,6 +141,8 @@ def small_copies(scope: Scope, result: Memory) -> Evidence | None:
 
     Fires when a step makes `LEAST_COPIES_PER_STEP` small copies (without steps: the window does).
     """
+    if not result.copies.height:
+        return None
     rows = result.copies.filter(
         (pl.col("kind") == "memcpy")
         & pl.col("direction").is_in(["HtoD", "DtoH"])
@@ -234,17 +238,23 @@ def _waits_of(scope: Scope, device: int) -> tuple[int, pl.DataFrame]:
     """
     copying = scope.intervals(device, "memory") - scope.intervals(device, "compute", "communication")
     columns = ("activity_id", "device_id", "stream_id", "launch_id", "class", "start")
-    mine = (pl.col("device_id") == device) & (pl.col("class") != "memory")
-    rows = scope.activities.select(columns).filter(mine)
+    rows = scope.activities[list(columns)]
+    rows = kept(rows, (rows["device_id"] == device) & (rows["class"] != "memory"))
     # Only a kernel that starts when copying ends can have waited for a copy alone.
     last = copying.coverage(rows["start"].to_numpy() - _JUST_BEFORE_NS, rows["start"].to_numpy())
-    waits = stream_waits(scope, rows.filter(pl.Series(last > 0)))
-    copies = scope.overlapping.filter(pl.col("class") == "memory").select(
-        pl.col("activity_id").alias("source"), pl.col("name").cast(pl.String), pl.col("stream_id").alias("on")
+    waits = stream_waits(scope, kept(rows, last > 0))
+    others = scope.overlapping
+    source = rows_of(others["activity_id"], waits["source"].to_numpy())
+    ns = copying.coverage(waits["ready"].to_numpy(), waits["start"].to_numpy())
+    waits = with_series(
+        waits,
+        at_rows(others["class"], source),
+        at_rows(others["name"], source),
+        at_rows(others["stream_id"], source).alias("on"),
+        pl.Series("ns", ns, dtype=pl.Int64),
     )
-    waits = waits.join(copies, on="source", how="inner", maintain_order="left")
-    ready, start = waits["ready"].to_numpy(), waits["start"].to_numpy()
-    waits = waits.with_columns(pl.Series("ns", copying.coverage(ready, start))).filter(pl.col("ns") > 0)
+    waits = kept(waits, (waits["class"] == "memory") & (waits["ns"] > 0))
+    waits = with_series(waits, waits["name"].cast(pl.String))
     region = IntervalSet.of(waits["ready"].to_numpy(), waits["start"].to_numpy())
     return (region & copying).measure, waits
 
@@ -278,7 +288,8 @@ UNUSED: Final = 0.25
 _ROOM: Final = (
     "To free memory, use a smaller micro-batch.\n"
     "[training !recomputation] Activation checkpointing (torch.utils.checkpoint) keeps fewer results for the backward pass.\n"
-    "[!low_precision] bf16 autocast makes activations smaller.\n"
+    "[!low_precision !fp16_only] bf16 autocast makes activations smaller.\n"
+    "[!low_precision fp16_only] fp16 autocast makes activations smaller.\n"
     "[ddp !fsdp] Sharding (FSDP) divides parameters, gradients and states of the optimizer among ranks."
 )
 _FLAGS: Final = ("--precision", "--checkpoint-activations", "--batch")
@@ -299,12 +310,14 @@ def memory_near_limit(scope: Scope, result: Memory) -> Evidence | None:
     if result.peaks is None:
         return None
     held = pl.max_horizontal("peak_bytes", "reserved_bytes")
-    full = result.peaks.filter((pl.col("device_id") >= 0) & (pl.col("capacity_bytes") > 0)).with_columns(
-        (held / pl.col("capacity_bytes")).alias("share")
-    )
-    full = full.filter(pl.col("share") >= NEAR).sort("share", "device_id", descending=[True, False])
+    full = kept(result.peaks, (result.peaks["device_id"] >= 0) & (result.peaks["capacity_bytes"] > 0))
     if not full.height:
         return None
+    full = full.with_columns((held / pl.col("capacity_bytes")).alias("share"))
+    full = kept(full, full["share"] >= NEAR)
+    if not full.height:
+        return None
+    full = full.sort("share", "device_id", descending=[True, False])
     row = full.row(0, named=True)
     fragmented = (
         row["reserved_bytes"] is not None and row["peak_bytes"] < (1 - UNUSED) * row["reserved_bytes"]

@@ -153,7 +153,7 @@ def _products(by_shape: pl.DataFrame) -> list[_Product]:
         & pl.col("shapes").is_not_null()
         & (pl.col("device_self_ns") > 0)
         & (pl.col("calls") > 0)
-    ).select("operator", "shapes", "dtypes", "calls", "device_self_ns")
+    )[["operator", "shapes", "dtypes", "calls", "device_self_ns"]]
     found = []
     for operator, shapes, dtypes, calls, ns in rows.rows():
         sizes, kind = product_sizes(operator, json_list(shapes)), _kind(operator, dtypes)
@@ -325,7 +325,7 @@ def many_embeddings(scope: Scope, _result: Ops) -> Evidence | None:
         text=f"{count_of(int(rows.size), 'call')} of {_names(scope, rows)}, up to {tables} in a row, take {format_ns(ns)} with their "
         f"backward pass.{idle}",
         ns_at_stake=bounded(int((ns + waited) * (1 - 1 / tables)), scope),
-        stretches=longest(scope.trace.host.select("start", "duration")[rows]),
+        stretches=longest(scope.trace.host[["start", "duration"]][rows]),
     )
 
 
@@ -378,13 +378,13 @@ def _names(scope: Scope, rows: Int64Array) -> str:
 
 def _work(scope: Scope, marked: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
     """The summed time of the activities whose innermost operator is marked, in ns."""
-    rows = scope.activities.select("op_id", "duration").drop_nulls()
+    rows = scope.activities[["op_id", "duration"]].drop_nulls()
     return int(rows["duration"].to_numpy()[marked[rows["op_id"].to_numpy()]].sum())
 
 
 def _idle(scope: Scope, marked: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
     """The idle time that marked operators cause on the device where it is the most, in ns."""
-    pieces = idle_causes(scope).pieces.select("device_id", "op_id", "duration_ns").drop_nulls()
+    pieces = idle_causes(scope).pieces[["device_id", "op_id", "duration_ns"]].drop_nulls()
     mine = pieces.filter(pl.Series(marked[pieces["op_id"].to_numpy()], dtype=pl.Boolean))
     sums = mine.group_by("device_id").agg(pl.col("duration_ns").sum())
     return int(sums["duration_ns"].max() or 0)  # type: ignore[arg-type]

@@ -134,7 +134,8 @@ MEMORY_TRAFFIC = Rule(
     restates=True,
     advice=Advice(
         "[!compiled] Use torch.compile: it makes one kernel of several operators, whose results in between then never reach the memory.\n"
-        "[!low_precision] Use bf16: types of 16 bits halve the bytes.",
+        "[!low_precision !fp16_only] Use bf16: types of 16 bits halve the bytes.\n"
+        "[!low_precision fp16_only] Use fp16: types of 16 bits halve the bytes.",
         plain="Only fewer bytes make it faster: one kernel for several operations, or types of fewer bits.",
     ),
 )

@@ -64,7 +64,7 @@ def slow_steps(scope: Scope, table: pl.DataFrame, slow: pl.DataFrame) -> Evidenc
     work = "inputs of other shapes" if shapes else "operators that the others do not run"
     what = work if reason == _WORK else cause_name(reason)
     slowest = table[mine].sort("span_ns", descending=True).head(3)
-    listed = ", ".join(f"{name} {format_ns(ns)}" for name, ns in slowest.select("name", "span_ns").rows())
+    listed = ", ".join(f"{name} {format_ns(ns)}" for name, ns in slowest[["name", "span_ns"]].rows())
     where = f", in {place}" if place else ""
     is_slow = "is slow" if len(mine) == 1 else "are slow"
     return Evidence(
@@ -162,7 +162,7 @@ def _only_there(scope: Scope, table: pl.DataFrame, rows: list[int], excess: int)
     That is the innermost line of the user's code, and what it calls; else the outermost range. Empty if there is none.
     """
     stack = host_stack(scope.trace)
-    spans = stack.frame.select("span_id", "start", "duration", "name", "kind", "depth")
+    spans = stack.frame[["span_id", "start", "duration", "name", "kind", "depth"]]
     users = pl.Series("user", user_frames(stack))
     spans = _in_steps(spans.with_columns(users).filter(one_of("kind", "python", "annotation")), table)
     spans = spans.with_columns(pl.col("row").is_in(rows).alias("slow"))
@@ -173,7 +173,7 @@ def _only_there(scope: Scope, table: pl.DataFrame, rows: list[int], excess: int)
     if not own.height:
         return "", []
     # Of a name that occurs more than once, the longest.
-    found = spans.join(own.select("name"), on="name", how="semi").sort("duration", descending=True)
+    found = spans.join(own[["name"]], on="name", how="semi").sort("duration", descending=True)
     found = found.unique("name", keep="first").sort("depth").with_columns(pl.col("name").cast(pl.String))
     user = found.filter("user").tail(1)
     inner = found.filter(pl.col("depth") > int(user["depth"][0])) if user.height else found

@@ -84,9 +84,7 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     cause = _work(scope, numbers, at_stake) if what == WORK else _waiting(scope, what, slow)
     if cause is None:
         return None
-    listed = ", ".join(
-        f"{row[0]} {format_ns(row[1])}" for row in slow.select("name", "span_ns").head(3).rows()
-    )
+    listed = ", ".join(f"{row[0]} {format_ns(row[1])}" for row in slow[["name", "span_ns"]].head(3).rows())
     return Evidence(
         title=f"{slow.height} of {table.height} steps {_slow(slow.height)}, mostly by {cause.reason}",
         text=f"The median step takes {format_ns(median)}, and the slow ones take {format_ns(excess)} more in all; "
@@ -108,7 +106,7 @@ class _Cause(msgspec.Struct, frozen=True):
 
 def _waiting(scope: Scope, cause: str, slow: pl.DataFrame) -> _Cause:
     """Idle time, with the place where the host was late in the slow steps."""
-    spans = slow.head(_MOST_PLACED).select("span_start", "span_ns").rows()
+    spans = slow.head(_MOST_PLACED)[["span_start", "span_ns"]].rows()
     inside = [pl.col("start").is_between(start, start + length, closed="left") for start, length in spans]
     return _Cause(cause_name(cause), caused_idle(scope, cause, wanted=pl.any_horizontal(inside)).where)
 
@@ -129,7 +127,7 @@ def _work(scope: Scope, slow: list[int], more: int) -> _Cause | None:
         steps = "this step runs" if len(slow) == 1 else "these steps run"
         advice = _LESS_EVALUATION if re.search(_EVALUATION, place) else None
         return _Cause(_DEVICE, f", launched in {place}, which only {steps}", advice)
-    of_phase = dict(phases.select("phase", "more_ns").rows())
+    of_phase = dict(phases[["phase", "more_ns"]].rows())
     if of_phase.get("communication", 0) >= MAIN_PART * more:
         return _Cause("collectives", "", _RANKS)
     updating = of_phase.get("backward", 0) + of_phase.get("optimizer", 0)

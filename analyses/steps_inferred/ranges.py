@@ -54,9 +54,7 @@ def inferred_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> In
     if not ranges.height or not rows.height:
         return None
     launch = trace.host.select(pl.col("span_id").alias("launch_id"), "process_id", "thread_id")
-    work = rows.select("launch_id", "duration").join(
-        launch, on="launch_id", how="left", maintain_order="left"
-    )
+    work = rows[["launch_id", "duration"]].join(launch, on="launch_id", how="left", maintain_order="left")
     work = work.with_columns(pl.Series("at", launched))
     marked = passes(trace.host)
     order = ranges.group_by(_FAMILY).agg(pl.sum("duration").alias("total"))

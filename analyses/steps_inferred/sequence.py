@@ -82,7 +82,7 @@ class LaunchSequence(msgspec.Struct, frozen=True, eq=False):
 
     def enclosed(self, launches: Int64Array) -> BoolArray:
         """Which of these launches lie in the same operator, module, forward pass or backward pass as the launch before."""
-        host = self.trace.host.select("kind", "name", "thread_id", "start", "duration")
+        host = self.trace.host[["kind", "name", "thread_id", "start", "duration"]]
         ranges = host.filter(pl.col("kind") == "annotation")
         wanted = one_of("kind", "op", "module") | (
             (pl.col("kind") == "annotation") & _named(ranges, _markers("forward", "backward"))
@@ -131,7 +131,7 @@ def launch_sequence(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> L
     activities = np.diff(np.append(first, order.size))
     own = names[first] * (int(activities.max()) + 1) + activities
     at = launched[order][first]
-    ranges = trace.host.select("kind", "name", "start", "duration").filter(pl.col("kind") == "annotation")
+    ranges = trace.host[["kind", "name", "start", "duration"]].filter(pl.col("kind") == "annotation")
     copies = np.sort(launched[rows.select(_named(rows, (HOST_TO_DEVICE,))).to_series().to_numpy()])
     loading = ranges.filter(_named(ranges, _markers("data")))["start"].to_numpy()
     pytorch = program(trace).pytorch

@@ -1,4 +1,4 @@
-"""How long a step would take after a change, before anyone makes it (DEFINITIONS §13).
+"""How long a step would take after a change, before anyone makes it.
 
 The dependency graph is replayed with the lengths that the changes give its edges. What was recorded stays the measure: a change
 that touches nothing changes nothing.
@@ -54,9 +54,10 @@ TABLES: Final = {
     "operators": TableView(
         "Operators by the shapes of their inputs: the time of one call, before and after",
         "operator shapes dtypes calls bytes flops call_ns call_after_ns",
+        short="operator shapes calls call_ns call_after_ns bytes flops",
         titles={
-            "call_ns": "of a call",
-            "call_after_ns": "after",
+            "call_ns": "time of a call",
+            "call_after_ns": "time after",
             "bytes": "moved by a call",
             "flops": "FLOPs of a call",
         },
@@ -89,9 +90,10 @@ class WhatIf(Result):
     after_ns: int
     """The window after the changes."""
     low_ns: int
-    """The least that it may be: the best case of the changes, less the error of a replay with usual lags."""
+    """The low end of the range: the best case of the changes, less the error of a replay with usual lags, and less the part by which recorded
+    steps differ (their standard deviation)."""
     high_ns: int
-    """The most that it may be."""
+    """The high end: the worst case, and both more."""
     step_before_ns: int | None
     """The window by its number of steps; None without steps."""
     step_after_ns: int | None
@@ -101,7 +103,7 @@ class WhatIf(Result):
 def what_if(of: Scope | Trace | Sequence[Scope | Trace], changes: Sequence[Change]) -> WhatIf:
     """The window after changes (`analyses.what_if.changes`), all at once; of several traces, which are the ranks of a job, that of the job.
 
-    Raises UsageError for a change that fits nothing in the window, and if no collective links the ranks.
+    Raises UsageError for a change that fits nothing in the window, for two that change the same, and if no collective links the ranks.
 
     >>> import tracekit
     >>> from tracekit.analyses.what_if import Scale, what_if
@@ -115,9 +117,22 @@ def what_if(of: Scope | Trace | Sequence[Scope | Trace], changes: Sequence[Chang
     """
     if not changes:
         raise UsageError("no change is given", remedy="give one, such as --scale category:gemm=0.5")
+    _check_subjects(changes)
     if isinstance(of, Scope | Trace):
         return once(of, lambda scope: _what_if(joint_graph([scope]), changes))
     return _what_if(joint_graph([select(one) if isinstance(one, Trace) else one for one in of]), changes)
+
+
+def _check_subjects(changes: Sequence[Change]) -> None:
+    """Raises UsageError if two changes are of one kind, or of one selector: which of them counts, nobody could tell."""
+    seen: dict[str, str] = {}
+    for one in changes:
+        subject = str(getattr(one, "selector", one.label.partition(" ")[0]))
+        if subject in seen:
+            fault = f"{seen[subject]} and {one.label} cannot both apply"
+            fault = f"{one.label} is given twice" if seen[subject] == one.label else fault
+            raise UsageError(fault, remedy="give one of them")
+        seen[subject] = one.label
 
 
 def host_time(scope: Scope) -> HostTime:
@@ -185,16 +200,17 @@ def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
         raise UsageError("the window holds no work", remedy="choose another one with --step or --window")
     before, after = _replay(joint, []), _replay(joint, changes)
     cases = [after.window, *(_replay(joint, changes, spread).window for spread in (-1, 1))]
-    margin = abs(int(joint.graph.replay(joint.usual)[-1]) - joint.end) / joint.window
-    low, high = round(min(cases) * (1 - margin)), round(max(cases) * (1 + margin))
+    low, high, doubt = _range(joint, cases)
     if after.window == before.window == min(cases) == max(cases):
-        low = high = after.window
+        low, high, doubt = after.window, after.window, []
     alone = [
         before.window - (after if len(changes) == 1 else _replay(joint, [one])).window for one in changes
     ]
     steps = joint.steps
     critical, layers = _critical(joint, before, after)
-    assumptions = dict.fromkeys(sentence for draft in after.drafts for sentence in draft.assumptions)
+    assumptions = dict.fromkeys(
+        [*(sentence for draft in after.drafts for sentence in draft.assumptions), *doubt]
+    )
     return WhatIf(
         answer=_answer(joint, before.window, after.window, (low, high), critical),
         not_captured=joint.missing,
@@ -214,6 +230,40 @@ def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
         step_before_ns=round(before.window / steps) if steps else None,
         step_after_ns=round(after.window / steps) if steps else None,
     )
+
+
+_ALIKE: Final = 0.5
+"""Steps that differ by a larger part of their mean do different work."""
+_RECORDED_ONCE: Final = "The range does not hold how much repetitions differ, since the trace has no two steps that would show it."
+_UNLIKE: Final = (
+    "The recorded steps do unlike work, since their times differ by more than half of their mean. A step is this mean, and the range does not "
+    "hold how they differ."
+)
+
+
+def _range(joint: Joint, cases: Sequence[int]) -> tuple[int, int, list[str]]:
+    """The window in the best and the worst case, widened by the error of a replay with usual lags and by how steps differ; and in words what
+    the range does not hold.
+    """
+    margin = abs(int(joint.graph.replay(joint.usual)[-1]) - joint.end) / joint.window
+    parts = [part for made in joint.members if (part := _variation(made.scope)) is not None]
+    varied = max(parts, default=0.0)
+    doubt = [_UNLIKE] if varied > _ALIKE else [] if parts else [_RECORDED_ONCE]
+    margin += 0.0 if doubt else varied
+    return max(round(min(cases) * (1 - margin)), 0), round(max(cases) * (1 + margin)), doubt
+
+
+def _variation(scope: Scope) -> float | None:
+    """By which part of their mean the steps of a scope differ, in one standard deviation; a step lasts until its work is done. None if
+    there are fewer than two.
+    """
+    if scope.window != "steps" or scope.steps.height < 2:
+        return None
+    done = scope.activities.group_by("step").agg(pl.col("end").max().alias("done"))
+    steps = scope.steps.join(done, on="step", how="left", maintain_order="left")
+    ends = steps.select(pl.max_horizontal("end", "done").cum_max()).to_series().to_numpy()
+    times = np.diff(ends, prepend=scope.start)
+    return float(times.std(ddof=1) / times.mean()) if times.mean() > 0 else None
 
 
 # -- what becomes critical -------------------------------------------------------------------------
@@ -239,7 +289,7 @@ def _critical(joint: Joint, before: _Replay, after: _Replay) -> tuple[pl.DataFra
     critical = critical.with_columns(
         (pl.col("before_ns") / max(before.window, 1)).alias("before_share"),
         (pl.col("after_ns") / max(after.window, 1)).alias("after_share"),
-    ).select("resource", "part", "before_ns", "before_share", "after_ns", "after_share")
+    )[["resource", "part", "before_ns", "before_share", "after_ns", "after_share"]]
     return critical, layers
 
 
@@ -335,6 +385,9 @@ def _steps(joint: Joint, times: Int64Array) -> pl.DataFrame | None:
 # -- in words --------------------------------------------------------------------------------------
 
 
+_SAID: Final = {"unexplained": "waiting of unknown cause", "other": "work of no known kind"}
+
+
 def _answer(joint: Joint, before: int, after: int, case: tuple[int, int], critical: pl.DataFrame) -> str:
     steps = joint.steps
     each = max(steps, 1)
@@ -344,14 +397,20 @@ def _answer(joint: Joint, before: int, after: int, case: tuple[int, int], critic
     share = abs(before - after) / before
     way = "less" if after <= before else "more"
     low, high = (format_ns(one / each) for one in case)
-    middle = format_ns(after / each)
+    middle, was = format_ns(after / each), format_ns(before / each)
     within = f" ({low} to {high})" if (low, high) != (middle, middle) else ""
-    text = f"{what} would take {middle}{within} instead of {format_ns(before / each)}: {format_share(share)} {way}."
+    if after == before:
+        text = f"{what} would take {middle}{within}, as before."
+    elif middle == was:  # three digits do not tell them apart
+        by = format_ns(abs(before - after) / each)
+        text = f"{what} would take {middle}{within}, {by} {way} than recorded ({format_share(share)})."
+    else:
+        text = f"{what} would take {middle}{within} instead of {was}: {format_share(share)} {way}."
     top = critical.row(0, named=True) if critical.height else None
     if top is not None and top["after_ns"]:
-        name = "waiting of unknown cause" if top["part"] == "unexplained" else part_name(top["part"])
+        name = _SAID.get(top["part"]) or part_name(top["part"])
         text += f" The largest part of the critical path is then {name}, {format_share(top['after_share'])}."
-    if steps > 1:
+    if steps > 1 and format_ns(after) != format_ns(before):
         every = "Both steps" if steps == 2 else f"All {count_of(steps, 'step')}"
         text += f" {every} take {format_ns(after)} instead of {format_ns(before)}."
     return text

@@ -77,7 +77,7 @@ class Scale:
         draft.scale_rows(found.rows, self.factor)
         if draft.made.scope.on_cpu or self.selector.startswith(("cause:", "rank:")):
             draft.scale_pieces(found.pieces, self.factor)
-        else:
+        elif draft.made.count("launch"):
             draft.assume("The host takes as long as before to launch scaled work.")
 
 
@@ -167,8 +167,8 @@ class Fuse:
         # What lies in the cache when the costliest operator runs, a fused one has to fetch, as the first ones do.
         least = min(once * _FUSED_WORDS, every)
         data = (once, (least + every) / 2, every)[spread]
-        ran = (draft.host.end - draft.host.start) * draft.left
-        code = float(ran[found.pieces].sum())
+        # As recorded: beside other changes, in whatever order, each keeps its factor.
+        code = float((draft.host.end - draft.host.start)[found.pieces].sum())
         left: float = calls * _CALL_NS[spread] + in_place_calls(scope) * _PARAMETER_NS[spread]
         if scope.on_cpu:
             left += data
@@ -254,7 +254,7 @@ def _by_roofs(
     ).filter((pl.col("old") > 0) & pl.col("new").is_not_null())
     rows = draft.rows.join(known, on="activity_id", how="left", maintain_order="left")
     some = next(iter(old.values()))
-    seen = figures.filter(pl.col("flops") > 0).select("precision", "unit").drop_nulls().unique().rows()
+    seen = figures.filter(pl.col("flops") > 0)[["precision", "unit"]].drop_nulls().unique().rows()
     rates = [
         (some.bandwidth.get("DRAM"), new.bandwidth.get("DRAM")),
         *((some.peak(*one), new.peak(*one)) for one in seen),

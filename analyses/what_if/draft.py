@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from fnmatch import translate
 from functools import cached_property
 from typing import Final
 
@@ -139,7 +138,7 @@ class Draft:
         at = np.flatnonzero(self.made.activity >= 0)
         chosen = rows[self.made.activity[at]]
         self.duration[at[chosen]] *= (
-            factor if isinstance(factor, float) else factor[self.made.activity[at[chosen]]]
+            factor[self.made.activity[at[chosen]]] if isinstance(factor, np.ndarray) else factor
         )
 
     def scale_pieces(self, pieces: BoolArray, factor: float) -> None:
@@ -243,7 +242,7 @@ class Draft:
         return Selection(rows, fits[self.host.layer])
 
     def _kernel(self, pattern: str) -> Selection:
-        pattern = pattern if any(letter in pattern for letter in "*?[") else f"*{pattern}*"
+        pattern = pattern if "*" in pattern else f"*{pattern}*"
         names = self.rows["name"].cast(pl.String)
         rows = _fits(names, pattern)
         launches = np.zeros(self.made.stack.size, dtype=bool)
@@ -321,10 +320,11 @@ class Draft:
 
 
 def _fits(names: pl.Series, pattern: str) -> BoolArray:
-    """Which names a pattern with * and ? fits; each distinct name is looked at once."""
+    """Which names a pattern fits, in which * stands for any letters; each distinct name is looked at once."""
     column = names.cast(pl.Categorical) if names.dtype == pl.String else names
     distinct = column.unique().drop_nulls()
-    fits = re.compile(translate(pattern)).match
+    # No other letter is special: names hold brackets.
+    fits = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL).fullmatch
     wanted = distinct.filter(
         pl.Series([fits(name) is not None for name in distinct.cast(pl.String)], dtype=pl.Boolean)
     )

@@ -48,8 +48,8 @@ def operators(drafts: Sequence[Draft]) -> pl.DataFrame | None:
 def _calls(draft: Draft) -> pl.DataFrame | None:
     """The calls of operators of a rank with the time `after` the changes; None where none were recorded."""
     made, scope = draft.made, draft.made.scope
-    inputs = scope.trace.host.select("shapes", "dtypes")
-    rows = rated_pieces(scope).select("operator", "op_id", "call", "duration", "bytes", "flops")
+    inputs = scope.trace.host[["shapes", "dtypes"]]
+    rows = rated_pieces(scope)[["operator", "op_id", "call", "duration", "bytes", "flops"]]
     rows = rows.filter(pl.col("op_id").is_not_null())
     if not rows.height:
         return None

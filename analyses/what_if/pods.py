@@ -100,7 +100,7 @@ def _shapes_vary(scope: Scope) -> bool | None:
     )
     if not told.height:
         return None
-    distinct = told.select("step", "name", "shapes").unique()
+    distinct = told[["step", "name", "shapes"]].unique()
     return bool((distinct.group_by("name", "shapes").len()["len"] < distinct["step"].n_unique()).any())
 
 

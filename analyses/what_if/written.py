@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,16 +38,11 @@ _WITH_FACTOR: Final[Mapping[str, Callable[[float], Change]]] = {
     "faster-host": FasterHost,
     "bandwidth": Bandwidth,
 }
-_NAMES: Final = (
-    "scale",
-    "remove",
-    "fuse",
-    "device",
-    "shard-optimizer",
-    "partition-space",
-    *_SWITCHES,
-    *_WITH_FACTOR,
-)
+_OF_DEVICES: Final[Mapping[str, Callable[[int], Change]]] = {
+    "shard-optimizer": ShardOptimizer,
+    "partition-space": PartitionSpace,
+}
+_NAMES: Final = ("scale", "remove", "fuse", "device", *_OF_DEVICES, *_SWITCHES, *_WITH_FACTOR)
 
 
 def changes_of(given: Mapping[str, Any]) -> list[Change]:
@@ -85,10 +79,8 @@ def _changes(name: str, value: Any) -> Iterator[Change]:
         yield Fuse()
     elif name == "device":
         yield OtherDevice(str(value))
-    elif name in ("shard-optimizer", "partition-space"):
-        count = _factor(name, value)
-        whole = int(count) if isfinite(count) else 0
-        yield ShardOptimizer(whole) if name == "shard-optimizer" else PartitionSpace(whole)
+    elif name in _OF_DEVICES:
+        yield _OF_DEVICES[name](_count(name, value))
     else:
         yield _WITH_FACTOR[name](_factor(name, value))
 
@@ -109,6 +101,13 @@ def _factor(name: str, value: Any) -> float:
         raise UsageError(f"{name}: {value!r} is no number", remedy="write one such as 0.5 or 2x") from None
 
 
+def _count(name: str, value: Any) -> int:
+    count = _factor(name, value)
+    if not count.is_integer() or count < 1:
+        raise UsageError(f"{name}: {value} is no number of devices", remedy="write a whole one, such as 8")
+    return int(count)
+
+
 def changes_in(path: Path) -> list[Change]:
     """The changes of a TOML file, such as `scale = ["category:gemm=0.5"]` and `remove-sync = true`.
 
@@ -120,6 +119,8 @@ def changes_in(path: Path) -> list[Change]:
         if len(text) > _MOST_BYTES:
             raise UsageError("it is larger than 1 MiB", path=str(path), remedy="give a file of changes")
         return changes_of(parse_toml(text.decode()))
+    except UsageError as error:
+        raise UsageError(error.fault, path=str(path), remedy=error.remedy) from error
     except OSError as error:
         raise UsageError(
             f"cannot be read ({reason_of(error)})", path=str(path), remedy="check the path"

@@ -64,7 +64,7 @@ def paths_of(scope: Scope, layers: Int64Array) -> pl.DataFrame:
     """`layer` (the path) and `type` of layers by number; null for −1."""
     table = attribution(scope).layers.select("layer_id", pl.col("path").alias("layer"), "type")
     numbers = pl.DataFrame({"layer_id": layers})
-    return numbers.join(table, on="layer_id", how="left", maintain_order="left").select("layer", "type")
+    return numbers.join(table, on="layer_id", how="left", maintain_order="left")[["layer", "type"]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -256,6 +256,17 @@ def test_the_types_of_lists_stand_in_the_names_of_kernels(tmp_path) -> None:
     assert figures == [(0, 28, 28), (0, 112, 112), (-1, -1, -1), (17, 68, 34), (17, -1, -1)]
 
 
+def test_the_only_call_may_take_a_list_whose_type_no_kernel_tells(tmp_path) -> None:
+    """Polars refuses a replacement that is null where it has one row, and the report ended with a fault."""
+    joined = {
+        "Input Dims": [[[2, 3], [2, 4]], []],
+        "Input type": ["TensorList", "Scalar"],
+        "Concrete Inputs": ["", "1"],
+    }
+    work = counted(launched(tmp_path, [("aten::cat", joined, "some_kernel")]))
+    assert (work.flops.tolist().count(0), work.read.max()) == (0, -1)
+
+
 def test_a_product_is_not_lost_in_a_copy_inside_its_operator(tmp_path) -> None:
     """`aten::linear` counts where no product stands in it, also if a copy does."""
     inner = {"Input Dims": [[4, 8], [4, 8]], "Input type": ["float", "float"], "Concrete Inputs": ["", ""]}

@@ -216,7 +216,50 @@ def test_a_precision_without_a_peak_has_no_roof() -> None:
     made.mm(("gemm", 20 * US), dtype="c10::Float8_e4m3fn")
     result = found(made)
     assert result.efficiency is None
-    assert "has no peak for the precision of this work" in result.answer
+    assert "has no peak in the precision of this work" in result.answer
+
+
+def test_a_fill_inside_a_product_without_shapes_does_not_make_it_one_of_no_flops() -> None:
+    made = Work()
+    made.activity("Memset (Device)", 2 * US, 4 * US, launch=US, kind="memset", bytes=4096)
+    made.op("aten::mm", [("gemm", 20 * US)])
+    made.clock += 100 * US
+    result = found(made)
+    one = row(result.operators, operator="aten::mm")
+    assert {one[name] for name in ("flops", "source", "intensity")} == {None}
+    assert result.flops_share is None
+    assert "None" not in result.answer
+    assert "Only the bytes of copies and fills are known, 16.7 % of the device time." in result.answer
+
+
+def test_copies_whose_bytes_are_recorded_are_not_listed_as_unknown() -> None:
+    made = Work()
+    made.activity("Memcpy HtoD (Pageable -> Device)", 2 * US, 400 * US, kind="memcpy", bytes=4096)
+    made.activity("saxpy(double*)", 500 * US, 20 * US)
+    result = found(made)
+    assert result.unmodelled is not None
+    assert result.unmodelled["name"].to_list() == ["saxpy(double*)"]
+    assert "a link bounds them" in result.answer
+    assert "precision" not in result.answer
+
+
+def test_a_window_without_work_does_not_blame_counters() -> None:
+    assert found(Work()).answer == "The window holds no work."
+
+
+def test_a_program_without_pytorch_is_not_told_to_record_its_shapes() -> None:
+    made = Work()
+    made.activity("saxpy(double*)", 500 * US, 20 * US)
+    trace = made.trace(devices=(A100,))
+    result = roofline(replace(trace, meta=replace(trace.meta, format="nsys")))
+    assert "Nsight Compute" in str(result.not_captured)
+    assert "pytorch" not in str(result.not_captured)
+
+
+def test_an_answer_names_a_kernel_in_short() -> None:
+    made = Work()
+    made.activity(f"void at::native::add<{', '.join(['c10::BFloat16'] * 40)}>(int)", 2 * US, 400 * US)
+    assert len(found(made).answer) < 250
 
 
 def measured(made: Planted, tmp_path: Path, *launches: Launch) -> Trace:

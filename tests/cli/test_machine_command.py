@@ -7,14 +7,17 @@ import platform
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
+from planted_machine import machine as planted
 
 from tracekit.capture import machine, machine_memory
 from tracekit.capture.device import device_name
 from tracekit.capture.machine_memory import Cache
+from tracekit.cli.commands.machine import _answer
 from tracekit.cli.main import main
-from tracekit.machine_file import machine_path, read_machine, stored_ceilings
+from tracekit.machine_file import Machine, machine_path, read_machine, stored_ceilings
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -74,6 +77,17 @@ def test_a_file_of_ones_own_and_figures_for_a_program(
         [one.best / 1e9 for one in kept.rates[0].products]
     )
     assert not machine_path(kept.device_name).exists()
+
+
+def test_an_answer_says_that_fewer_threads_were_faster() -> None:
+    one, two = (
+        msgspec.json.decode(planted(name="CPU", threads=threads), type=Machine).rates[0] for threads in (1, 2)
+    )
+    made = msgspec.json.decode(planted(name="CPU"), type=Machine)
+    assert "slowed" not in _answer(msgspec.structs.replace(made, rates=[one, two]))
+    slow = msgspec.structs.replace(two, products=[msgspec.structs.replace(two.products[0], best=6e9)])
+    said = _answer(msgspec.structs.replace(made, rates=[one, slow]))
+    assert "That is less than the 100 GFLOP/s of 1 thread, so other programs probably slowed it." in said
 
 
 @pytest.mark.parametrize(

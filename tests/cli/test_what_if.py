@@ -68,6 +68,11 @@ def test_rank_tries_what_findings_advise(capsys: pytest.CaptureFixture[str]) -> 
         (["--faster-host", "0x"], "is no factor"),
         (["--fuse", "everything"], "is not known"),
         (["--remove", "layer:nowhere"], "no layer in the window fits"),
+        (["--shard-optimizer", "2.5"], "is no number of devices"),
+        (["--shard-optimizer", "0"], "is no number of devices"),
+        (["--scale", "op:aten::mm=2", "--remove", "op:aten::mm"], "cannot both apply"),
+        (["--scale", "op:aten::mm=2", "--scale", "op:aten::mm=0.5"], "cannot both apply"),
+        (["--remove", "op:aten::mm", "--remove", "op:aten::mm"], "is given twice"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(
@@ -77,6 +82,64 @@ def test_what_makes_no_sense_is_one_line(
     error = capsys.readouterr().err.strip()
     assert fault in error
     assert "\n" not in error
+
+
+def test_a_name_with_brackets_selects_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "t.json"
+    spans = (
+        ("user_annotation", "ProfilerStep#1", 0, 1000),
+        ("user_annotation", "[warmup|a?]", 50, 600),
+        ("cpu_op", "aten::mm", 100, 400),
+    )
+    rows = [
+        {"ph": "X", "pid": 1, "tid": 1, "cat": cat, "name": name, "ts": ts, "dur": dur}
+        for cat, name, ts, dur in spans
+    ]
+    file.write_text(json.dumps({"traceEvents": rows}))
+    for selector, after in (("[warmup|a?]", 400_000), ("[warm*]", 400_000), ("*", 400_000)):
+        with pytest.raises(SystemExit) as leave:
+            main(["what-if", str(file), "--remove", f"layer:{selector}", "-f", "json"])
+        assert not leave.value.code
+        assert json.loads(capsys.readouterr().out)["what-if"]["scalars"]["after_ns"] == after
+    with pytest.raises(SystemExit) as leave:
+        main(["what-if", str(file), "--remove", "layer:[warmup|ab]"])
+    assert leave.value.code == 2
+
+
+def test_a_change_that_gains_nothing_keeps_its_column(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--scale", "category:convolution=1") == 0
+    assert "alone it gains" in capsys.readouterr().out
+
+
+def test_a_page_shows_the_times_of_a_call_and_short_paths_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--faster-host", "2", "-o", str(tmp_path / "page.html")) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "<td>stages.0.1.conv2</td>" in page
+    assert page.index(">time of a call<") < page.index(">time after<") < page.index(">moved by a call<")
+
+
+def test_a_figure_stays_on_the_line_of_its_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("--faster-host", "2") == 0
+    lines = capsys.readouterr().out.splitlines()
+    (first,) = [number for number, line in enumerate(lines) if line.startswith("before 110 ms")]
+    assert lines[first].endswith("·")
+    assert lines[first + 1].startswith(("low end", "high end", "step before", "step after"))
+
+
+def test_the_path_of_a_run_on_processors_does_not_speak_of_a_device(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as leave:
+        main(["critical-path", SAMPLE])
+    assert not leave.value.code
+    page = capsys.readouterr().out
+    assert "device" not in page
+    assert "operators 82.5 ms" in page
 
 
 def test_only_layers_with_work_are_offered(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +165,9 @@ def test_a_file_that_holds_something_else_is_one_line(
     file = tmp_path / "changes.toml"
     file.write_text(text)
     assert run("--changes", str(file)) == 2
-    assert "\n" not in capsys.readouterr().err.strip()
+    error = capsys.readouterr().err.strip()
+    assert "\n" not in error
+    assert "changes.toml: " in error
 
 
 def test_two_ranks_are_answered_as_one_job(capsys: pytest.CaptureFixture[str]) -> None:

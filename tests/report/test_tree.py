@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import string
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from tracekit.report.build import build_report, build_section
 from tracekit.report.format import arranged, costliest
 from tracekit.report.formats import Page
 from tracekit.report.html.charts import chart
-from tracekit.report.html.tree import OPEN_LAYERS, Branches, branches, repeats_as_one
-from tracekit.report.model import Table
+from tracekit.report.html.tree import OPEN_LAYERS, Branches, branches
+from tracekit.report.model import Table, Tree
+from tracekit.report.repeats import repeats_as_one
 from tracekit.report.terminal.grid import tree_lines
 from tracekit.trace import Trace
 
@@ -250,6 +252,20 @@ def test_repeated_layers_are_one_row_with_their_sums() -> None:
     assert table.frame["device_own_ns"].sum() == tree_of(planted()).frame["device_own_ns"].sum()
     assert table.frame["parent_layer_id"].is_null().sum() == 2
     assert repeats_as_one(tree_of(planted({"net": 0, "net.a": 1, "net.b": 2}))) is None
+
+
+def test_texts_show_repeated_layers_as_one_row() -> None:
+    report = build_report(planted(), only=["layers"])
+    (section,) = report.sections
+    assert "2 × Part" in terminal.render(report, Page(100))
+    alone = terminal.render_section(section, Page(100))
+    assert alone.index("Tree of layers, repeated ones as one") < alone.index("Tree of every layer")
+    assert "net.large.\\*" in markdown.render(report, Page(100))
+    in_order = replace(
+        section,
+        tables=tuple(replace(one, tree=one.tree and Tree(largest_first=False)) for one in section.tables),
+    )
+    assert "2 × Part" not in terminal.render_section(in_order, Page(100))
 
 
 def test_ranges_whose_names_differ_in_the_last_part_only_are_one_row() -> None:

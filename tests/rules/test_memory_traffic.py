@@ -17,7 +17,12 @@ LEAST = round(3 * 2 * ELEMENTS / 1555e9 * 1e9)  # two reads and a write of two b
 
 
 def additions(
-    ns: int, *, other: int = 0, elements: int = ELEMENTS, operator: str = "aten::add"
+    ns: int,
+    *,
+    other: int = 0,
+    elements: int = ELEMENTS,
+    operator: str = "aten::add",
+    device: DeviceInfo = A100,
 ) -> Finding | None:
     made, clock = Planted(), 0
     for _ in range(3):
@@ -30,7 +35,7 @@ def additions(
         clock += ns + 20 * US
     if other:
         made.activity("secret", clock + 10 * US, other, launch=clock + US)
-    return finding(made.trace(devices=(A100,)), "roofline", "memory_traffic")
+    return finding(made.trace(devices=(device,)), "roofline", "memory_traffic")
 
 
 def test_it_tells_how_near_the_bandwidth_is() -> None:
@@ -53,3 +58,12 @@ def test_it_tells_how_near_the_bandwidth_is() -> None:
 )
 def test_it_does_not_fire(how: dict[str, Any]) -> None:
     assert additions(**how) is None
+
+
+def test_a_device_without_bf16_is_not_told_to_use_it() -> None:
+    v100 = DeviceInfo(0, "Tesla V100-SXM2-16GB", (7, 0), 80, 16_000_000_000, 2048, 32)
+    for device, word, other in ((A100, "bf16", "fp16"), (v100, "fp16", "bf16")):
+        found = additions(600 * US if device is v100 else 300 * US, device=device)
+        assert found is not None
+        assert f"Use {word}" in found.advice
+        assert other not in found.advice

@@ -117,7 +117,7 @@ def _read(path: Path) -> pl.DataFrame:
             separator = max(",", ";", "\t", key=lambda one: head.count(one.encode()))
             frame = pl.read_csv(BytesIO(data), infer_schema=False, encoding="utf8-lossy", separator=separator, n_rows=_MOST_ROWS + 1)  # fmt: skip
     except FileNotFoundError:
-        raise UnreadableTraceError("no such file", path=path) from None
+        raise UnreadableTraceError("no such file", path=path, remedy="check the path") from None
     except pl.exceptions.NoDataError:
         raise UnreadableTraceError("the table is empty", path=path) from None
     except (OSError, pl.exceptions.PolarsError) as error:

@@ -52,7 +52,7 @@ def job_of(ranks: RankSet) -> Job:
     aligned = align(summaries)
     waits = waits_of(aligned)
     late = stragglers_of(summaries, aligned, waits)
-    clocks = aligned.clocks.select("at", "offset_ns", "uncertainty_ns")
+    clocks = aligned.clocks[["at", "offset_ns", "uncertainty_ns"]]
     table = _parts(ranks).join(late, on="at", how="left").join(clocks, on="at", how="left").sort("at")
     return Job(ranks, aligned, waits, table, heat_of(summaries, aligned, waits))
 

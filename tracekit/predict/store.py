@@ -54,7 +54,7 @@ def load(path: Path) -> Predictor:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
-        raise UnreadableTraceError("no such file", path=path) from None
+        raise UnreadableTraceError("no such file", path=path, remedy="check the path") from None
     except OSError as error:
         raise UnreadableTraceError(f"it cannot be read ({reason_of(error)})", path=path) from error
     if len(raw) > _MOST_BYTES:

@@ -184,6 +184,6 @@ def _read(path: Path) -> pl.DataFrame:
             return pl.read_parquet(BytesIO(path.read_bytes()), n_rows=_MOST_ROWS).cast(pl.String)
         return pl.read_csv(path, infer_schema=False, encoding="utf8-lossy", n_rows=_MOST_ROWS)
     except FileNotFoundError:
-        raise UnreadableTraceError("no such file", path=path) from None
+        raise UnreadableTraceError("no such file", path=path, remedy="check the path") from None
     except (pl.exceptions.PolarsError, OSError) as error:
         raise UnreadableTraceError(f"it is no table ({str(error).splitlines()[0]})", path=path) from error

@@ -5,7 +5,10 @@ Readers deliver unsorted rows with absolute times; what is done here is the same
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -13,13 +16,24 @@ import polars as pl
 from tracekit.classify import categorise
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.launch_apis import LAUNCH
-from tracekit.groups import NameTable, any_known, at_rows, or_none
+from tracekit.groups import (
+    NameTable,
+    any_known,
+    are_known,
+    at_rows,
+    distinct,
+    kept,
+    none_to_null,
+    or_none,
+    text_codes,
+    with_series,
+)
 from tracekit.health import HealthLog
 from tracekit.missing import ABSURD_NS
-from tracekit.spans import Nesting, nesting_of, take
-from tracekit.trace import DEVICE_SCHEMA, Schema, one_of
+from tracekit.spans import BoolArray, Int64Array, Nesting, nesting_of, take
+from tracekit.trace import DEVICE_SCHEMA, Schema
 
-__all__ = ["LinkedFrames", "assemble", "conform", "lean"]
+__all__ = ["LinkedFrames", "assemble", "at_work", "conform", "lean"]
 
 _INWARD = {"python": 0, "runtime": 2, "sync": 2}
 _KEYS = ("process_id", "thread_id", "start", "duration", "kind", "external_id")
@@ -42,9 +56,9 @@ def assemble(raw: list[pl.DataFrame], health: HealthLog) -> LinkedFrames:
     device = _with_blocks(_sorted_device(raw.pop(), health))
     host = _sorted_host(raw.pop(), health)
     nesting = nesting_of(host)
-    parent = pl.Series("parent_id", nesting.parent)
-    host = host.with_columns(
-        pl.when(parent >= 0).then(parent).alias("parent_id"),
+    host = with_series(
+        host,
+        none_to_null(nesting.parent).cast(pl.Int64).alias("parent_id"),
         pl.Series("depth", nesting.depth()).cast(pl.Int32),
     )
     device = _link(device, host, health)
@@ -54,10 +68,17 @@ def assemble(raw: list[pl.DataFrame], health: HealthLog) -> LinkedFrames:
 
 def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
     """The frame with exactly the columns and types of `schema`; columns it lacks are null."""
-    return frame.select(
-        (pl.col(name) if name in frame.columns else pl.lit(None)).cast(dtype, strict=False).alias(name)
-        for name, dtype in schema.items()
-    )
+    columns: list[pl.Series] = []
+    none: dict[object, pl.Series] = {}
+    for name, dtype in schema.items():
+        if name in frame.columns:
+            column = frame[name]
+            columns.append(column if column.dtype == dtype else column.cast(dtype, strict=False))
+        else:
+            if dtype not in none:
+                none[dtype] = pl.Series([None], dtype=dtype).new_from_index(0, frame.height)
+            columns.append(none[dtype].alias(name))
+    return pl.DataFrame(columns)
 
 
 def lean(frame: pl.DataFrame) -> pl.DataFrame:
@@ -75,23 +96,28 @@ def lean(frame: pl.DataFrame) -> pl.DataFrame:
 def _usable(frame: pl.DataFrame, what: str, health: HealthLog) -> pl.DataFrame:
     """Rows that have a start and a sensible duration; what is mended or left out is counted."""
     health.count("event_without_time", frame["start"].null_count(), what)
-    health.count(
-        "missing_duration", int((frame["duration"].is_null() & frame["start"].is_not_null()).sum()), what
-    )
-    health.count("negative_duration", int((frame["duration"] < 0).sum()), what)
-    if frame["start"].null_count():
-        frame = frame.filter(pl.col("start").is_not_null())
-    return frame.with_columns(pl.col("duration").fill_null(0).clip(lower_bound=0))
+    negative = int((frame["duration"] < 0).sum())
+    health.count("negative_duration", negative, what)
+    frame = kept(frame, are_known(frame["start"]))
+    missing = frame["duration"].null_count()
+    health.count("missing_duration", missing, what)
+    if not missing and not negative:
+        return frame
+    return with_series(frame, pl.Series("duration", np.maximum(or_none(frame["duration"], 0), 0)))
 
 
 def _sorted_host(host: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
-    host = _usable(host, "host span", health).with_columns(
-        pl.col("process_id").fill_null(-1), pl.col("thread_id").fill_null(-1)
-    )
+    host = _filled(_usable(host, "host span", health), ("process_id", "thread_id"), -1)
     order = _outermost_first(host)
     # Column by column, so that there is never a sorted and an unsorted copy of everything.
     host = pl.DataFrame([_gathered(host.drop_in_place(name), order) for name in host.columns])
-    return host.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("span_id"))
+    return with_series(host, pl.Series("span_id", np.arange(host.height)))
+
+
+def _filled(frame: pl.DataFrame, names: tuple[str, ...], value: int) -> pl.DataFrame:
+    """The frame with a value where these columns have none."""
+    lacking = [name for name in names if frame[name].null_count()]
+    return with_series(frame, *(frame[name].fill_null(value) for name in lacking)) if lacking else frame
 
 
 def _gathered(column: pl.Series, order: pl.Series) -> pl.Series:
@@ -149,38 +175,49 @@ def _by_all_keys(host: pl.DataFrame) -> pl.Series:
 
 def _sorted_device(device: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
     device = _usable(device, "device activity", health)
-    missing = device["device_id"].is_null() | device["stream_id"].is_null()
+    missing = ~(are_known(device["device_id"]) & are_known(device["stream_id"]))
     health.count("activity_without_stream", int(missing.sum()), "device activity")
-    device = device.with_columns(pl.col("device_id").fill_null(0), pl.col("stream_id").fill_null(0)).sort(
-        ["device_id", "stream_id", "start", "duration"], maintain_order=True
-    )
-    absurd = device.filter(pl.col("duration") > ABSURD_NS)
+    device = _filled(device, ("device_id", "stream_id"), 0)
+    device = device.sort(["device_id", "stream_id", "start", "duration"], maintain_order=True)
+    absurd = kept(device, device["duration"] > ABSURD_NS)
     health.count("absurd_duration", absurd.height, _example(absurd))
-    ends = pl.col("start") + pl.col("duration")
-    overlapping = device.filter(
-        (pl.col("start") < ends.cum_max().shift(1).over("device_id", "stream_id")).fill_null(value=False)
-    )
+    overlapping = _overlapping(device)
     health.count("overlap_on_stream", overlapping.height, _example(overlapping))
-    return device.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("activity_id"))
+    return with_series(device, pl.Series("activity_id", np.arange(device.height)))
+
+
+def _overlapping(device: pl.DataFrame) -> pl.DataFrame:
+    """The activities, in order, that begin before another one of their stream has ended."""
+    number, stream, start, ns = (
+        device[name].to_numpy() for name in ("device_id", "stream_id", "start", "duration")
+    )
+    early = start[1:] < (start + ns)[:-1]
+    if not (early & (number[1:] == number[:-1]) & (stream[1:] == stream[:-1])).any():
+        return device.clear()
+    ends = pl.col("start") + pl.col("duration")
+    last = ends.cum_max().shift(1).over("device_id", "stream_id")
+    return device.filter((pl.col("start") < last).fill_null(value=False))
 
 
 def _with_blocks(device: pl.DataFrame) -> pl.DataFrame:
     """`blocks` from the text of the grid, where a reader left it open; distinct grids are few."""
-    grids = device.select("grid").unique().with_columns(pl.col("grid").cast(pl.String).alias("text"))
-    sizes = grids.select(
-        "grid",
-        pl.col("text")
-        .str.extract_all(r"\d+")
-        .list.eval(pl.element().cast(pl.Int64, strict=False))
-        .alias("extent"),
-    ).select(
-        "grid",
-        pl.when(pl.col("extent").list.len() > 0)
-        .then(pl.col("extent").list.eval(pl.element().product()).list.first())
-        .alias("of_grid"),
-    )
-    joined = device.join(sizes, on="grid", how="left", maintain_order="left", nulls_equal=True)
-    return joined.with_columns(pl.coalesce("blocks", "of_grid").alias("blocks")).drop("of_grid")
+    blocks = device["blocks"]
+    if not blocks.null_count() or not any_known(device["grid"]):
+        return device
+    of, grids = text_codes(device["grid"])
+    of_grid = at_rows(pl.Series("blocks", [_extent(grid or "") for grid in grids], dtype=pl.Int64), of)
+    return with_series(device, blocks.zip_with(pl.Series(are_known(blocks)), of_grid))
+
+
+def _extent(grid: str) -> int | None:
+    """The product of the numbers in a text; None without any, and of more than a column holds."""
+    numbers = [int(number) for number in _NUMBER.findall(grid) if len(number) < _MOST_DIGITS]
+    product = math.prod(numbers)
+    return product if numbers and product < 1 << 63 else None
+
+
+_NUMBER: Final = re.compile("[0-9]+")
+_MOST_DIGITS: Final = 19
 
 
 def _example(rows: pl.DataFrame) -> str:
@@ -207,25 +244,26 @@ def _link(device: pl.DataFrame, host: pl.DataFrame, health: HealthLog) -> pl.Dat
         pairs["launch_id"].to_numpy(),
         pairs["launch_process"].to_numpy(),
     )
-    has_launch = pl.Series(launch >= 0)
+    has_launch = launch >= 0
     late = device["start"].to_numpy()[activities] < pairs["launch_start"].to_numpy()
     health.count(
         "activity_before_launch", int(late.sum()), "a device activity starts before its launch call does"
     )
-    processes = (
-        host.select("kind", "process_id")
-        .filter(one_of("kind", "op", "runtime", "step"))["process_id"]
-        .unique()
-    )
-    only = pl.lit(processes[0] if processes.len() == 1 else None, dtype=pl.Int64)
-    linked = device.with_columns(
-        pl.when(has_launch).then(pl.Series(launch)).alias("launch_id"),
-        pl.when(has_launch).then(pl.Series(process)).otherwise(only).alias("process_id"),
-    )
+    processes = distinct(host["process_id"].filter(at_work(host["kind"])))
+    only = int(processes[0]) if processes.len() == 1 else None
+    of_process = pl.Series("process_id", process if only is None else np.where(has_launch, process, only))
+    if only is None and not has_launch.all():
+        of_process = of_process.set(pl.Series(~has_launch), None)
+    linked = with_series(device, none_to_null(launch).alias("launch_id"), of_process)
     if host.height and not has_launch.all():
-        unlinked = linked.filter(~has_launch)
-        health.count("unlinked_activity", unlinked.height, _example(unlinked))
-    return linked.select(DEVICE_SCHEMA.keys())
+        first = linked.slice(int(has_launch.argmin()), 1)
+        health.count("unlinked_activity", int((~has_launch).sum()), _example(first))
+    return linked[list(DEVICE_SCHEMA)]
+
+
+def at_work(kind: pl.Series) -> pl.Series:
+    """Which spans of the host show that a process worked: operators, calls and steps."""
+    return (kind == "op") | (kind == "runtime") | (kind == "step")
 
 
 def _only_pairs(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame | None:
@@ -238,8 +276,8 @@ def _only_pairs(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame | Non
     wanted = or_none(device["correlation"], 0)
     at = np.minimum(np.searchsorted(ids, wanted), max(ids.size - 1, 0))
     same = np.flatnonzero((ids[at] == wanted) & (wanted != 0)) if ids.size else at[:0]
-    pairs = calls.select("launch_id", "launch_process", "launch_start")[order[at[same]]]
-    return pairs.with_columns(pl.Series("activity_id", same, dtype=pl.Int64))
+    pairs = calls[["launch_id", "launch_process", "launch_start"]][order[at[same]]]
+    return pairs.hstack([pl.Series("activity_id", same, dtype=pl.Int64)])
 
 
 def _settled_pairs(device: pl.DataFrame, calls: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
@@ -281,16 +319,16 @@ def _latest(numbered: pl.DataFrame, calls: pl.DataFrame, key: list[str]) -> pl.D
 
 def _launch_calls(host: pl.DataFrame) -> pl.DataFrame:
     """The API calls with a correlation id."""
-    runtime = (pl.col("kind") == "runtime") & pl.col("correlation").is_not_null()
-    spans = host.select("kind", "correlation", "span_id", "process_id", "external_id", "start", "name")
-    return spans.filter(runtime).select(
-        "correlation",
-        pl.col("span_id").alias("launch_id"),
-        pl.col("process_id").alias("launch_process"),
-        pl.col("external_id").alias("launch_external_id"),
-        pl.col("start").alias("launch_start"),
-        "name",
-    )
+    names = {
+        "correlation": "correlation",
+        "span_id": "launch_id",
+        "process_id": "launch_process",
+        "external_id": "launch_external_id",
+        "start": "launch_start",
+        "name": "name",
+    }
+    calls = pl.DataFrame([host[of].alias(name) for of, name in names.items()])
+    return kept(calls, (host["kind"] == "runtime").to_numpy() & are_known(calls["correlation"]))
 
 
 def _one_of_each(calls: pl.DataFrame) -> pl.DataFrame:
@@ -310,25 +348,21 @@ def _operators(device: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl
     launch = or_none(device["launch_id"])
     op = take(nesting.nearest_ancestor(is_op), launch)
     optimizer = take(nesting.nearest_ancestor(stepping), launch)
-    op_column = pl.Series("op_id", op)
-    device = device.with_columns(pl.when(op_column >= 0).then(op_column).alias("op_id"))
     if any_known(device["external_id"]):
-        by_external = _by_external_id(device, host)
-        device = device.with_columns(pl.coalesce("op_id", by_external).alias("op_id"))
+        op = np.where(op >= 0, op, _by_external_id(device, host, is_op))
+    device = with_series(device, none_to_null(op).alias("op_id"))
     category = categorise(
         device["kind"], device["name"], at_rows(host["name"], device["op_id"]), pl.Series(optimizer >= 0)
     )
-    return device.with_columns(category.alias("category")).select(DEVICE_SCHEMA.keys())
+    return with_series(device, category.alias("category"))[list(DEVICE_SCHEMA)]
 
 
-def _by_external_id(device: pl.DataFrame, host: pl.DataFrame) -> pl.Series:
-    """The operator that the profiler itself names, for activities whose launch was not recorded."""
-    ops = (
-        host.select("kind", "external_id", pl.col("span_id").alias("op"))
-        .filter((pl.col("kind") == "op") & (pl.col("external_id") != 0))
-        .unique("external_id", keep="first", maintain_order=True)
-    )
-    joined = device.select("external_id").join(
-        ops.drop("kind"), on="external_id", how="left", maintain_order="left"
-    )
-    return joined["op"]
+def _by_external_id(device: pl.DataFrame, host: pl.DataFrame, is_op: BoolArray) -> Int64Array:
+    """The operator that the profiler itself names, for activities whose launch was not recorded; −1 for none."""
+    number, wanted = or_none(host["external_id"], 0), or_none(device["external_id"], 0)
+    ops = np.flatnonzero(is_op & (number != 0))
+    if not ops.size:
+        return np.full(wanted.size, -1, dtype=np.int64)
+    numbers, first = np.unique(number[ops], return_index=True)
+    place = np.minimum(np.searchsorted(numbers, wanted), numbers.size - 1)
+    return np.where(numbers[place] == wanted, ops[first[place]], -1)

@@ -225,7 +225,7 @@ def _rests_on(found: Comparison) -> Iterator[str]:
 
 def _counts(found: Comparison) -> dict[str, Scalar]:
     """How much was measured."""
-    cases = found.cases.select("model", "setting", "precision").n_unique()
+    cases = found.cases[["model", "setting", "precision"]].n_unique()
     whole = cases * found.devices.height
     return {
         "models": found.cases["model"].n_unique(),
@@ -291,7 +291,7 @@ def _pivot(
 def _matrix(found: Comparison, devices: Sequence[str]) -> Table:
     """How many times as fast the device of a row is as that of a column; null where no case is common."""
     means: dict[tuple[str, str], float] = {(device, device): 1.0 for device in devices}
-    for device, over, mean in found.speedups.select("device", "over", "speedup").rows():
+    for device, over, mean in found.speedups[["device", "over", "speedup"]].rows():
         means[device, over], means[over, device] = mean, 1 / mean
     rows = {f"speedup over {over}": [means.get((device, over)) for device in devices] for over in devices}
     frame = pl.DataFrame({"device": devices, **rows}, schema_overrides=dict.fromkeys(rows, pl.Float64))
@@ -334,7 +334,7 @@ def _bars(name: str, pairs: pl.DataFrame) -> Figure:
     both = pl.concat([inverse, pairs])
     shared = both.group_by("over", maintain_order=True).agg(pl.len(), pl.col("cases").sum())
     base = shared.sort("len", "cases", descending=True, maintain_order=True)["over"][0]
-    rows = [*both.filter(pl.col("over") == base).select("one", "speedup").rows(), (base, 1.0)]
+    rows = [*both.filter(pl.col("over") == base)[["one", "speedup"]].rows(), (base, 1.0)]
     bars = [{"label": label, "value": value} for label, value in sorted(rows, key=lambda row: -row[1])]
     title = f"Times as fast as {base} (geometric means)"
     return Figure(name, title, "bars", {"unit": "number", "bars": bars})
@@ -346,7 +346,7 @@ def _flops(known: pl.DataFrame) -> Figure:
     rows = max(groups, key=lambda group: group["model"].n_unique())
     devices = rows.partition_by("device", maintain_order=True)[:_MOST_DRAWN]
     series = [_dots(group["device"][0], group, "flops", 1e9, "GFLOP") for group in devices]
-    where = ", ".join(filter(None, rows.select("precision", "setting").row(0)))
+    where = ", ".join(filter(None, rows[["precision", "setting"]].row(0)))
     title = f"Latency by FLOPs{f', {where}' if where else ''}"
     return _curve("flops", title, "GFLOP", series)
 

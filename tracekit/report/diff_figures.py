@@ -66,9 +66,9 @@ def diff_figures(found: Compared) -> Iterator[Figure]:
 def _kernel_leaves(diff: Diff) -> Iterator[tuple[tuple[str, ...], float, float]]:
     """The time of each kernel with its kind, and of idle time that of each cause."""
     work = diff.by["name"].filter(pl.col("kind") != "idle")
-    for kind, name, base, new in work.select("kind", "name", "base_ns", "new_ns").rows():
+    for kind, name, base, new in work[["kind", "name", "base_ns", "new_ns"]].rows():
         yield (kind, shorten_name(name, _NAME_WIDTH)), base, new
-    for cause, base, new in diff.by["idle"].select("category", "base_ns", "new_ns").rows():
+    for cause, base, new in diff.by["idle"][["category", "base_ns", "new_ns"]].rows():
         yield ("idle", cause_name(cause)), base, new
 
 

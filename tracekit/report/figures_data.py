@@ -14,6 +14,7 @@ import polars as pl
 
 from tracekit.analyses.steps import PARTS
 from tracekit.facts.stack_names import PHASES
+from tracekit.groups import are_known, falling, groups
 from tracekit.report.model import Figure
 from tracekit.report.roofline_figure import roofline_figures
 
@@ -94,7 +95,7 @@ def _idle(frame: pl.DataFrame, *, on_cpu: bool) -> Iterator[Figure]:
     frame = frame.sort("busy_ns", descending=True).head(12)
     labels = [
         f"thread {stream}" if device < 0 else f"device {device}, stream {stream}"
-        for device, stream in frame.select("device_id", "stream_id").rows()
+        for device, stream in frame[["device_id", "stream_id"]].rows()
     ]
     yield Figure(
         "waits",
@@ -105,7 +106,7 @@ def _idle(frame: pl.DataFrame, *, on_cpu: bool) -> Iterator[Figure]:
 
 
 def _categories(frame: pl.DataFrame) -> Iterator[Figure]:
-    bars = [{"label": label, "value": value} for label, value in frame.select("category", "total_ns").rows()]
+    bars = [{"label": label, "value": value} for label, value in frame[["category", "total_ns"]].rows()]
     yield Figure("categories", "Time by category", "bars", {"unit": "ns", "bars": bars})
 
 
@@ -116,7 +117,7 @@ def _icicle(tree: pl.DataFrame, phases: pl.DataFrame) -> Iterator[Figure]:
         return
     nodes: list[dict[str, Any]] = []
     at = 0
-    times = dict(phases.select("phase", "device_ns").rows())
+    times = dict(phases[["phase", "device_ns"]].rows())
     for phase in PHASES:
         value = times.get(phase, 0)
         if value:
@@ -129,7 +130,7 @@ def _icicle(tree: pl.DataFrame, phases: pl.DataFrame) -> Iterator[Figure]:
 def _boxes(frame: pl.DataFrame, phase: str, start: int, least: float) -> Iterator[dict[str, Any]]:
     """The layers of a phase: each begins where the one beside it ends, the first of them where the one above does."""
     free = [start]  # by depth, where the next box begins
-    for name, depth, value in frame.select("name", "depth", f"{phase}_ns").rows():
+    for name, depth, value in frame[["name", "depth", f"{phase}_ns"]].rows():
         if value <= 0:
             continue
         at = free[depth]
@@ -141,13 +142,12 @@ def _boxes(frame: pl.DataFrame, phase: str, start: int, least: float) -> Iterato
 
 
 def _queue(frame: pl.DataFrame) -> Iterator[Figure]:
-    key = ["device_id", "stream_id"]
-    longest = frame.group_by(key, maintain_order=True).agg(pl.col("length").max())
-    chosen = longest.sort("length", descending=True, maintain_order=True).head(8)
+    streams = groups(frame["device_id"].to_numpy(), frame["stream_id"].to_numpy())
+    time, length, rows = frame["time"].to_numpy(), frame["length"].to_numpy(), streams.rows()
     series: list[dict[str, Any]] = []
-    for device, stream in chosen.select(key).rows():
-        rows = frame.filter((pl.col("device_id") == device) & (pl.col("stream_id") == stream))
-        x, y = thin(rows["time"].to_numpy(), rows["length"].to_numpy())
+    for at in falling(-streams.greatest(length))[:8]:
+        device, stream = (int(key[at]) for key in streams.keys)
+        x, y = thin(time[rows[at]], length[rows[at]])
         series.append({"label": f"device {device}, stream {stream}", "x": x, "y": y})
     data = {"unit": "count", "series": series}
     yield Figure("queue", "Launched and not yet started", "line", data)
@@ -171,14 +171,18 @@ def _within_step(frame: pl.DataFrame) -> Iterator[Figure]:
 
 def _memory(frame: pl.DataFrame) -> Iterator[Figure]:
     """One figure a device: host and device memory differ too much in size to share a scale."""
-    for (number,), rows in frame.group_by(["device_id"], maintain_order=True):
+    devices = groups(frame["device_id"].to_numpy())
+    rows, time = devices.rows(), frame["time"].to_numpy()
+    for at in np.argsort(devices.first):
         series = []
         for column in ("allocated", "reserved"):
-            known = rows.filter(pl.col(column).is_not_null())
-            if known.height and (known[column] != 0).any():
-                x, y = thin(known["time"].to_numpy(), known[column].to_numpy())
+            values = frame[column][rows[at]]
+            known = are_known(values)
+            values = values.filter(pl.Series(known))
+            if (values != 0).any():
+                x, y = thin(time[rows[at]][known], values.to_numpy())
                 series.append({"label": column, "x": x, "y": y})
-        where = _device(int(str(number)))
+        where = _device(int(devices.keys[0][at]))
         if series:
             name = f"memory_{where.replace(' ', '_')}"
             yield Figure(name, f"Memory over time, {where}", "line", {"unit": "bytes", "series": series})

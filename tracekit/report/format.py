@@ -54,6 +54,8 @@ __all__ = [
 ]
 
 NOT_CAPTURED: Final = "–"
+_ANSWERS: Final = frozenset({"gain_ns"})
+"""Columns of durations in which nothing but 0 is an answer as well."""
 REPEATS: Final = {"union_ns": "device_ns"}
 """Columns that are shown only where they differ from another."""
 
@@ -150,6 +152,16 @@ _FORMATS: Final[dict[Unit, Callable[[Any], str]]] = {
 _SCALAR_NAMES: Final = {
     ("idle", "idle_ns"): "streams idle",  # a sum over them, which can exceed the window
     ("idle", "host_wait_ns"): "streams waiting for the host",
+    ("critical-path", "processor_ns"): "operators",
+    ("critical-path", "host_ns"): "host code",
+    ("critical-path", "wait_ns"): "waits",
+    ("critical-path", "links"): "links between threads and streams",
+    ("critical-path", "inferred_links"): "found by time",
+    ("what-if", "low_ns"): "low end",
+    ("what-if", "high_ns"): "high end",
+    ("roofline", "flops_share"): "FLOPs known for",
+    ("roofline", "bytes_share"): "bytes known for",
+    ("roofline", "model_utilisation"): "model FLOPs utilisation",
 }
 
 
@@ -181,7 +193,7 @@ def _scalar_name(section: str, name: str) -> str:
     ('device idle', 'streams idle')
     """
     plain = name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
-    return _SCALAR_NAMES.get((section, name), plain)
+    return _SCALAR_NAMES.get((section, name), plain.replace("tflops", "TFLOP/s").replace("flops", "FLOPs"))
 
 
 def _format_scalar(name: str, value: Scalar) -> str:
@@ -274,7 +286,7 @@ def _says_something(table: Table, column: Column, *, zeros: bool) -> bool:
         return bool((values != table.frame[REPEATS[column.name]]).any())
     if column.unit == "device":
         return rows == 1 or values.n_unique() > 1
-    return zeros or column.unit != "ns" or bool((values != 0).any())
+    return zeros or column.unit != "ns" or column.name in _ANSWERS or bool((values != 0).any())
 
 
 def arranged(table: Table) -> pl.DataFrame:

@@ -123,9 +123,9 @@ def _beside_table(job: Job, pair: Beside) -> Table:
     )
     items = [
         f"idle: {cause_name(what)}" if kind == "idle" else NO_LAYERS.get(what, what)
-        for kind, what in frame.select("kind", "what").rows()
+        for kind, what in frame[["kind", "what"]].rows()
     ]
-    places = [place_name(what, where) for what, where in frame.select("what", "where").rows()]
+    places = [place_name(what, where) for what, where in frame[["what", "where"]].rows()]
     frame = frame.select(
         pl.Series("item", items, dtype=pl.String),
         pl.Series("place", places, dtype=pl.String),

@@ -27,6 +27,7 @@ from tracekit.report.format import (
 )
 from tracekit.report.formats import Page
 from tracekit.report.model import Column, Report, Section, Table, TraceInfo, Verdict
+from tracekit.report.repeats import with_repeats
 
 __all__ = ["DEFAULT_ROWS", "escape", "head", "render", "render_section"]
 
@@ -119,7 +120,7 @@ def _section(section: Section, top: int) -> Iterator[str]:
         yield " · ".join(f"{escape(name)} {escape(value)}" for name, value in scalars)
     if section.findings:
         yield "\n".join(map(_finding, section.findings))
-    listed = listed_tables(section)
+    listed = [one for table in listed_tables(section) for one in with_repeats(table)]
     for number, table in enumerate(listed):
         # Below a verdict the first table is enough until a reader wants more.
         yield from _folded(table, top) if section.tag and number else _table(table, top)

@@ -106,7 +106,7 @@ def _headlines(cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[str]:
         )
         yield f"{name}: {large.accelerators:,} chips train {speedup:.3g} times as fast as {small.accelerators:,} ({format_share(speedup / chips)} efficiency){why}"
         last = steps.filter((pl.col("series") == name) & (pl.col("limited_by") != "none")).tail(1)
-        for low, high, limit in last.select("from", "to", "limited_by").rows():
+        for low, high, limit in last[["from", "to", "limited_by"]].rows():
             why = "" if limit in explained else f": {_LIMITS[limit]}"
             yield f"From {low:,} to {high:,} chips it is {limit}{why}."
             explained.add(limit)

@@ -175,7 +175,7 @@ def trace_info(trace: Trace) -> TraceInfo:
 
 def present_window(scope: Scope) -> Window:
     """What was analysed."""
-    rows = scope.steps.select("step", "name", "start", "end").rows() if scope.window == "steps" else []
+    rows = scope.steps[["step", "name", "start", "end"]].rows() if scope.window == "steps" else []
     return Window(
         kind=scope.window,
         label=clean(scope.label),

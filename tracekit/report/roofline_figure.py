@@ -92,8 +92,8 @@ def _hint(row: dict[str, Any], key: str) -> str:
 
 def _roofs(ceilings: pl.DataFrame, low: float, high: float, levels: list[str]) -> Iterator[dict[str, Any]]:
     """A line up to each peak, along each bandwidth."""
-    rates = ceilings.filter(pl.col("level").is_in(levels)).select("level", "bytes_per_s").rows()
-    peaks = ceilings.drop_nulls("flops_per_s").select("precision", "unit", "flops_per_s").rows()
+    rates = ceilings.filter(pl.col("level").is_in(levels))[["level", "bytes_per_s"]].rows()
+    peaks = ceilings.drop_nulls("flops_per_s")[["precision", "unit", "flops_per_s"]].rows()
     highest = max((peak for *_, peak in peaks), default=0)
     for level, rate in rates:
         for precision, unit, peak in peaks:

@@ -322,7 +322,7 @@ def _figures(scaling: Scaling) -> Iterator[Figure]:
             {"label": category_name(part), "value": round(float(costs.filter((pl.col("run") == run) & (pl.col("part") == part))["per_sample_ns"].sum()))}
             for part in PARTS
         ]}
-        for run, ranks in known.select("run", "ranks").rows()
+        for run, ranks in known[["run", "ranks"]].rows()
     ]  # fmt: skip
     yield Figure("cost", f"Time of all ranks for a {_work(scaling)}", "stack", {"unit": "ns", "rows": rows})
 

@@ -52,7 +52,7 @@ def processes_table(traces: Sequence[Trace], lengths_ns: Sequence[int], flops: S
 
     >>> import tracekit
     >>> table = processes_table([tracekit.read("sample_traces/cnn_cpu/trace.json.gz")], [500], [None])
-    >>> table.frame.select("trace", "first", "last", "kernels").row(0)
+    >>> table.frame[["trace", "first", "last", "kernels"]].row(0)
     ('trace', 0, 500, 0)
     """
     origin = min(trace.meta.origin_ns for trace in traces)

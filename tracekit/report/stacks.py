@@ -49,7 +49,7 @@ def speedscope(stacks: pl.DataFrame, name: str) -> str:
         .group_by("row", maintain_order=True)
         .agg("index")["index"]
     )
-    rows = stacks.select("device_id", "phase", "value_ns").with_columns(samples.alias("sample"))
+    rows = stacks[["device_id", "phase", "value_ns"]].with_columns(samples.alias("sample"))
     profiles = [
         _profile(_where(str(device), str(phase)), part)
         for (device, phase), part in rows.group_by("device_id", "phase", maintain_order=True)

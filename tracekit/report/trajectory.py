@@ -139,7 +139,7 @@ def _moves(found: Trajectories) -> Iterator[str]:
         return
     titles = models["trajectory"].unique(maintain_order=True).to_list()
     for title in titles[:_MOST_TOLD]:
-        rows = models.filter(pl.col("trajectory") == title).select("label", "from", "to").rows()
+        rows = models.filter(pl.col("trajectory") == title)[["label", "from", "to"]].rows()
         alike = [(label, [row[1:] for row in several]) for label, several in groupby(rows, itemgetter(0))]
         parts = [f"{label} from {several[0][0]} to {several[-1][1]}" for label, several in alike]
         yield f"The trajectory of {title} along the {_word(found.key)}: {', '.join(parts)}."
@@ -214,7 +214,7 @@ def _drawn(points: pl.DataFrame, label: str, key: str) -> dict[str, Any]:
     points = points.filter(pl.col(label).is_in(names))
     series: list[dict[str, Any]] = []
     for name in names:
-        rows = points.filter(pl.col(label) == name).select("intensity", "flops_per_s", "key").rows()
+        rows = points.filter(pl.col(label) == name)[["intensity", "flops_per_s", "key"]].rows()
         x, y, values = zip(*rows, strict=True)
         hints = [f"{_word(key)} {value}: {format_flop(rate, per_second=True)}" for _, rate, value in rows]
         # Beside several other names only the ends have room for a mark.

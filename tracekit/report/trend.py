@@ -146,7 +146,7 @@ def _figure(trend: Trend) -> Figure:
         (table[name].fill_null(table["step_ns"]) / scale).to_list()
         for name in ("step_ns", "step_low_ns", "step_high_ns", "level_ns")
     )
-    names = [f"{clean(run)}: {format_ns(ns)}" for run, ns in table.select("run", "step_ns").rows()]
+    names = [f"{clean(run)}: {format_ns(ns)}" for run, ns in table[["run", "step_ns"]].rows()]
     series: list[dict[str, Any]] = [
         {"label": "step time", "style": "line", "x": x, "y": y, "low": low, "high": high},
         {"label": "runs", "style": "dots", "x": x, "y": y, "names": names},

@@ -216,7 +216,7 @@ def _places(path: Path, failed: list[Mapping[str, Setting | None]], left_out: li
 def _run_at(path: Path, read: Callable[[Path], Trace], step: str | None) -> Run | UnreadableTraceError | str:
     """The run of a capture, or why there is none."""
     if not path.exists():
-        return UnreadableTraceError("no such file", path=path)
+        return UnreadableTraceError("no such file", path=path, remedy="check the path")
     try:
         (file,) = find_runs([path])
         if file.manifest is None or file.manifest.settings is None:

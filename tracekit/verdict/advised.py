@@ -29,8 +29,8 @@ TABLES: Final = {
         titles={
             "gain_ns": "gain",
             "gain_share": "of the window",
-            "least_gain_ns": "at least",
-            "most_gain_ns": "at most",
+            "least_gain_ns": "worst case",
+            "most_gain_ns": "best case",
             "finding": "advised by",
         },
         main=True,

@@ -61,7 +61,7 @@ def on_processors(
     total = int(table["total_ns"].sum())
     costs = [
         Cost(_name(category), own := round(parts.operators * ns / total), own / basis)
-        for category, ns in table.select("category", "total_ns").rows()
+        for category, ns in table[["category", "total_ns"]].rows()
     ]
     ran = "" if complete.lost_host else _ran_outside(results, parts.outside + parts.recording + parts.stalled)
     label = f"{ran} {OUTSIDE}" if ran else OUTSIDE

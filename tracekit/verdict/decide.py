@@ -248,7 +248,7 @@ def _compute_costs(parts: DeviceParts, results: Tables) -> list[Cost]:
     table = _computing(results, "by_category").filter(pl.col("total_ns") > 0)
     total = int(table["total_ns"].sum())
     costs = []
-    for category, ns in table.select("category", "total_ns").rows():
+    for category, ns in table[["category", "total_ns"]].rows():
         own = round((parts.compute - parts.other_compute) * ns / total)
         costs.append(Cost(category_name(category), own, own / parts.basis))
     if parts.other_compute:

@@ -69,7 +69,7 @@ def top_kernels_advice(
     `kernels` are the computing rows of the table by name, largest first; `compute` is their total time and `basis` that of the
     shares, in ns. `fired` are the ids of findings; what they advise is left out.
     """
-    table = kernels.select("name", "category", "total_ns").filter(pl.col("total_ns") > 0)
+    table = kernels[["name", "category", "total_ns"]].filter(pl.col("total_ns") > 0)
     if not table.height:
         return None
     total = int(table["total_ns"].sum())
@@ -88,7 +88,7 @@ def top_kernels_advice(
         return None
     named = ", ".join(
         f"{shorten_name(name, _WIDTH)} ({format_share(each / total * compute / basis)})"
-        for name, each in mine.select("name", "total_ns").head(2).rows()
+        for name, each in mine[["name", "total_ns"]].head(2).rows()
         if each >= LEAST_NAMED * total
     )
     share = format_share(ns / total * compute / basis)

@@ -97,8 +97,8 @@ def facts_of(trace: Trace) -> dict[str, Any]:
             {"device_id": d.device_id, "name": clean(d.name), "sm_count": d.sm_count} for d in meta.devices
         ],
         "processes": list(meta.process_ids),
-        "threads": trace.host.select("process_id", "thread_id").unique().height,
-        "streams": trace.device.select("device_id", "stream_id").unique().height,
+        "threads": trace.host[["process_id", "thread_id"]].unique().height,
+        "streams": trace.device[["device_id", "stream_id"]].unique().height,
         "steps": [clean(name) for name in steps["name"].cast(pl.String).to_list()],
         "steps_inferred": scope.steps.height if scope.inferred else 0,
         "steps_inferred_from": clean(scope.inferred_from) if scope.inferred_from else None,

@@ -112,6 +112,15 @@ def _answer(found: Machine) -> str:
             f"{format_bytes(bandwidth)}/s: fp32 work of less than {most.ridge('fp32'):.3g} FLOP per byte of memory is bound "
             "by the memory."
         )
+        fewer = [
+            one for one in map(found.ceilings, [rates.threads for rates in found.rates]) if one is not None
+        ]
+        fastest = max(fewer, key=lambda one: one.peak("fp32") or 0)
+        if (rate := fastest.peak("fp32") or 0) > peak and fastest.threads is not None:
+            lines.append(
+                f"That is less than the {format_flop(rate, per_second=True)} of {count_of(fastest.threads, 'thread')}, so other programs "
+                "probably slowed it."
+            )
     lines += [f"Not measured: {name} ({why})." for name, why in found.not_measured.items()]
     return " ".join(lines) or f"{found.device_name}."
 

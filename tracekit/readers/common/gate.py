@@ -99,6 +99,9 @@ def _with_durations(frame: pl.DataFrame, health: HealthLog, name: str) -> pl.Dat
 def _with_amounts(frame: pl.DataFrame, amount: str, health: HealthLog, name: str) -> pl.DataFrame:
     # Of the amounts only the bytes of an allocator's event may be negative.
     least, most = (-_LARGEST if name == "memory" and amount == "bytes" else 0), _AMOUNTS[amount]
+    low, high = frame[amount].min(), frame[amount].max()
+    if low is None or (isinstance(low, int) and isinstance(high, int) and least <= low and high <= most):
+        return frame
     usual = pl.col(amount).is_between(least, most)
     if frame.select(usual.all()).item():
         return frame

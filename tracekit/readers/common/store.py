@@ -158,7 +158,7 @@ class FrameStore:
 
 
 def _joined(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    return pl.concat(frames, how="diagonal_relaxed", rechunk=False)
+    return frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed", rechunk=False)
 
 
 def roomy_place() -> str | None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.groups import any_known
+from tracekit.groups import any_known, are_known, distinct, kept, with_series
 from tracekit.health import HealthLog
 from tracekit.readers.assemble import assemble, conform
 from tracekit.readers.common.gate import leave_out_absurd
@@ -93,13 +93,13 @@ def side_frame(
     health.count("event_without_time", frame["start"].null_count(), what)
     if schema is MEMORY_SCHEMA:
         health.count("no_allocator", frame["device_id"].null_count(), what)
-        frame = frame.filter(pl.col("device_id").is_not_null())
-    rows = conform(_shifted(frame, origin).filter(pl.col("start").is_not_null()), schema)
+        frame = kept(frame, are_known(frame["device_id"]))
+    rows = conform(_shifted(kept(frame, are_known(frame["start"])), origin), schema)
     return rows.sort("start", maintain_order=True)
 
 
 def _shifted(frame: pl.DataFrame, origin: int) -> pl.DataFrame:
-    return frame.with_columns(pl.col("start") - origin)
+    return with_series(frame, frame["start"] - origin)
 
 
 def _collectives(
@@ -152,13 +152,13 @@ def _count_partial_overlaps(host: pl.DataFrame, health: HealthLog) -> None:
 def captured_kinds(parts: TraceFrames) -> dict[str, bool]:
     """The kinds of data that the profile recorded, by the names of `Meta.captured`."""
     host, device, frames = parts.host, parts.device, parts.others
-    kinds = set(host["kind"].unique().cast(pl.String).to_list())
+    kinds = set(distinct(host["kind"]).to_list())
     return {
         "steps": "step" in kinds,
         "device": device.height > 0,
         "launches": any_known(device["launch_id"]),
         "ops": "op" in kinds,
-        "shapes": bool((host["shapes"].unique().cast(pl.String) != "").any()),
+        "shapes": bool((distinct(host["shapes"]).cast(pl.String) != "").any()),
         "stacks": "python" in kinds or any_known(host["call_stack"]),
         "modules": "module" in kinds,
         "layers": any_known(host["layer"]),

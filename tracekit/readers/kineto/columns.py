@@ -190,7 +190,9 @@ def raw_texts(values: Sequence[msgspec.Raw]) -> pl.Series:
     joined = b"\x1e".join(values).decode("utf-8", "replace")
     if "\n" in joined:
         joined = re.sub(r"\s*\n\s*", " ", joined).replace("[ ", "[").replace(" ]", "]")
-    # No JSON value has an empty text, so an empty one says that the key was absent. A query would take longer than all else.
-    size = len if joined.isascii() else lambda text: len(text.encode())
-    texts = [text if 0 < size(text) <= LONGEST_TEXT else None for text in joined.split("\x1e")]
-    return pl.Series("text", texts, dtype=pl.Categorical)
+    text = pl.Series("text", joined.split("\x1e"), dtype=pl.String)
+    # No JSON value has an empty text, so an empty one says that the key was absent.
+    text = text.set(text == "", None)
+    if max(map(len, values), default=0) > LONGEST_TEXT:
+        text = text.set(text.str.len_bytes() > LONGEST_TEXT, None)
+    return text.cast(pl.Categorical)

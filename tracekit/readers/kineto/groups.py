@@ -305,7 +305,7 @@ class Columns:
         values = _padded(np.frombuffer(native[0], dtype=np.int64), self.rows, _NO_INTEGER)
         numbers = pl.Series(values)
         if native[1] < self.rows:
-            numbers = pl.select(pl.when(numbers != _NO_INTEGER).then(numbers).otherwise(missing)).to_series()
+            numbers = numbers.set(pl.Series(values == _NO_INTEGER), missing)
         return self._with_odd(numbers, native, read, as_text=as_text)
 
     def _with_odd(

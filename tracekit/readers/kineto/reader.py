@@ -15,10 +15,10 @@ from tracekit.errors import UnreadableTraceError
 from tracekit.facts.capture_names import LAYER_METADATA_KEY, MERGED_KEY
 from tracekit.facts.stack_names import MODULE_PREFIX
 from tracekit.facts.step_names import STEP_PREFIX
-from tracekit.groups import NameTable
+from tracekit.groups import NameTable, are_known, distinct, kept
 from tracekit.health import MEANINGS, HealthLog
 from tracekit.limits import Limits
-from tracekit.readers.assemble import conform
+from tracekit.readers.assemble import at_work, conform
 from tracekit.readers.common.excerpt import take_excerpt
 from tracekit.readers.common.store import FrameStore
 from tracekit.readers.common.trace_frames import TraceFrames, captured_kinds, rank_of, trace_frames
@@ -139,7 +139,7 @@ def _flows(
     if starts is None or ends is None:
         health.count("unmatched_flow", sum(side.height for side in (starts, ends) if side is not None))
         return None
-    timed = (side.drop_nulls("time").unique("flow_id", keep="first") for side in (starts, ends))
+    timed = (kept(side, are_known(side["time"])).unique("flow_id", keep="first") for side in (starts, ends))
     joined = next(timed).join(next(timed), on="flow_id", how="inner", suffix="_end")
     health.count("unmatched_flow", starts.height + ends.height - 2 * joined.height)
     return conform(
@@ -169,7 +169,7 @@ def _meta(source: Source, header: dict[str, Any], events: int, frames: TraceFram
         base_ns = 0
     producer = {key: _text(value) for key, value in header.items() if _PRODUCER_KEYS.search(key)}
     layers = header.get(LAYER_METADATA_KEY)
-    processes = frames.host.select("kind", "process_id").filter(one_of("kind", "op", "runtime", "step"))
+    processes = distinct(frames.host["process_id"].filter(at_work(frames.host["kind"])))
     return Meta(
         path=str(source.path),
         format=words.FORMAT_NAME,
@@ -179,7 +179,7 @@ def _meta(source: Source, header: dict[str, Any], events: int, frames: TraceFram
         producer=producer,
         world_size=_int(info.get("world_size")),
         backend=_text(info["backend"]) if "backend" in info else None,
-        process_ids=tuple(processes["process_id"].unique().sort().to_list()),
+        process_ids=tuple(processes.sort().to_list()),
         devices=_devices(header.get("deviceProperties"), frames.device),
         origin_ns=origin,
         origin_utc_ns=None if base_ns is None else base_ns + origin,
@@ -211,7 +211,7 @@ def _devices(properties: Any, device: pl.DataFrame) -> tuple[DeviceInfo, ...]:
             max_threads_per_sm=_size(entry.get("maxThreadsPerMultiprocessor")),
             warp_size=_size(entry.get("warpSize")),
         )
-    used = device["device_id"].unique().sort().to_list()
+    used = distinct(device["device_id"]).sort().to_list()
     if not used:
         return tuple(infos.values())
     # ROCm numbers devices differently in activities and in properties; if all devices are alike, it does not matter.

@@ -33,7 +33,7 @@ def tracks(trace: Trace) -> tuple[list[str], dict[str, int]]:
     idle = layers.clear() if scope.on_cpu else _idle(scope)
     path, links = path_bars(trace), arrows(trace)
     bars = pl.concat([layers, idle, path])
-    threads = bars.select("pid", "label", "sort").unique(maintain_order=True)
+    threads = bars[["pid", "label", "sort"]].unique(maintain_order=True)
     threads = threads.with_columns(pl.Series("tid", _free_threads(trace, threads.height), dtype=pl.Int64))
     bars = bars.join(threads, on=["pid", "label", "sort"], how="left", maintain_order="left")
     lines = [*_names(threads), *_events(bars, trace.meta.origin_ns), *links]
@@ -53,7 +53,7 @@ def _free_threads(trace: Trace, count: int) -> list[int]:
 def _layers(scope: Scope) -> pl.DataFrame:
     attributed = attribution(scope)
     bars = layer_tracks(scope, attributed)
-    table = attributed.layers.select("layer_id", "path", "type", "name")
+    table = attributed.layers[["layer_id", "path", "type", "name"]]
     several = (pl.struct("process_id", "thread_id").n_unique().over("phase") > 1) & (
         pl.col("thread_id").n_unique().over("process_id", "phase") > 1
     )
@@ -106,7 +106,7 @@ def _idle(scope: Scope) -> pl.DataFrame:
 def _names(threads: pl.DataFrame) -> list[str]:
     return [
         f'{FIRST_MARK},"name":"{what}","pid":{pid},"tid":{tid},"args":{msgspec.json.encode(args).decode()}}}'
-        for pid, label, sort, tid in threads.select("pid", "label", "sort", "tid").iter_rows()
+        for pid, label, sort, tid in threads[["pid", "label", "sort", "tid"]].iter_rows()
         for what, args in (("thread_name", {"name": label}), ("thread_sort_index", {"sort_index": sort}))
     ]
 

@@ -24,8 +24,9 @@ from tracekit.report.format import (
 from tracekit.report.glossary import meaning
 from tracekit.report.html.charts import chart, kind_class
 from tracekit.report.html.texts import tail_length
-from tracekit.report.html.tree import Branches, branches, repeats_as_one
+from tracekit.report.html.tree import Branches, branches
 from tracekit.report.model import Column, Section, Table
+from tracekit.report.repeats import repeats_as_one
 
 __all__ = ["CLOSED", "MAX_ROWS", "Cell", "Fold", "Grid", "pair_up", "section_view"]
 

@@ -74,16 +74,20 @@ _PATH: Final = re.compile(
 )
 
 
-def tail(text: str) -> Markup:
-    """The last two parts of a dotted path, not counting `*`; the others stand before them unseen, and are copied and found with them.
+_SHORT_PATH: Final = 32
+"""There is room for so many letters; without their begins short paths read alike."""
 
-    >>> str(tail("2 × model.encoder.layer.*.attention"))
-    '2 × <span class="cut">model.encoder.</span>layer.*.attention'
-    >>> str(tail("conv1")), str(tail("a.<b>"))
-    ('conv1', 'a.&lt;b&gt;')
+
+def tail(text: str) -> Markup:
+    """The last two parts of a long dotted path, not counting `*`; the others stand before them unseen, and are copied and found with them.
+
+    >>> str(tail("2 × model.encoder.layer.*.attention.output"))
+    '2 × <span class="cut">model.encoder.layer.*.</span>attention.output'
+    >>> str(tail("stages.0.1.conv2")), str(tail("a.<b>"))
+    ('stages.0.1.conv2', 'a.&lt;b&gt;')
     """
     text = bounded(text)
-    path = _PATH.fullmatch(text) if text.count(".") > 1 else None
+    path = _PATH.fullmatch(text) if text.count(".") > 1 and len(text) > _SHORT_PATH else None
     if path is None:
         return escape(text)
     return Markup('{}<span class="cut">{}</span>{}').format(path["count"], path["cut"], path["tail"])

@@ -160,7 +160,7 @@ def _full(trace: Trace, step: Step) -> tuple[int, int]:
     """From the start of a step to its end, or that of the last activity that it launched."""
     low, high = step.start_ns, step.end_ns
     launched = at_rows(trace.host["start"], trace.device["launch_id"]).alias("launched")
-    rows = trace.device.select("start", "duration").with_columns(launched)
+    rows = trace.device[["start", "duration"]].with_columns(launched)
     at = pl.coalesce("launched", "start")
     last = rows.filter((at >= low) & (at < high)).select((pl.col("start") + pl.col("duration")).max()).item()
     return low, high if last is None else max(high, int(last))
@@ -221,7 +221,7 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
     notes, note = _coded(frame["note"])
     used = frame["layer_id"].drop_nulls().unique().sort()
     number = pl.DataFrame({"layer_id": used, "layer": pl.int_range(used.len(), eager=True)})
-    layer = frame.select("layer_id").join(number, on="layer_id", how="left", maintain_order="left")["layer"]
+    layer = frame[["layer_id"]].join(number, on="layer_id", how="left", maintain_order="left")["layer"]
     layers = shapes.layers[used.to_list()] if used.len() else shapes.layers.clear()
     rows = frame.group_by("order", "line", maintain_order=True).len()
     sizes, text = _packed(
@@ -249,7 +249,7 @@ def _tables(shapes: Shapes) -> dict[str, Any]:
         "notes": [clean(_cut(one)) for one in notes],
         "layers": [
             {"path": clean(path), "type": clean(type_ or "")}
-            for path, type_ in layers.select("path", "type").iter_rows()
+            for path, type_ in layers[["path", "type"]].iter_rows()
         ],
         "phases": list(PHASES),
         "methods": list(METHODS),

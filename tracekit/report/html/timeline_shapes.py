@@ -183,13 +183,13 @@ def _host(trace: Trace, attributed: Attribution, detail: Detail, *, python: bool
 def _threads(trace: Trace) -> pl.DataFrame:
     """`process_id`, `thread_id` and `label`: what the profile calls a thread, with its number where that is not unique."""
     named = (
-        trace.host.select("process_id", "thread_id")
+        trace.host[["process_id", "thread_id"]]
         .unique()
         .join(trace.threads, on=["process_id", "thread_id"], how="left")
     )
     labels = [
         clean(name) if name else f"thread {thread} of process {process}"
-        for process, thread, name in named.select("process_id", "thread_id", "name").iter_rows()
+        for process, thread, name in named[["process_id", "thread_id", "name"]].iter_rows()
     ]
     named = named.with_columns(pl.Series("label", labels, dtype=pl.String))
     shared = pl.len().over("label") > 1
@@ -213,13 +213,13 @@ def _joined(pieces: pl.DataFrame) -> pl.DataFrame:
         candidates = np.flatnonzero(length == most)
         longest = candidates[np.searchsorted(candidates, row)]
     columns = {"end": end, "row": row, "longest": longest}
-    return pieces.select("device_id", "start")[row].with_columns(pl.Series(n, c) for n, c in columns.items())
+    return pieces[["device_id", "start"]][row].with_columns(pl.Series(n, c) for n, c in columns.items())
 
 
 def _idle(scope: Scope, detail: Detail) -> pl.DataFrame:
     every = idle_pieces(scope)
     rows = detail.thinned(_joined(every), "device_id")
-    columns = every.select("cause", "layer_id", "phase", "frame", "dependency", "ended_by")[rows["row"]]
+    columns = every[["cause", "layer_id", "phase", "frame", "dependency", "ended_by"]][rows["row"]]
     pieces = pl.concat([rows, columns], how="horizontal")
     names = {cause: cause_name(cause) for cause in CAUSES}
     lane = (

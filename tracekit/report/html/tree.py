@@ -1,23 +1,23 @@
-"""The tree of layers for the page: repeated layers as one row, and few rows open at first."""
+"""A tree of layers for the page: few rows open at first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Final
 
 import polars as pl
 
 from tracekit.facts.stack_names import PHASES
-from tracekit.facts.units import format_count, format_ns
+from tracekit.facts.units import format_ns
 from tracekit.names import shorten_name
 from tracekit.report.format import costliest, format_cell
 from tracekit.report.html.charts import Part, kind_class
 from tracekit.report.model import Column, Table
 from tracekit.trees import parent_rows
 
-__all__ = ["OPEN_LAYERS", "Branches", "Node", "branches", "repeats_as_one"]
+__all__ = ["OPEN_LAYERS", "Branches", "Node", "branches"]
 
 MAX_LAYERS: Final = 5000
 OPEN_LAYERS: Final = 15
@@ -42,7 +42,6 @@ FIGURES: Final = (
     "tree_new_ns",
     "tree_delta_ns",
 )
-_SUMS: Final = (*FIGURES, *(f"{phase}_ns" for phase in PHASES))
 _CHANGE: Final = "tree_delta_ns"
 """What the tree of two runs has instead of phases."""
 NAME_WIDTH: Final = 64
@@ -72,78 +71,6 @@ class Branches:
     ends: int
     phases: tuple[tuple[str, str], ...]
     total_rows: int
-
-
-def repeats_as_one(table: Table) -> Table | None:
-    """The tree with the layers of a repeated kind as one row, whose figures are their sums; None if no layer repeats.
-
-    Siblings repeat if they have one type and names that differ in a number only, as in the patterns of layers.
-    """
-    frame = table.frame
-    if "source" not in frame.columns:  # what names its layers so is not known
-        return None
-    stems = frame.select(_stem()).to_series().to_list()
-    above = parent_rows(frame).tolist()
-    groups: dict[tuple[int, str, str | None], int] = {}
-    group_of: list[int] = []
-    for stem, parent, kind in zip(stems, above, frame["type"].to_list(), strict=True):
-        key = (group_of[parent] if parent >= 0 else -1, stem, kind)
-        group_of.append(groups.setdefault(key, len(groups)))
-    if len(groups) == frame.height:
-        return None
-    sums = [name for name in _SUMS if name in frame.columns]
-    grouped = (
-        frame.with_columns(
-            layer_id=pl.Series(group_of, dtype=pl.Int64), stem=pl.Series(stems, dtype=pl.String)
-        )
-        .group_by("layer_id", maintain_order=True)
-        .agg(
-            pl.len().alias("layers"),
-            pl.col("name", "type", "path", "depth", "stem", "parent_layer_id").first(),
-            *(pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name) for name in sums),
-        )
-    )
-    parents = [group for group, _, _ in groups]
-    rows = _named(grouped.rows(named=True), parents)
-    made = grouped.with_columns(
-        parent_layer_id=pl.Series([None if at < 0 else at for at in parents], dtype=pl.Int64),
-        name=pl.Series([name for name, _ in rows], dtype=pl.String),
-        path=pl.Series([path for _, path in rows], dtype=pl.String),
-        # The name of a row of numbered layers is their class.
-        type=pl.when(pl.col("layers") > 1, pl.col("stem") == "*").then(None).otherwise(pl.col("type")),
-    )
-    return replace(table, frame=made, title="Tree of layers, repeated ones as one", total_rows=made.height)
-
-
-def _stem() -> pl.Expr:
-    """The name with `*` for the number that tells repeated layers apart; in a capture only a whole name is one."""
-    name, source = pl.col("name").cast(pl.String), pl.col("source").cast(pl.String)
-    numbered = name.str.replace(r"(^|[_ #:.\-])\d+$", "${1}*")
-    plain = name.str.replace(r"^\d+$", "*")
-    of_model = source.is_in(["module", "range", "compiled", "interval"])
-    return pl.when(of_model).then(numbered).when(source == "capture").then(plain).otherwise(name)
-
-
-def _named(rows: list[dict[str, Any]], parents: list[int]) -> list[tuple[str, str]]:
-    """Name and path of each row: those of the layer, or of the pattern that its layers have in common."""
-    firsts = [str(row["path"]) for row in rows]
-    named: list[tuple[str, str]] = []
-    for row, parent in zip(rows, parents, strict=True):
-        stem = row["stem"] if row["layers"] > 1 else row["name"]
-        path = str(row["path"])
-        above = firsts[parent] if parent >= 0 else ""
-        if (
-            path.startswith(above)
-            and path.endswith(row["name"])
-            and len(path) >= len(above) + len(row["name"])
-        ):
-            between = path[len(above) : len(path) - len(row["name"])]
-            path = (named[parent][1] if parent >= 0 else "") + between + stem
-        shown = stem
-        if stem == "*":
-            shown = row["type"] or (f"{rows[parent]['name']}.*" if parent >= 0 else stem)
-        named.append((f"{format_count(row['layers'])} × {shown}" if row["layers"] > 1 else shown, path))
-    return named
 
 
 def branches(table: Table, *, folded: bool) -> Branches:

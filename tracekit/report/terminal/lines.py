@@ -25,7 +25,7 @@ def tagged(tag: str, text: str, width: int) -> Lines:
 
 def labelled(label: str, text: str, width: int, style: str = "", *, most: int = 4) -> Lines:
     """A label in a column of its own, and the text beside it."""
-    indent = 8
+    indent = max(8, len(label) + 1)
     lines = fold(text, width - indent) or [""]
     if len(lines) > most:
         lines = [*lines[: most - 1], cut(f"{lines[most - 1]} …", width - indent)]

@@ -22,6 +22,7 @@ from tracekit.report.format import (
 )
 from tracekit.report.formats import Page
 from tracekit.report.model import Report, Section, Table, TraceInfo, Verdict
+from tracekit.report.repeats import with_repeats
 from tracekit.report.terminal.lines import Lines, draw, labelled, tagged, wrapped
 from tracekit.report.terminal.section import bars, finding_lines, heat, opening, scalars, tables
 
@@ -55,8 +56,8 @@ MOST_LINES: Final = 110
 """Two screens; a longer report shows fewer rows of its tables."""
 
 LEAST_ROWS: Final = 2
-LEAST_LAYERS: Final = 5
-"""Fewer rows of a tree are hardly more than its trunk."""
+LEAST_LAYERS: Final = 8
+"""Fewer rows of a tree are hardly more than its trunk, on which no layer does work of its own."""
 
 ONE_TABLE: Final = 3
 """From this round of shortening on, a section shows its first table only."""
@@ -109,7 +110,7 @@ def render_section(section: Section, page: Page) -> str:
     lines = [*opening(section, width), *scalars(section, width)]
     for finding in section.findings:
         lines += finding_lines(finding, width, advice=True, full=True)
-    listed = listed_tables(section)
+    listed = [one for table in listed_tables(section) for one in with_repeats(table)]
     lines += tables(listed, width, [page.top or DEFAULT_ROWS] * len(listed), titled=True)
     for figure in section.figures:
         if figure.kind == "heat":
@@ -196,7 +197,7 @@ def _overview(section: Section) -> list[Table]:
     if section.name not in OVERVIEW:
         return [table for table in section.tables if not table.series][:2]
     found = (section.table(name) for name, _ in OVERVIEW[section.name])
-    return [table for table in found if table is not None]
+    return [with_repeats(table)[0] for table in found if table is not None]
 
 
 def _limits(section: Section, top: int | None, shorter: int) -> dict[str, int]:
@@ -228,7 +229,7 @@ def _not_captured(sections: Sequence[Section], width: int) -> Lines:
     yield Text()
     yield Text("── Not answered " + "─" * max(0, width - 16), style="bold")
     for section in sections:
-        yield from labelled(f"{section.name:<10}"[:10], section.not_captured or "", width, "dim", most=2)
+        yield from labelled(f"{section.name:<9}", section.not_captured or "", width, "dim", most=2)
 
 
 def _health(report: Report, width: int) -> Lines:

@@ -59,7 +59,8 @@ def _points(points: Sequence[tuple[str, str]], width: int) -> Lines:
 def scalars(section: Section, width: int) -> Lines:
     """The single figures in a line."""
     if told := format_scalars(section):
-        yield from wrapped(" · ".join(f"{name} {value}" for name, value in told), width, "dim")
+        figures = (f"{name} {value}".replace(" ", "\xa0") for name, value in told)  # each stays on one line
+        yield from wrapped(" · ".join(figures), width, "dim")
 
 
 def finding_lines(finding: Finding, width: int, *, advice: bool, full: bool) -> Lines:
