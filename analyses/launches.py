@@ -94,14 +94,14 @@ def _launches(scope: Scope) -> Launches:
     kernels = scope.activities["duration"].filter(scope.activities["kind"] == "kernel")
     short = int((kernels < SHORT_NS).sum())
     short_share = short / kernels.len() if kernels.len() else None
-    queue = _queue(rows)
+    queue, queues = _queue(rows)
     late = float(rows["late"].sum()) / count if count else None
     return Launches(
         answer=_answer(rows, bound, short_share, late),
         not_captured=_not_captured(scope, count),
         delays=_delays(rows),
         by_name=_by_name(rows),
-        queues=_queues(queue),
+        queues=queues,
         queue=queue,
         calls=_calls(scope, rows),
         activities=count,
@@ -119,9 +119,7 @@ def _linked(scope: Scope) -> pl.DataFrame:
         "stream_id",
         "start",
         "end",
-        "activity_id",
         "launch_id",
-        "kind",
         "name",
         "duration",
     )
@@ -139,11 +137,9 @@ def _linked(scope: Scope) -> pl.DataFrame:
     dry = pl.col("end").cum_max().shift(1).over("device_id", "stream_id")
     call_end = pl.col("call_start") + pl.col("launch_call")
     return rows.select(
-        "activity_id",
         "launch_id",
         "device_id",
         "stream_id",
-        "kind",
         "name",
         "start",
         "call_start",
@@ -193,7 +189,8 @@ def _by_name(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _queue(rows: pl.DataFrame) -> pl.DataFrame:
+def _queue(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The tables `queue` and `queues`."""
     stream = rows[["device_id", "stream_id"]]  # the rows are in their order
     borders = groups(*(or_none(column) for column in stream)).first if rows.height else np.zeros(0, np.int64)
     started = rows["start"].to_numpy()
@@ -208,26 +205,17 @@ def _queue(rows: pl.DataFrame) -> pl.DataFrame:
         changed = np.diff(length, prepend=0) != 0  # changes at one time are one change
         times.append(time[changed])
         lengths.append(length[changed])
-    of = np.repeat(borders, np.array([time.size for time in times[1:]], dtype=np.int64))
-    return stream[of].with_columns(time=np.concatenate(times), length=np.concatenate(lengths))
-
-
-def _queues(queue: pl.DataFrame) -> pl.DataFrame:
-    """Means over time: each length counts as long as it lasted."""
-    if not queue.height:
-        return queue[["device_id", "stream_id"]].with_columns(
-            pl.lit(0.0).alias("mean_length"), queue["length"].alias("max_length")
-        )
-    lasted = (pl.col("time").shift(-1) - pl.col("time")).over("device_id", "stream_id").fill_null(0)
-    return (
-        queue.with_columns(lasted.alias("lasted"))
-        .group_by("device_id", "stream_id")
-        .agg(
-            ((pl.col("length") * pl.col("lasted")).sum() / pl.col("lasted").sum()).alias("mean_length"),
-            pl.col("length").max().alias("max_length"),
-        )
-        .sort("device_id", "stream_id")
+    # Means over time: each length counts as long as it lasted.
+    lasted = [np.diff(time) for time in times[1:]]
+    waited = [int((length[:-1] * last).sum()) for length, last in zip(lengths[1:], lasted, strict=True)]
+    whole = [int(last.sum()) for last in lasted]
+    queues = stream[borders].with_columns(
+        mean_length=pl.Series(waited, dtype=pl.Int64) / pl.Series(whole, dtype=pl.Int64),
+        max_length=pl.Series([int(length.max()) for length in lengths[1:]], dtype=pl.Int64),
     )
+    of = np.repeat(borders, np.array([time.size for time in times[1:]], dtype=np.int64))
+    queue = stream[of].with_columns(time=np.concatenate(times), length=np.concatenate(lengths))
+    return queue, queues
 
 
 def _calls(scope: Scope, linked: pl.DataFrame) -> pl.DataFrame:

@@ -25,9 +25,9 @@ from tracekit.analyses.roofline.rates import RATES, with_rates
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import count_of, format_ns, format_share
-from tracekit.groups import distinct, kept, or_none
+from tracekit.groups import Groups, distinct, groups, kept, or_none
 from tracekit.readers import how_to_record
-from tracekit.spans import Int64Array, Nesting, nest, thread_codes
+from tracekit.spans import Int64Array
 from tracekit.trace import Trace
 
 __all__ = ["TABLES", "Ops", "ops"]
@@ -103,123 +103,99 @@ def ops(scope: Scope | Trace) -> Ops:
 def _ops(scope: Scope) -> Ops:
     trace = scope.trace
     calls = _calls(scope)
-    own = calls["host_self"].filter(calls["counted"])
     sums = _table(calls, ["operator"], scope)
-    by_shape = _table(calls, _SHAPE, scope) if "shapes" in trace.meta.captured else None
-    del calls  # there may be as many as events, and to rate work takes room too
     by_operator = with_rates(sums, scope, "operators", ["operator"])
+    by_shape = _table(calls, _SHAPE, scope) if "shapes" in trace.meta.captured else None
+    count = int(calls["calls"].sum())
     return Ops(
-        answer=_answer(by_operator, own.len(), on_cpu=scope.on_cpu),
+        answer=_answer(by_operator, count, on_cpu=scope.on_cpu),
         not_captured=None
         if sums.height
         else NotCaptured("no operators", how_to_record("ops", trace.meta.format)),
         by_operator=by_operator,
         by_shape=None if by_shape is None else with_rates(by_shape, scope, "shapes", _SHAPE),
-        calls=own.len(),
-        host_self_ns=int(own.sum()),
+        calls=count,
+        host_self_ns=int(calls["host_self_ns"].sum()),
     )
 
 
-_NEEDED = ("span_id", "process_id", "thread_id", "start", "duration", "name", "shapes", "dtypes")
-"""What is read of the host spans: a copy of all their columns would be the largest thing in memory."""
-
-
 def _calls(scope: Scope) -> pl.DataFrame:
-    """One row per operator's span with work in the scope, and one for activities outside any operator.
-
-    `counted` are the calls of the scope, `repeats` those inside another of the same name.
+    """The calls and the times of each combination of operator, shapes and types with work in the scope, and of what no
+    operator launched. There are few, while each column of all operators' spans takes as much as one of the trace.
     """
-    trace = scope.trace
-    spans = kept(trace.host[list(_NEEDED)], trace.host["kind"] == "op")
-    counted = np.zeros(trace.host.height, dtype=bool)
+    host, stack = scope.trace.host, attribution(scope).model.stack
+    spans = np.flatnonzero(stack.of_kind("op"))
+    nesting = stack.nesting_of(spans)
+    inputs = host["name", "shapes", "dtypes"][spans]
+    outer = ~nesting.in_same(or_none(inputs["name"].to_physical()))
+    shape = groups(*(or_none(column.to_physical()) for column in inputs))
+    counted = np.zeros(host.height, dtype=bool)
     counted[scope.host("op", columns=["span_id"])["span_id"].to_numpy()] = True
-    counted = counted[spans["span_id"].to_numpy()]
-    nesting = _nesting(spans)
-    name = spans["name"].to_physical().cast(pl.Int64).to_numpy()
-    launched, outside = _launched(scope, spans)
-    device = launched[:, : len(PHASES)].sum(axis=1)
-    whole = nesting.sums_within(np.column_stack([device, launched[:, -1]]))
-    columns = [
-        spans["name"].alias("operator"),
-        *spans[["shapes", "dtypes"]],
-        pl.Series("host_total", nesting.end - nesting.start),
-        pl.Series("host_self", nesting.self_time()),
-        pl.Series("repeats", nesting.in_same(name)),
-        pl.Series("counted", counted),
-        pl.Series("host_phase", _host_phases(scope, spans)),
-        *(pl.Series(f"self_{phase}", launched[:, at]) for at, phase in enumerate(PHASES)),
-        pl.Series("device_self", device),
-        pl.Series("device_total", whole[:, 0]),
-        pl.Series("launched", whole[:, 1]),
-    ]
-    frame = kept(pl.DataFrame(columns), counted | (whole[:, 1] > 0))
-    return pl.concat([frame, _outside(outside, frame.schema)]) if outside[-1] else frame
+    counted = counted[spans]
+    own = np.where(counted, nesting.self_time(), 0)
+    columns = {
+        "calls": shape.sums(counted),
+        "host_total_ns": shape.sums((nesting.end - nesting.start) * (counted & outer)),
+        "host_self_ns": shape.sums(own),
+    }
+    if scope.on_cpu:
+        # An operator's phase is asked for only where no device's activities tell it.
+        phase = attribution(scope).model.places(spans).phase
+        found = [shape.sums(np.where(phase == at, own, 0)) for at in range(len(PHASES))]
+        worked, outside = columns["calls"] > 0, None
+    else:
+        found, device, outside = _launched(scope, spans, shape)
+        columns["device_self_ns"] = sum(found, np.zeros(shape.size, dtype=np.int64))
+        for name, whole in zip(("device_total_ns", "launched"), device, strict=True):
+            inside = nesting.sums_within(whole)
+            columns[name] = shape.sums(inside * outer)
+        worked = (columns["calls"] > 0) | (shape.sums(inside) > 0)
+    columns |= {f"{phase}_ns": sums for phase, sums in zip(PHASES, found, strict=True)}
+    frame = inputs[shape.first].rename({"name": "operator"})
+    frame = frame.with_columns(pl.Series(name, sums) for name, sums in columns.items()).filter(
+        pl.Series(worked)
+    )
+    return frame if outside is None else pl.concat([frame, _outside(outside, frame.schema)])
 
 
-def _host_phases(scope: Scope, spans: pl.DataFrame) -> Int64Array:
-    """The phase of each operator, as a number into PHASES; asked for only where no device's activities tell it."""
-    if not scope.on_cpu:
-        return np.full(spans.height, -1, dtype=np.int64)
-    return attribution(scope).model.places(spans["span_id"].to_numpy()).phase
-
-
-def _nesting(spans: pl.DataFrame) -> Nesting:
-    """The operators' nesting among themselves."""
-    start = spans["start"].to_numpy()
-    return nest(thread_codes(spans), start, start + spans["duration"].to_numpy())
-
-
-def _launched(scope: Scope, spans: pl.DataFrame) -> tuple[Int64Array, Int64Array]:
-    """Per operator's span the time of the activities that it launched itself, by phase, and their number.
-
-    Beside it the same of the activities outside any operator. Zeros without a device.
+def _launched(
+    scope: Scope, spans: Int64Array, shape: Groups
+) -> tuple[list[Int64Array], tuple[Int64Array, Int64Array], Int64Array | None]:
+    """The time of the activities that the operators of each group launched themselves, by phase; per operator's span that time
+    and the number of the activities; and both of those outside any operator, by phase and last the number, if there are any.
     """
-    columns = len(PHASES) + 1
-    found = np.zeros((spans.height + 1, columns), dtype=np.int64)
-    if not scope.on_cpu:
-        rows = attributed(scope)
-        span = or_none(rows["op_id"])
-        place = np.searchsorted(spans["span_id"].to_numpy(), span)
-        op = np.where(span < 0, -1, place)  # −1 is the last row
-        phase = rows["phase"].to_physical().to_numpy()
-        np.add.at(found, (op, phase), rows["duration"].to_numpy())
-        np.add.at(found[:, -1], op, 1)
-    return found[:-1], found[-1]
+    rows = attributed(scope)
+    op, phase = or_none(rows["op_id"]), rows["phase"].to_physical().to_numpy()
+    duration = rows["duration"].to_numpy()
+    place = np.where(op >= 0, np.searchsorted(spans, op), spans.size)
+    device = np.zeros(spans.size + 1, dtype=np.int64)
+    np.add.at(device, place, duration)
+    of = np.append(shape.of, shape.size)[place]
+    found = np.zeros((len(PHASES), shape.size + 1), dtype=np.int64)
+    np.add.at(found, (phase, of), duration)
+    count = np.bincount(place, minlength=spans.size + 1)
+    outside = np.append(found[:, -1], count[-1]) if count[-1] else None
+    return list(found[:, :-1]), (device[:-1], count[:-1]), outside
 
 
 def _outside(sums: Int64Array, schema: pl.Schema) -> pl.DataFrame:
     whole = int(sums[:-1].sum())
     row = {
         **dict.fromkeys(schema),
-        **{f"self_{phase}": int(sums[at]) for at, phase in enumerate(PHASES)},
-        **{"device_self": whole, "device_total": whole, "launched": int(sums[-1])},
-        **{"counted": False, "repeats": False},
+        **{"calls": 0, "host_total_ns": 0, "host_self_ns": 0},
+        **{f"{phase}_ns": int(sums[at]) for at, phase in enumerate(PHASES)},
+        **{"device_self_ns": whole, "device_total_ns": whole, "launched": int(sums[-1])},
     }
     return pl.DataFrame([row], schema=schema)
 
 
+_OF_DEVICE: Final = ("device_total_ns", "device_self_ns", "launched")
+
+
 def _table(calls: pl.DataFrame, keys: list[str], scope: Scope) -> pl.DataFrame:
-    counted, outer = pl.col("counted"), ~pl.col("repeats")
-    device = [
-        pl.col("device_total").filter(outer).sum().alias("device_total_ns"),
-        pl.col("device_self").sum().alias("device_self_ns"),
-        pl.col("launched").filter(outer).sum().alias("launched"),
-    ]
+    sums = calls.group_by(keys).agg(pl.exclude(*_SHAPE).sum())
     if scope.on_cpu:
-        phases = [
-            pl.col("host_self").filter(counted & (pl.col("host_phase") == at)).sum().alias(f"{phase}_ns")
-            for at, phase in enumerate(PHASES)
-        ]
-        device = [pl.lit(None, dtype=pl.Int64).alias(one.meta.output_name()) for one in device]
-    else:
-        phases = [pl.col(f"self_{phase}").sum().alias(f"{phase}_ns") for phase in PHASES]
-    sums = calls.group_by(keys).agg(
-        counted.sum().cast(pl.Int64).alias("calls"),
-        pl.col("host_total").filter(counted & outer).sum().alias("host_total_ns"),
-        pl.col("host_self").filter(counted).sum().alias("host_self_ns"),
-        *device,
-        *phases,
-    )
+        sums = sums.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in _OF_DEVICE)
     order = "host_self_ns" if scope.on_cpu else "device_self_ns"
     whole = int(sums[order].sum() or 0)
     some = pl.when(pl.col("calls") > 0)

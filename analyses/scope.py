@@ -92,9 +92,10 @@ class Scope:
         made: Any = self._made[key]
         return cast("_Made", made)
 
-    def forget(self) -> None:
-        """Free what was made once: a few times as much as the trace."""
-        self._made.clear()
+    def forget(self, *keys: Hashable) -> None:
+        """Free what was made once with these keys; without any all of it, which is as large as the trace."""
+        for key in keys or list(self._made):
+            self._made.pop(key, None)
 
     @property
     def device_ids(self) -> list[int]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.spans import BoolArray, Int64Array, take
+from tracekit.spans import BoolArray, Int64Array, narrow, take
 
 __all__ = [
     "Groups",
@@ -292,12 +292,17 @@ class NameTable:
 
     def __init__(self, names: pl.Series) -> None:
         codes, self._texts = text_codes(names)
-        self._codes = codes.astype(np.int32)
+        self._codes = narrow(codes, len(self._texts))
 
     def matching(self, pattern: str) -> BoolArray:
         """A truth value per row; a row without a name matches nothing."""
-        return np.array(_which_match(self._texts, pattern), dtype=bool)[self._codes]
+        return self._at(np.array(_which_match(self._texts, pattern), dtype=bool))
 
     def which(self, told: Callable[[str], bool]) -> BoolArray:
         """Whether this is told of the name of each row; of a row without a name it is not."""
-        return np.array([text is not None and told(text) for text in self._texts], dtype=bool)[self._codes]
+        return self._at(np.array([text is not None and told(text) for text in self._texts], dtype=bool))
+
+    def _at(self, wanted: BoolArray) -> BoolArray:
+        # Most patterns match no name; and to index by narrow numbers takes three times as long.
+        found = wanted.take(self._codes, mode="clip") if wanted.any() else np.zeros(self._codes.size, bool)
+        return cast("BoolArray", found)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.groups import NameTable, at_rows, groups, or_none, text_codes
-from tracekit.spans import BoolArray, Int64Array, Nesting, kept_nesting, nest
+from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, kept_nesting, narrow, nest
 from tracekit.trace import HOST_KINDS, Trace
 
 __all__ = ["HostStack", "host_stack", "one_begins_in", "texts"]
@@ -23,7 +23,7 @@ class HostStack(msgspec.Struct, frozen=True, eq=False, dict=True):
     nesting: Nesting
     kind: npt.NDArray[np.uint8]
     process: Int64Array
-    sequence: Int64Array  # −1 where there is none
+    sequence: NarrowArray  # −1 where there is none
     names: NameTable
 
     @property
@@ -42,9 +42,9 @@ class HostStack(msgspec.Struct, frozen=True, eq=False, dict=True):
         return self.nesting.end
 
     @cached_property
-    def operator(self) -> Int64Array:
+    def operator(self) -> NarrowArray:
         """The innermost operator around each span, itself included; −1 for none."""
-        return self.nesting.nearest_ancestor(self.of_kind("op"))
+        return narrow(self.nesting.nearest_ancestor(self.of_kind("op")), self.size)
 
     @property
     def size(self) -> int:
@@ -84,12 +84,13 @@ class HostStack(msgspec.Struct, frozen=True, eq=False, dict=True):
 def host_stack(trace: Trace) -> HostStack:
     """The spans of a trace; their nesting is that which the frame already holds."""
     host = trace.host
+    numbers = or_none(host["sequence"])
     return HostStack(
         frame=host,
         nesting=kept_nesting(host),
         kind=host["kind"].to_physical().cast(pl.UInt8).to_numpy(),
         process=host["process_id"].to_numpy(),
-        sequence=or_none(host["sequence"]),
+        sequence=narrow(numbers, int(numbers.max(initial=0))),
         names=NameTable(host["name"]),
     )
 

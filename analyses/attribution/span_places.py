@@ -261,7 +261,8 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Progr
     phase = np.full(stack.size, -1, dtype=np.int64)
     layer, back = phase.copy(), phase.copy()
     for pattern, name, pseudo in PHASE_MARKERS:
-        rows = stack.named(pattern, "annotation", "op", "step") & (phase < 0)
+        rows = np.flatnonzero(stack.named(pattern, "annotation", "op", "step"))
+        rows = rows[phase[rows] < 0]
         phase[rows] = _P[name]
         if pseudo is not None:
             layer[rows] = layers.id_of(pseudo, "phase")
@@ -295,12 +296,12 @@ def _synchronised(stack: HostStack) -> Int64Array:
     """For each forward pass of DistributedDataParallel the time until which it sends its buffers to all ranks, in ns; else −1.
 
     It does so before the model runs, by broadcasts with copies around them. Where no call of the model is recorded, or no
-    broadcast before it, there is no such time.
+    broadcast before it, there is no such time, and without any forward pass no array.
     """
     until = np.full(stack.size, -1, dtype=np.int64)
     forwards = stack.named(REPLICATED_FORWARD, "annotation", "op")
     if not forwards.any():
-        return until
+        return until[:0]
     around = take(stack.nesting.nearest_ancestor(forwards), stack.nesting.parent)
     never = np.iinfo(np.int64).max
     begins, sent = np.full(stack.size, never), np.full(stack.size, never)

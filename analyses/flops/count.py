@@ -18,7 +18,7 @@ from tracekit.analyses.flops.calls import INPUTS, modelled_calls
 from tracekit.analyses.flops.work import DTYPES, InputTexts, Operator, operator_named, work_of
 from tracekit.analyses.scope import Scope, once
 from tracekit.groups import distinct, kept
-from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, narrow
+from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, narrow, take
 from tracekit.trace import Trace
 
 __all__ = ["PRECISIONS", "WIDENED", "CountedOperators", "counted", "counted_operators"]
@@ -30,25 +30,48 @@ PRECISIONS: Final = (
 WIDENED: Final = ("bf16", "fp16", "fp8")
 """Outside the matrix units PyTorch computes in fp32 on tensors of these types."""
 _KEYS: Final = ("name", *INPUTS)
-_FIGURES: Final = ("flops", "read", "written", "precision", "matrix")
+FIGURES: Final = ("flops", "read", "written", "precision", "matrix")
 _NOTHING: Final = (-1, -1, -1, -1, False)
 
 
 class CountedOperators(msgspec.Struct, frozen=True, eq=False):
-    """Arrays with one entry per host span.
-
-    `flops`, `read` and `written` (bytes) are those of the spans that count; −1 for the others, and where they cannot be told.
-    `precision` is an index into `names`, −1 for none; `matrix` is true where the units for matrix products compute; `owner` is the
-    span that counts around each span, itself included, −1 for none.
+    """The `figures` of distinct calls (columns of FIGURES), and for each span of the host `figure`, the row that is its own, −1
+    for those that do not count, and `owner`, the span that counts around it, itself included, −1 for none.
     """
 
-    flops: Int64Array
-    read: Int64Array
-    written: Int64Array
-    precision: NarrowArray
-    matrix: BoolArray
+    figures: Int64Array
+    figure: NarrowArray
     owner: NarrowArray
     names: tuple[str, ...] = PRECISIONS
+
+    def _of_all(self, name: str) -> Int64Array:
+        return take(self.figures[:, FIGURES.index(name)], self.figure)
+
+    @property
+    def flops(self) -> Int64Array:
+        """For each span its FLOPs; −1 for those that do not count, and where they cannot be told."""
+        return self._of_all("flops")
+
+    @property
+    def read(self) -> Int64Array:
+        """The same of the bytes that it reads."""
+        return self._of_all("read")
+
+    @property
+    def written(self) -> Int64Array:
+        """The same of the bytes that it writes."""
+        return self._of_all("written")
+
+    @property
+    def precision(self) -> Int64Array:
+        """An index into `names` for each span, −1 for none."""
+        return self._of_all("precision")
+
+    @property
+    def matrix(self) -> BoolArray:
+        """Which spans the units for matrix products compute."""
+        matrix: BoolArray = self._of_all("matrix") == 1
+        return matrix
 
 
 def counted(of: Scope | Trace) -> CountedOperators:
@@ -85,21 +108,30 @@ def counted_operators(
     figures = _figures(alike, known)
     composite = [name for name, operator in known.items() if operator.composite]
     told = np.any([figures[name].to_numpy() >= 0 for name in ("flops", "read", "written")], axis=0)
-    rows = rows.join(kept(alike.hstack(figures), told), on=list(_KEYS), how="inner", nulls_equal=True)
+    by_inputs = kept(alike.hstack(figures), told).with_row_index("row")
+    rows = rows.join(by_inputs[[*_KEYS, "row"]], on=list(_KEYS), how="inner", nulls_equal=True)
+    rows = rows[["span_id", "row"]]
     spans = rows["span_id"].to_numpy()
     counted = np.zeros(host.height, dtype=bool)
     counted[spans] = True
     family = [
         name for name, operator in known.items() if operator.family == "matmul"
     ]  # of a matrix with a vector, too
-    name = pl.col("name")
-    marks = rows.select(composite=name.is_in(composite), product=(pl.col("matrix") == 1) | name.is_in(family))
-    products = marks["product"].to_numpy()
-    counted[spans] &= ~(marks["composite"].to_numpy() & _holds_another(products, spans, counted, nesting))
+    matters = pl.DataFrame(
+        {
+            "product": (by_inputs["matrix"] == 1) | by_inputs["name"].is_in(family),
+            "composite": by_inputs["name"].is_in(composite),
+        }
+    )
+    row = rows["row"].to_numpy()
+    products, of_others = (column.to_numpy()[row] for column in matters)
+    counted[spans] &= ~(of_others & _holds_another(products, spans, counted, nesting))
     outermost = counted & (nesting.nearest_ancestor(counted, include_self=False) < 0)
-    flops, read, written, precision, matrix = (_column(rows[name], spans, outermost) for name in _FIGURES)
+    figure = np.full(host.height, -1, dtype=narrow(row[:0], by_inputs.height).dtype)
+    figure[spans] = row
+    figure[~outermost] = -1
     owner = narrow(nesting.nearest_ancestor(outermost), host.height)
-    return CountedOperators(flops, read, written, narrow(precision, len(PRECISIONS)), matrix == 1, owner)
+    return CountedOperators(by_inputs[list(FIGURES)].to_numpy(), figure, owner)
 
 
 def _with_inputs_of_others(
@@ -149,14 +181,6 @@ def _with_inputs_of_backward(
     return pl.concat([rows.join(taken, on="span_id", how="anti"), taken.select(rows.columns)])
 
 
-def _column(figures: pl.Series, spans: Int64Array, outermost: BoolArray) -> Int64Array:
-    """Figures of some spans as an array of all, −1 for those that do not count."""
-    column = np.full(outermost.size, -1, dtype=np.int64)
-    column[spans] = figures.to_numpy()
-    column[~outermost] = -1
-    return column
-
-
 def _holds_another(products: BoolArray, spans: Int64Array, counted: BoolArray, nesting: Nesting) -> BoolArray:
     """Which of the spans do their work in another that counts: a product not in a copy of its factors."""
     of_products = np.zeros(counted.size, dtype=bool)
@@ -176,7 +200,7 @@ def _around(counted: BoolArray, nesting: Nesting) -> BoolArray:
 
 
 def _figures(calls: pl.DataFrame, known: Mapping[str, Operator]) -> pl.DataFrame:
-    """Columns of `_FIGURES` for each call."""
+    """Columns of `FIGURES` for each call."""
     precisions: dict[str | None, int] = {precision: index for index, precision in enumerate(PRECISIONS)}
     texts = InputTexts()
     works: list[tuple[int, ...]] = []
@@ -188,4 +212,4 @@ def _figures(calls: pl.DataFrame, known: Mapping[str, Operator]) -> pl.DataFrame
             continue
         figures = [-1 if figure is None else figure for figure in (work.flops, work.read, work.written)]
         works.append((*figures, precisions.get(work.precision, -1), work.unit == "matrix"))
-    return pl.DataFrame(works, schema=dict.fromkeys(_FIGURES, pl.Int64), orient="row")
+    return pl.DataFrame(works, schema=dict.fromkeys(FIGURES, pl.Int64), orient="row")

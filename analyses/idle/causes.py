@@ -115,6 +115,7 @@ def _idle_causes(scope: Scope) -> IdleCauses:
     sums, parts = by_cause(scope, pieces, calls_)
     ranges = pooled(named)
     calls, functions = by_os_call(trace, waits), by_function(trace, waits)
+    scope.forget(device_gaps)  # as many as the activities, and not needed again
     return IdleCauses(
         answer=_answer(scope, named) + _during(calls, functions),
         not_captured=_not_captured(scope, gaps),

@@ -170,10 +170,17 @@ def _in_pieces(rows: pl.DataFrame, *, timed: bool) -> pl.DataFrame:
     first = order[begins]
     by_model = {"flops_by_model": flops[first], "bytes_by_model": moved[first]}
     whole = [_sums(rows[name], order, begins) for name in (*_COUNTED, "duration")]
-    figures = rows[first].with_columns(*whole, **{name: pl.Series(those) for name, those in by_model.items()})
+    figures = rows[list(_TOLD)][first].with_columns(
+        *whole, **{name: pl.Series(those) for name, those in by_model.items()}
+    )
     at = np.full(rows.height, -1)
     at[first] = np.arange(first.size)
-    found = rows[list(_PLACE)].hstack(figures.select(_figures(timed=timed))[none_to_null(at)])
+    # Slice by slice: what is worked out between takes as much as all else there is of the rows.
+    parts = [part.select(_figures(timed=timed)) for part in figures.iter_slices(_SLICE)]
+    del figures, whole
+    found = rows[list(_PLACE)].hstack(
+        pl.concat(parts or [pl.DataFrame(schema=PIECE_SCHEMA)])[none_to_null(at)]
+    )
     return found if timed else found.with_columns(pl.lit(None, pl.Int64).alias("duration"))
 
 
@@ -185,6 +192,23 @@ def _by_model(rows: pl.DataFrame, model: str, counter: str) -> BoolArray:
     return told.to_numpy()
 
 
+_SLICE: Final = 1 << 16
+_TOLD: Final = (
+    *(
+        "kind",
+        "category",
+        "inside",
+        "bytes",
+        "owner",
+        "matrix",
+        "tf32",
+        "precision",
+        "model_flops",
+        "model_bytes",
+    ),
+    *("flops_source", "dram_source", "flops_precision", "flops_unit"),
+)
+"""The columns from which `_figures` makes those of PIECE_SCHEMA, beside the sums of a piece."""
 _COUNTED: Final = ("flops", "dram_bytes", "l2_bytes", "l1_bytes")
 
 

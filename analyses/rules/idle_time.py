@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.layer_spans import ROOT
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.rules.rule import longest_of
@@ -18,7 +19,7 @@ from tracekit.findings import Stretches
 from tracekit.groups import at_rows, codes_of, falling, groups, or_none, text_codes
 from tracekit.intervals import IntervalSet
 from tracekit.missing import endless_calls
-from tracekit.spans import Int64Array, kept_nesting
+from tracekit.spans import Int64Array, take
 
 __all__ = [
     "CONTEXT_CREATION_NS",
@@ -231,27 +232,13 @@ def outermost_operators(scope: Scope, span_ids: pl.Series) -> pl.Series:
 
     `aten::_local_scalar_dense` inside `aten::item` inside `aten::is_nonzero` gives `aten::is_nonzero`.
     """
-    host = scope.trace.host
-    is_op = (host["kind"] == "op").to_numpy()
-    nesting = kept_nesting(host)
-    operators = (
-        nesting.nearest_ancestor(is_op)[span_ids.to_numpy()]
-        if span_ids.len()
-        else np.empty(0, dtype=np.int64)
-    )
+    stack = attribution(scope).model.stack
+    is_op = stack.of_kind("op")
+    operators = take(stack.operator, span_ids.to_numpy())
     while operators.size:
-        above = np.where(operators >= 0, nesting.parent[np.maximum(operators, 0)], -1)
+        above = take(stack.nesting.parent, operators)
         climb = (above >= 0) & is_op[np.maximum(above, 0)]
         if not climb.any():
             break
         operators = np.where(climb, above, operators)
-    names = (
-        at_rows(host["name"].cast(pl.String), np.maximum(operators, 0))
-        if host.height
-        else pl.Series([], dtype=pl.String)
-    )
-    return (
-        pl.DataFrame({"name": names, "inside": operators >= 0})
-        .select(pl.when("inside").then("name").alias("operator"))
-        .to_series()
-    )
+    return at_rows(scope.trace.host["name"], operators).cast(pl.String).alias("operator")

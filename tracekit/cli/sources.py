@@ -335,12 +335,12 @@ def _suit_libraries(paths: Sequence[Path]) -> None:
         with suppress(AttributeError, OSError, TypeError):
             library = ctypes.CDLL(None)
             library.mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
-            library.mallopt(_M_TRIM_THRESHOLD, _RETURNED_BYTES)
+            library.mallopt(_M_TRIM_THRESHOLD, _RETURNED_BYTES // 2)
     if "polars" in sys.modules:
         return
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # they take longer to start than they ever work
     if size > _LARGE_BYTES:
-        os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:500,muzzy_decay_ms:0")
+        os.environ.setdefault("_RJEM_MALLOC_CONF", "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0")
     elif size <= _SMALL_BYTES and len(files) == len(paths):  # of a pipe or an address the size is not known
         os.environ.setdefault("POLARS_MAX_THREADS", "1")
 

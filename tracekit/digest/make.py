@@ -145,8 +145,13 @@ def _pieces_of(columns: dict[str, pl.Series]) -> pl.DataFrame:
     """The columns, those of `_KEYS` first, in the types that all kinds of pieces share."""
     for name, kind in _KEYS.items():
         column = columns[name]
-        encoded = isinstance(column.dtype, pl.Enum) and column.dtype != kind
-        columns[name] = (column.cast(pl.String) if encoded else column).cast(kind)
+        if (
+            isinstance(column.dtype, pl.Enum) and column.dtype != kind
+        ):  # by number: of each row a text would be made
+            words = column.dtype.categories.cast(kind)
+            columns[name] = at_rows(words, column.to_physical())
+        else:
+            columns[name] = column.cast(kind)
     return pl.DataFrame({**dict.fromkeys(_KEYS), **columns})
 
 
