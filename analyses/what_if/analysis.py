@@ -405,7 +405,8 @@ def _answer(joint: Joint, before: int, after: int, case: tuple[int, int], critic
         by = format_ns(abs(before - after) / each)
         text = f"{what} would take {middle}{within}, {by} {way} than recorded ({format_share(share)})."
     else:
-        text = f"{what} would take {middle}{within} instead of {was}: {format_share(share)} {way}."
+        much = f"{after / before:.3g} times as long" if share >= 1 else f"{format_share(share)} {way}"
+        text = f"{what} would take {middle}{within} instead of {was}: {much}."
     top = critical.row(0, named=True) if critical.height else None
     if top is not None and top["after_ns"]:
         name = _SAID.get(top["part"]) or part_name(top["part"])

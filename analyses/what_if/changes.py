@@ -231,8 +231,8 @@ class OtherDevice:
         factors = _by_roofs(draft, old, new)
         draft.scale_rows(np.ones(factors.size, dtype=bool), factors)
         draft.assume(
-            f"Kernels come as close to the roofs of {new.device} as to those of the recorded device. In the worst case only their "
-            "time at the roof changes; kernels without known work change between the ratios of peaks and of bandwidths."
+            f"Kernels come as close to the roofs of {new.device} as to those of the recorded device. At the other end of the range only "
+            "their time at the roof changes; kernels without known work change between the ratios of peaks and of bandwidths."
         )
         draft.assume("Communication, copies over links and the host take as long as before.")
 
@@ -263,8 +263,10 @@ def _by_roofs(
     low, high = (min(ratios), max(ratios)) if ratios else (1.0, 1.0)
     unknown = (low, (low * high) ** 0.5, high)[draft.spread + 1]
     ratio = pl.col("new") / pl.col("old")
-    worst = 1 - (pl.col("old") - pl.col("new")) / pl.max_horizontal("ns", "old")
-    expected = pl.max_horizontal(ratio, worst) if draft.spread > 0 else ratio
+    # Of what a kernel takes beyond its roof nothing tells whether it changes as well.
+    least_changed = 1 - (pl.col("old") - pl.col("new")) / pl.max_horizontal("ns", "old")
+    ends = {-1: pl.min_horizontal(ratio, least_changed), 1: pl.max_horizontal(ratio, least_changed)}
+    expected = ends.get(draft.spread, ratio)
     linked = (pl.col("class") == "communication") | pl.col("name").cast(pl.String).str.contains(
         "(?i)HtoD|DtoH|Host"
     )

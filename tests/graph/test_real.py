@@ -179,6 +179,32 @@ def test_a_range_of_one_step_says_that_it_does_not_know_how_steps_differ(tmp_pat
     assert "no two steps" in result.assumptions["assumption"].item()
 
 
+def test_on_a_slower_device_only_the_time_at_the_roof_may_change(tmp_path: Path) -> None:
+    shapes = {"Input Dims": [[512, 1024], [1024, 2048]], "Input type": ["c10::BFloat16"] * 2}
+    call, kernel = ({"correlation": 1}, {"correlation": 1, "device": 0, "stream": 7})
+    rows: list[tuple[str, str, int, int, int, dict[str, Any]]] = [
+        ("user_annotation", "ProfilerStep#1", 0, 1000, 1, {}),
+        ("cpu_op", "aten::mm", 0, 20, 1, shapes),
+        ("cuda_runtime", "cudaLaunchKernel", 5, 5, 1, call),
+        ("kernel", "gemm", 15, 900, 7, kernel),
+        ("cuda_runtime", "cudaDeviceSynchronize", 30, 890, 1, {"correlation": 2}),
+    ]
+    events = [
+        {"ph": "X", "pid": 0 if cat == "kernel" else 1, "tid": tid, "cat": cat, "name": name, "ts": ts}
+        | {"dur": dur, "args": args}
+        for cat, name, ts, dur, tid, args in rows
+    ]
+    device = {"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150_000_000_000}
+    (tmp_path / "t.json").write_text(json.dumps({"deviceProperties": [device], "traceEvents": events}))
+    scope = select(tracekit.read(tmp_path / "t.json"))
+    best, likeliest, worst = (
+        predicted(scope, [OtherDevice("A100 SXM 80 GB")], spread) for spread in (-1, 0, 1)
+    )
+    # 2 · 512 · 1024 · 2048 FLOPs: 2.170 µs at 989.5 TFLOP/s, 6.883 µs at 312
+    assert best == pytest.approx(1_000_000 + 4_713, abs=3)
+    assert likeliest == worst == pytest.approx(1_000_000 + 900_000 * (989.5 / 312 - 1), rel=1e-3)
+
+
 def test_steps_of_unlike_work_have_no_range_from_nothing(tmp_path: Path) -> None:
     events: list[dict[str, Any]] = []
     at = 0
