@@ -223,6 +223,11 @@ class OtherDevice:
         """Scale each activity by its least times at the roofs of both devices."""
         scope = draft.made.scope
         new = chosen_ceilings(self.name)
+        if scope.on_cpu:
+            raise UsageError(
+                "no device was captured, so there are no kernels to run on another one",
+                remedy="leave --device out",
+            )
         old = device_ceilings(scope)
         if not old:
             raise UsageError(
@@ -283,7 +288,7 @@ class OverlapCommunication:
     def apply(self, draft: Draft) -> None:
         """Take out the links that leave communication; where it shares a stream with other work, its time as well."""
         made, rows = draft.made, _communication(draft)
-        _some(rows, "the window has no communication", self.label)
+        _some(rows, "the window has no communication on a device", self.label)
         at = np.flatnonzero(made.activity >= 0)
         talks = np.zeros(made.activity.size, dtype=bool)
         talks[at] = rows[made.activity[at]]
@@ -316,9 +321,14 @@ class ShardOptimizer:
         _some(found.rows, "no optimizer runs in the window", self.label, found.pieces)
         draft.scale_rows(found.rows, 1 / self.ranks)
         draft.scale_pieces(found.pieces, 1 / self.ranks)
-        draft.assume(
-            "The all-reduce of gradients becomes a reduce-scatter and an all-gather of weights, which move as much."
-        )
+        if (draft.made.scope.activities["class"] == "communication").any():
+            draft.assume(
+                "The all-reduce of gradients becomes a reduce-scatter and an all-gather of weights, which move as much."
+            )
+        else:
+            draft.assume(
+                "The window has no communication; what ranks need to exchange gradients and weights comes on top."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,6 +228,13 @@ def test_a_whole_number_is_a_factor(tmp_path: Path) -> None:
     )
 
 
+def test_a_sharded_optimizer_does_not_speak_of_an_all_reduce_that_is_not_there() -> None:
+    alone = what_if(scope_of(ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz"), [ShardOptimizer(4)])
+    assert "no communication" in alone.assumptions["assumption"].item()
+    rank = scope_of(ROOT / "sample_traces" / "bert_cpu_ddp" / "trace-rank0.json.gz")
+    assert "all-reduce" in what_if(rank, [ShardOptimizer(4)]).assumptions["assumption"][0]
+
+
 def test_two_times_that_read_alike_are_told_apart() -> None:
     scope = scope_of(ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz")
     answer = what_if(scope, [Scale("op:aten::sum", 0.999)]).answer
@@ -242,6 +249,7 @@ def test_two_times_that_read_alike_are_told_apart() -> None:
         (Scale("colour:red", 0.5), "selects nothing"),
         (Remove("cause:laziness"), "there is no cause"),
         (CudaGraph(), "no device was captured"),
+        (OtherDevice("H200"), "no device was captured"),
         (OtherDevice("abacus"), "the catalogue has no device"),
         (OverlapCommunication(), "no communication"),
     ],
