@@ -235,6 +235,26 @@ def test_a_sharded_optimizer_does_not_speak_of_an_all_reduce_that_is_not_there()
     assert "all-reduce" in what_if(rank, [ShardOptimizer(4)]).assumptions["assumption"][0]
 
 
+@pytest.mark.parametrize(
+    ("shown", "name"),
+    [
+        ("category:matrix multiplication", "category:gemm"),
+        ("category:copies and casts", "category:copy"),
+        ("cause:data loading", "cause:data_loading"),
+    ],
+)
+def test_a_selector_takes_the_name_that_tables_show(shown: str, name: str) -> None:
+    scope = scope_of(ROOT / "sample_traces" / "encoder_cpu" / "trace.json.gz")
+    assert predicted(scope, [Scale(shown, 0.5)]) == predicted(scope, [Scale(name, 0.5)]) < scope.duration
+
+
+def test_a_cause_of_operators_alone_is_not_offered() -> None:
+    scope = scope_of(ROOT / "sample_traces" / "encoder_cpu" / "trace.json.gz")
+    with pytest.raises(UsageError, match="no cause in the window fits") as error:
+        predicted(scope, [Scale("cause:operator_dispatch", 0.5)])
+    assert "did you mean operator_dispatch" not in str(error.value)
+
+
 def test_two_times_that_read_alike_are_told_apart() -> None:
     scope = scope_of(ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz")
     answer = what_if(scope, [Scale("op:aten::sum", 0.999)]).answer
