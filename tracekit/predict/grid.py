@@ -79,9 +79,8 @@ def grid_of(
     if (count := prod(map(len, grid.values()))) > _MOST:
         raise UsageError(f"these are {count:,} combinations", remedy=f"set at most {_MOST:,}")
     rows = pl.DataFrame(list(product(*grid.values())), dict.fromkeys(grid, pl.String), orient="row")
-    beside = {name for name in (description.id, *description.group) if name and name not in rows.columns}
-    numbers = pl.int_range(pl.len()).cast(pl.String)
-    rows = rows.with_columns(numbers.alias(name) for name in sorted(beside))
+    if description.id and description.id not in rows.columns:
+        rows = rows.with_columns(pl.int_range(pl.len()).cast(pl.String).alias(description.id))
     return runs_from(rows, description, Path("--set"), measured=False)
 
 
