@@ -19,7 +19,7 @@ from tracekit.predict.describe import WORK, Description
 from tracekit.predict.features import sampled
 from tracekit.predict.gaps import gaps, refusals
 from tracekit.predict.members import candidates, fit_members, interpolates
-from tracekit.predict.model import MODELS, Fitted, Term, model_of
+from tracekit.predict.model import MODELS, Doubts, Fitted, Term, model_of
 from tracekit.predict.questions import questions
 from tracekit.predict.support import FARTHEST, INSIDE, Places, Support, support_of
 from tracekit.predict.table import Floats, Runs
@@ -65,7 +65,9 @@ class Predictor:
         Raises InconclusiveError if no row has one.
         """
         places = self.support.places(runs)
+        wider, doubts = self._doubts(runs, places)
         why = gaps(runs, self.support)
+        why = np.where((why == "") & np.isinf(wider), doubts, why)
         kept = (why == "") & ~places.refused
         try:
             logarithm = self._logarithms_of(runs, kept)
@@ -80,10 +82,10 @@ class Predictor:
                 f"no row can be predicted: {places.note[0]}",
                 remedy=f"measure closer to it; nothing is said beyond {FARTHEST:g} times what was measured",
             )
-        half = self.intervals.half_widths(places)
-        note = np.where(
-            why != "", why, np.where(places.refused, "too far outside: " + places.note, places.note)
-        )
+        half = np.hypot(self.intervals.half_widths(places), np.where(np.isinf(wider), 0, wider))
+        outside = np.where(places.refused, "too far outside: " + places.note, places.note)
+        both = np.where((outside != "") & (doubts != ""), "; ", "")
+        note = np.where(why != "", why, outside + both + doubts)
         frame = pl.DataFrame(
             {
                 "id": runs.frame["id"],
@@ -116,6 +118,11 @@ class Predictor:
         untold = weights <= 0
         found = {part: whole * share / np.where(untold, 1, weights) for part, share in shares.items()}
         return {**found, "not told apart": np.where(untold, whole, 0)} if untold.any() else found
+
+    def lacked(self) -> list[str]:
+        """What the measured rows did not tell its models, a sentence each."""
+        told = dict.fromkeys(one.lacked() for one in self.models.values() if isinstance(one, Doubts))
+        return [f"{each[0].upper()}{each[1:]}." for each in told if each]
 
     def explain(self) -> list[Term]:
         """The parameters of each model, of the one with the most weight inside the range first; with several, names begin with theirs."""
@@ -162,6 +169,18 @@ class Predictor:
     def level(self) -> float:
         """The share of times that are to lie in their interval."""
         return self.intervals.level
+
+    def _doubts(self, runs: Runs, places: Places) -> tuple[Floats, npt.NDArray[np.object_]]:
+        """By row, how much wider its interval is as its models were told too little, and what they were not told."""
+        wider, words = np.zeros(runs.height), np.full(runs.height, "", dtype=object)
+        for name, member in self.models.items():
+            asked = self._weights(places, name) > 0
+            if not asked.any() or not isinstance(member, Doubts):
+                continue
+            each, said = member.doubts(runs)
+            wider = np.where(asked, np.maximum(wider, each), wider)
+            words = np.where(asked & (words == ""), np.array(said, dtype=object), words)
+        return wider, words
 
     def _weights(self, places: Places, name: str) -> Floats:
         otherwise = self.weights[OUTSIDE]

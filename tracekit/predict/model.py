@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from tracekit.errors import UsageError, nearest
 from tracekit.predict.table import Floats, Runs
 
-__all__ = ["MODELS", "Fitted", "Model", "Refits", "Term", "model_of"]
+__all__ = ["MODELS", "Doubts", "Fitted", "Model", "Refits", "Term", "model_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,21 @@ class Fitted(Protocol):
 
     def state(self) -> dict[str, Any]:
         """What the model's `restore` makes it from again: JSON."""
+        ...
+
+
+@runtime_checkable
+class Doubts(Protocol):
+    """A fitted model that knows of rows of which it was told too little."""
+
+    def doubts(self, runs: Runs) -> tuple[Floats, list[str]]:
+        """By row, by how much what it was not told widens its interval, in logarithms (infinite: it has no answer), and what that is, in
+        words; empty where it was told all.
+        """
+        ...
+
+    def lacked(self) -> str:
+        """What the rows that it was fitted to did not tell it, as a sentence without its full stop; empty if they told all."""
         ...
 
 

@@ -76,6 +76,8 @@ def fit(
     fitted = fit(runs, model)
     save(fitted, output)
     out.say(f"{output}: {fitted.summary()}")
+    for line in fitted.lacked():
+        out.say(f"tracekit: {line}")
 
 
 def _measured(data: Path, describe: Path | None) -> Runs:
