@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,14 @@ import polars as pl
 import pytest
 from planted_tables import as_runs, planted
 
-from tracekit.errors import InconclusiveError
-from tracekit.predict import store
+from tracekit.errors import InconclusiveError, UsageError
+from tracekit.predict import grid_of, store
 from tracekit.predict.auto import Predictor, fit
 from tracekit.predict.describe import description_of
+from tracekit.predict.support import support_of
 from tracekit.predict.table import Runs, read_runs, runs_from
+
+FLOPS = {"gpus": "gpus", "batch": "batch", "flops": "flops"}
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +74,42 @@ def test_members_terms_and_what_rows_have_in_common(predictor: Predictor, runs: 
     assert predictor.known() == {}
     one = fit(as_runs(planted(repetitions=1).filter(gpus=1), tmp_path), "lattuada")
     assert one.known() == {"gpus": "1"}
+
+
+@pytest.mark.slow
+def test_a_fit_takes_one_thread_also_when_it_is_the_first(runs: Runs, tmp_path: Path) -> None:
+    """Libraries that were loaded after the limit was set had none: they waited busily, and sums depended on the number of cores."""
+    runs.frame.write_parquet(tmp_path / "rows.parquet")
+    code = (
+        "from pathlib import Path\n"
+        "import tracekit.predict.auto as auto\n"
+        "from threadpoolctl import threadpool_info\n"
+        "with auto._one_thread():\n"
+        "    import scipy.linalg, scipy.optimize, sklearn.ensemble, sklearn.linear_model\n"
+        "    print({pool['num_threads'] for pool in threadpool_info()})\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == "{1}\n"
+
+
+def test_work_grows_with_the_batch_that_is_set(tmp_path: Path) -> None:
+    """FLOPs that stayed those of the run made a step of any batch take the same time."""
+    frame = planted(repetitions=1).with_columns(flops=pl.col("batch") * 1e9)
+    described = replace(as_runs(frame, tmp_path).description, columns=FLOPS)
+    frame.write_csv(tmp_path / "flops.csv")
+    support = support_of(read_runs(tmp_path / "flops.csv", described))
+    known = {"gpus": "1", "batch": "32", "flops": "32e9"}
+    asked = grid_of({"batch": ["32", "64"]}, described, known, support)
+    assert asked.numbers("flops").tolist() == [32e9, 64e9]
+    asked = grid_of({"batch": ["64"], "flops": ["5"]}, described, known, support)
+    assert asked.numbers("flops").tolist() == [5.0]
+    with pytest.raises(UsageError, match="differ in flops; set it too"):
+        grid_of(
+            {"layers": ["64"]},
+            replace(described, columns={**FLOPS, "layers": "threads"}),
+            known,
+            replace(support, numbers={**support.numbers, "layers": (1, 2)}),
+        )
 
 
 def test_a_fitted_model_answers_without_scikit_learn(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,7 @@ def test_work_that_is_not_known_is_counted_widens_and_refuses() -> None:
     answer = predictor.predict(Runs(mixed.frame.with_columns(pl.Series("work", cells)), mixed.description))
     assert answer["predicted"].is_null().to_list() == [False, True, True, True]
     assert words.format("60.0") in answer["note"][1]
-    with pytest.raises(InconclusiveError, match="60.0 % of the time are not known"):
+    with pytest.raises(InconclusiveError, match=r"60\.0 % of the time are not known"):
         predictor.predict(lacking(asked, 0.6))
     assert "of 6 more, most of the work is not known" in str(MODEL.lacks(lacking(planted(range(3)), 0.6)))
     known = predictor.predict(runs_of([("n1", 4.0, None)]))  # of a network of the table as of its captures
@@ -235,6 +236,19 @@ def test_networks_of_the_samples_are_foretold_from_the_others() -> None:
         off.append(abs(float(said[0]) / float(runs.target[names == name][0]) - 1))
     assert np.median(off) < 0.1
     assert sorted(off)[3] < 0.1  # four of six; the others have what no other network has
+
+
+def test_a_network_of_the_table_needs_its_name_and_a_batch_only() -> None:
+    """Not its FLOPs, in which the measured runs differ: its layers are known."""
+    runs = planted(range(4))
+    frame = runs.frame.with_columns(flops=pl.Series(np.arange(8.0) + 1))
+    described = replace(runs.description, columns={**runs.description.columns, "flops": "flops"})
+    predictor = fit(Runs(frame, described), "layerwise")
+    asked = grid_of({"network": ["n1"], "batch": ["8"]}, described, predictor.known(), predictor.support)
+    assert predictor.predict(asked)["predicted"][0] == pytest.approx(step_of(layers_of(1, 8.0)), rel=0.05)
+    asked = grid_of({"network": ["n"], "batch": ["8"]}, described, predictor.known(), predictor.support)
+    with pytest.raises(InconclusiveError, match="did you mean n"):
+        predictor.predict(asked)
 
 
 def test_a_grid_does_not_take_the_work_of_another_batch() -> None:

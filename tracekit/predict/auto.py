@@ -19,8 +19,8 @@ from tracekit.predict.describe import WORK, Description
 from tracekit.predict.features import sampled
 from tracekit.predict.gaps import gaps, refusals
 from tracekit.predict.members import candidates, fit_members, interpolates
-from tracekit.predict.model import MODELS, Doubts, Fitted, Term, model_of
-from tracekit.predict.questions import questions
+from tracekit.predict.model import MODELS, Doubts, Fitted, Heeds, Term, model_of
+from tracekit.predict.questions import of_two, questions
 from tracekit.predict.support import FARTHEST, INSIDE, Places, Support, support_of
 from tracekit.predict.table import Floats, Runs
 
@@ -215,8 +215,11 @@ def fit(runs: Runs, model: str = AUTO) -> Predictor:
 
 
 def _one_thread() -> AbstractContextManager[object]:
-    """Linear algebra on one thread: sums are then in one order, and what is fitted does not depend on the number of cores."""
+    """Linear algebra and trees on one thread: sums are then in one order, and what is fitted does not depend on the number of cores.
+    Only libraries that are loaded already are limited.
+    """
     try:
+        import sklearn.ensemble  # noqa: F401, PLC0415 - an extra, and SciPy with it
         from threadpoolctl import threadpool_limits  # noqa: PLC0415 - comes with scikit-learn
     except ImportError:
         return nullcontext()
@@ -237,12 +240,15 @@ def _fitted(runs: Runs, model: str) -> Predictor:
     weights = _chosen(errors)
     used = [name for name in names if any(each.get(name, 0) > 0 for each in weights.values())]
     support = support_of(runs)
+    heed = [each for name, each in models.items() if name in used and isinstance(each, Heeds)]
+    if len(heed) == len(used):
+        support = support.only({role for each in heed for role in each.heeds})
     return Predictor(
         description=runs.description,
         models={name: models[name] for name in used},
         weights=weights,
         errors=errors,
-        intervals=asked.intervals(weights, support.constant),
+        intervals=asked.intervals(weights, support.constant, of_two(runs)),
         support=support,
         common=_common(runs),
         rows=runs.height,
@@ -334,15 +340,19 @@ class _Asked:
             means.append(np.average(np.minimum(size, _WORST), weights=self.weights[those]))
         return float(np.mean(means))
 
-    def intervals(self, weights: Mapping[str, Mapping[str, float]], constant: Sequence[str]) -> Intervals:
-        """Intervals from what the members, joined with these weights, leave; `constant`: axes that never varied."""
+    def intervals(
+        self, weights: Mapping[str, Mapping[str, float]], constant: Sequence[str], of_two: Sequence[str]
+    ) -> Intervals:
+        """Intervals from what the members, joined with these weights, leave; `constant`: axes that never varied; `of_two`: those with two
+        values.
+        """
         joined = np.zeros(self.fold.size)
         for name, left in self.residuals.items():
             share = np.array(
                 [weights.get(kind, weights[OUTSIDE]).get(name, 0.0) for kind in self.places.kind]
             )
             joined += np.where(share > 0, share * np.nan_to_num(left), 0)
-        return intervals_of(joined, self.weights, self.places, self.fold, constant=constant)
+        return intervals_of(joined, self.weights, self.places, self.fold, constant=constant, of_two=of_two)
 
 
 def _chosen(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:

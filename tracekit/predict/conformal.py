@@ -73,11 +73,13 @@ def intervals_of(
     folds: npt.NDArray[np.int64],
     level: float = LEVEL,
     constant: Iterable[str] = (),
+    of_two: Iterable[str] = (),
 ) -> Intervals:
     """Intervals from the residuals (logarithms of measured over predicted) of rows that were foretold without being fitted.
 
     `weights`: of each row, one over the number of its configuration's repetitions; `folds`: the question in which it was foretold;
-    `constant`: the axes that never varied, of which nothing can be learnt but what doubling can do at most. The
+    `constant`: the axes that never varied, of which nothing can be learnt but what doubling can do at most; `of_two`: those with two
+    values, along which a time may bend by half as much. The
     errors along an axis are those of rows that are outside along no other, where there are 10 configurations of them. Axes of fewer
     configurations share the residuals of all rows outside.
     """
@@ -99,6 +101,7 @@ def intervals_of(
         width = _quantile(np.abs(residuals[outside]), weights[outside], level)
         widths[_ANY] = (width, float(np.median(places.distance[outside])))
         widths.update({axis: (float(np.hypot(width, _DOUBLED)), 1.0) for axis in constant})
+        widths.update({axis: (max(width, _DOUBLED / 2), 1.0) for axis in of_two if axis not in widths})
     if residuals.size:
         inside = ~outside if weights[~outside].sum() >= _LEAST else count >= 0
         widths[INSIDE] = (_quantile(np.abs(residuals[inside]), weights[inside], level), 0.0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 from tracekit.errors import UsageError, nearest
 from tracekit.predict.table import Floats, Runs
 
-__all__ = ["MODELS", "Doubts", "Fitted", "Model", "Refits", "Term", "model_of"]
+__all__ = ["MODELS", "Doubts", "Fitted", "Heeds", "Model", "Refits", "Term", "model_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,13 @@ class Fitted(Protocol):
     def state(self) -> dict[str, Any]:
         """What the model's `restore` makes it from again: JSON."""
         ...
+
+
+@runtime_checkable
+class Heeds(Protocol):
+    """A fitted model that looks at some columns only: where a row lies along others does not matter to it."""
+
+    heeds: ClassVar[frozenset[str]]
 
 
 @runtime_checkable

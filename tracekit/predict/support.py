@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -85,6 +85,11 @@ class Support:
         """The axes of numbers along which all measured rows are at one place."""
         ends = self.numbers.items()
         return [axis for axis, (low, high) in ends if low == high and axis not in _OF_DEVICE]
+
+    def only(self, roles: Collection[str]) -> Support:
+        """That of these columns."""
+        numbers = {axis: ends for axis, ends in self.numbers.items() if axis in roles}
+        return Support(numbers, {axis: seen for axis, seen in self.names.items() if axis in roles})
 
     def places(self, runs: Runs) -> Places:
         """Where these rows lie."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracekit.errors import InconclusiveError, MissingDependencyError
+from tracekit.errors import InconclusiveError, MissingDependencyError, nearest
 from tracekit.facts.units import NS_PER_S, format_share
 from tracekit.predict.model import Term
 from tracekit.predict.models.checked import number, numbers, table
@@ -59,6 +59,8 @@ Rates = tuple[float, float, float]
 @dataclass(frozen=True, slots=True)
 class LayerwiseFit:
     """The rates of each kind of layer and, for types that are none of them, of each pass; and what makes their sums steps."""
+
+    heeds: ClassVar[frozenset[str]] = frozenset((*_ONE_OF_EACH, *_NETWORK, "batch"))
 
     kinds: Mapping[Kind, Rates]
     passes: Mapping[str, Rates]
@@ -168,7 +170,7 @@ class LayerwiseFit:
             if kinds is None:
                 raise InconclusiveError(
                     "the work of its layers is not known",
-                    remedy="give its work, as tracekit dataset writes it",
+                    remedy=nearest(names[row], self.networks, "give its work, as tracekit dataset writes it"),
                 )
             for kind, (operators, *grows) in kinds.items():
                 flops, moved = np.array(grows).reshape(2, 2) @ [1.0, batches[row]]
