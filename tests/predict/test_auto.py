@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -110,6 +111,19 @@ def test_work_grows_with_the_batch_that_is_set(tmp_path: Path) -> None:
             known,
             replace(support, numbers={**support.numbers, "layers": (1, 2)}),
         )
+
+
+def test_configurations_too_few_to_leave_one_out_have_no_error_and_wide_intervals(tmp_path: Path) -> None:
+    """What could not be asked had an error of 200 % and an interval of 0.5 %."""
+    four = planted(repetitions=1).filter(gflops=8000, threads=2.0, batch=32)
+    four = pl.concat([four, planted(repetitions=1).filter(gflops=8000, threads=2.0, batch=64, gpus=1)])
+    predictor = fit(as_runs(four, tmp_path), "structural")
+    assert predictor.summary() == "fitted to 4 runs of 4 configurations; between these structural answers"
+    answer = predictor.predict(as_runs(four, tmp_path))
+    assert (answer["high"] / answer["predicted"]).to_list() == pytest.approx([2.0] * 4)
+    assert predictor.members()["mean_ape"].is_null().all()
+    again = store.restored(json.loads(store.dumped(predictor)), tmp_path)
+    assert again.predict(as_runs(four, tmp_path)).equals(answer)
 
 
 def test_a_fitted_model_answers_without_scikit_learn(

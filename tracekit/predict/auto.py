@@ -237,7 +237,7 @@ def _fitted(runs: Runs, model: str) -> Predictor:
     models = fit_members(names, runs)
     asked = _Asked.of(sampled(runs, _MOST_CONFIGURATIONS), models)
     errors = asked.errors()
-    weights = _chosen(errors)
+    weights = _chosen(errors, names)
     used = [name for name in names if any(each.get(name, 0) > 0 for each in weights.values())]
     support = support_of(runs)
     heed = [each for name, each in models.items() if name in used and isinstance(each, Heeds)]
@@ -320,15 +320,21 @@ class _Asked:
         )
 
     def errors(self) -> dict[str, dict[str, float]]:
-        """By kind of question the mean over the folds of each candidate's error; `outside`: the mean over the kinds outside."""
+        """By kind of question the mean over the folds of the error of each candidate that could be asked it at all; `outside`: the mean
+        over the kinds outside.
+        """
         found: dict[str, dict[str, float]] = {}
         for kind in dict.fromkeys(self.places.kind):
             rows = self.places.kind == kind
-            found[kind] = {name: self._error(left, rows) for name, left in self.residuals.items()}
+            asked = {name: left for name, left in self.residuals.items() if np.isfinite(left[rows]).any()}
+            if asked:
+                found[kind] = {name: self._error(left, rows) for name, left in asked.items()}
         outside = [each for kind, each in found.items() if kind != INSIDE]
         if outside:
             found[OUTSIDE] = {
-                name: float(np.mean([each[name] for each in outside])) for name in self.residuals
+                name: float(np.mean([each.get(name, _WORST) for each in outside]))
+                for name in self.residuals
+                if any(name in each for each in outside)
             }
         return found
 
@@ -351,17 +357,29 @@ class _Asked:
             share = np.array(
                 [weights.get(kind, weights[OUTSIDE]).get(name, 0.0) for kind in self.places.kind]
             )
-            joined += np.where(share > 0, share * np.nan_to_num(left), 0)
-        return intervals_of(joined, self.weights, self.places, self.fold, constant=constant, of_two=of_two)
+            joined += np.where(share > 0, share * left, 0)
+        known = np.isfinite(joined)
+        return intervals_of(
+            joined[known],
+            self.weights[known],
+            self.places.where(known),
+            self.fold[known],
+            constant=constant,
+            of_two=of_two,
+        )
 
 
-def _chosen(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+def _chosen(errors: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> dict[str, dict[str, float]]:
     """By kind of question, the weights with which the members are joined.
 
     Inside the range, the smaller the error the larger the weight, by its fourth power. Outside, a mean of what goes right and what goes
     astray goes astray: one member answers, the first (what has a meaning stands before what has none) unless another is clearly better.
-    Along an axis about which nothing was asked, it has to be clearly better along all others.
+    Along an axis about which nothing was asked, it has to be clearly better along all others. If nothing could be asked at all, the first of
+    `names` answers.
     """
+    if not errors:
+        alone = _clearly_best(dict.fromkeys(names, 0.0))
+        return {INSIDE: alone, OUTSIDE: alone}
     found = {kind: _joined(each) if kind == INSIDE else _clearly_best(each) for kind, each in errors.items()}
     first = _clearly_best(errors[OUTSIDE if OUTSIDE in errors else INSIDE], share=0.0)
     if OUTSIDE not in found:  # nothing tells

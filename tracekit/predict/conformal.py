@@ -27,6 +27,8 @@ _DOUBLED: Final = 0.5 * float(np.log(2))
 """Along an axis that never varied a doubling may do all between nothing and its most, to double or to halve the time: so far, as a
 logarithm, either end is from the middle.
 """
+_NOTHING_ASKED: Final = float(np.log(2))
+"""The half-width where too few configurations were measured to leave any out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,10 @@ def intervals_of(
     `constant`: the axes that never varied, of which nothing can be learnt but what doubling can do at most; `of_two`: those with two
     values, along which a time may bend by half as much. The
     errors along an axis are those of rows that are outside along no other, where there are 10 configurations of them. Axes of fewer
-    configurations share the residuals of all rows outside.
+    configurations share the residuals of all rows outside. Without any residual a time may be half or twice as long.
     """
+    if not residuals.size:
+        return Intervals(level, {INSIDE: (_NOTHING_ASKED, 0.0), _ANY: (_NOTHING_ASKED, 1.0)})
     beyond = np.array([distance > 0 for distance in places.axes.values()]).reshape(-1, residuals.size)
     count = beyond.sum(axis=0)
     widths = {}

@@ -14,7 +14,7 @@ from tracekit.predict.describe import CATEGORIES, NUMBERS
 from tracekit.predict.features import device_names
 from tracekit.predict.table import Floats, Runs
 
-__all__ = ["DEVICE", "FOLLOWS", "INSIDE", "Places", "Support", "support_of"]
+__all__ = ["DEVICE", "FARTHEST", "FOLLOWS", "INSIDE", "Places", "Support", "support_of"]
 
 INSIDE: Final = "inside"
 """The kind of a row that lies beyond the measured ones along no axis."""
@@ -58,6 +58,11 @@ class Places:
     def distance(self) -> Floats:
         """How far beyond each row is along all axes together."""
         return sum(self.axes.values(), np.zeros(self.kind.size))
+
+    def where(self, rows: npt.NDArray[np.bool_]) -> Places:
+        """Those of some rows."""
+        axes = {axis: distance[rows] for axis, distance in self.axes.items()}
+        return Places(self.kind[rows], axes, self.note[rows], self.refused[rows])
 
     @staticmethod
     def joined(several: Sequence[Places]) -> Places:

@@ -209,6 +209,8 @@ def _columns(description: Description) -> list[pl.Expr]:
 def _configuration(description: Description, *, measured: bool) -> pl.Expr:
     columns = (column for role, column in description.columns.items() if role != WORK)
     told_apart = (measured and description.group) or tuple(dict.fromkeys((*columns, *description.features)))
+    if not told_apart:
+        return pl.lit(0, pl.UInt32).alias("configuration")
     return (pl.struct(map(_name, told_apart)).rank("dense") - 1).cast(pl.UInt32).alias("configuration")
 
 

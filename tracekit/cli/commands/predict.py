@@ -253,6 +253,8 @@ def trace(
     from tracekit.predict import predict_from_trace
     from tracekit.report.predict import trace_section
 
+    if batch is None and gpus is None and device is None:
+        raise UsageError("nothing is to change", remedy="give --batch, --gpus or --device")
     chosen = formats.choose_format(Can.REPORT, format_, output, command="predict trace", several=True)
     traces, _ = Sources(expanded([trace]), selection, reading).read()
     if len(traces) > 1:
