@@ -87,9 +87,10 @@ class Support:
 
     @property
     def constant(self) -> list[str]:
-        """The axes of numbers along which all measured rows are at one place."""
+        """The axes along which all measured rows are at one place, or have one name."""
         ends = self.numbers.items()
-        return [axis for axis, (low, high) in ends if low == high and axis not in _OF_DEVICE]
+        names = [axis for axis, seen in self.names.items() if len(seen) == 1]
+        return names + [axis for axis, (low, high) in ends if low == high and axis not in _OF_DEVICE]
 
     def only(self, roles: Collection[str]) -> Support:
         """That of these columns."""
