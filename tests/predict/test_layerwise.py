@@ -174,13 +174,13 @@ def test_work_that_is_not_known_is_counted_widens_and_refuses() -> None:
     assert half[0.0] == half[0.1]
     assert half[0.4] == pytest.approx(np.hypot(half[0.1], -np.log(1 - 0.3)))
     mixed = lacking(asked, 0.1)
-    cells = [mixed.names("work")[0], *lacking(asked, 0.6).names("work")[1:]]
+    cells = [mixed.names("work")[0], *lacking(asked, 0.8).names("work")[1:]]
     answer = predictor.predict(Runs(mixed.frame.with_columns(pl.Series("work", cells)), mixed.description))
     assert answer["predicted"].is_null().to_list() == [False, True, True, True]
-    assert words.format("60.0") in answer["note"][1]
-    with pytest.raises(InconclusiveError, match=r"60\.0 % of the time are not known"):
-        predictor.predict(lacking(asked, 0.6))
-    assert "of 6 more, most of the work is not known" in str(MODEL.lacks(lacking(planted(range(3)), 0.6)))
+    assert words.format("80.0") in answer["note"][1]
+    with pytest.raises(InconclusiveError, match=r"80\.0 % of the time are not known"):
+        predictor.predict(lacking(asked, 0.8))
+    assert "of 6 more, most of the work is not known" in str(MODEL.lacks(lacking(planted(range(3)), 0.8)))
     known = predictor.predict(runs_of([("n1", 4.0, None)]))  # of a network of the table as of its captures
     assert words.format("10.0") in known["note"][0]
     again = store.restored(json.loads(store.dumped(predictor)), Path("m.json"))
