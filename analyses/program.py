@@ -10,7 +10,7 @@ import msgspec
 import polars as pl
 
 from tracekit.facts.program_names import PYTHON_FUNCTION, PYTHON_KERNEL, PYTORCH_KERNEL, PYTORCH_RANGE
-from tracekit.groups import any_known, distinct
+from tracekit.groups import any_known, any_matching, distinct
 from tracekit.readers import format_named
 from tracekit.trace import Trace
 
@@ -50,5 +50,4 @@ def program(trace: Trace) -> Program:
 
 def _any(rows: pl.DataFrame, column: str, pattern: str) -> bool:
     """Whether one of the distinct names matches."""
-    names = distinct(rows[column]).cast(pl.String)
-    return bool(names.str.contains(pattern).any())
+    return any_matching(distinct(rows[column]).cast(pl.String).to_list(), pattern)

@@ -14,7 +14,7 @@ from tracekit.facts.launch_apis import LAUNCH
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import count_of
 from tracekit.findings import Finding
-from tracekit.groups import any_known
+from tracekit.groups import any_known, any_matching, distinct
 from tracekit.names import clean, clean_frame
 from tracekit.notebook import ROWS, block, heading, items, paragraph
 from tracekit.readers import how_to_record
@@ -324,8 +324,8 @@ def has_launch_calls(trace: Trace) -> bool:
     >>> has_launch_calls(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
     False
     """
-    calls = trace.host[["kind", "name"]].filter(trace.host["kind"] == "runtime")
-    return bool(calls["name"].unique().cast(str).str.contains(LAUNCH).any())
+    names = distinct(trace.host["name"].filter(trace.host["kind"] == "runtime"))
+    return any_matching(names.cast(pl.String).to_list(), LAUNCH)
 
 
 def no_launches(scope: Scope, so: str = "") -> str | None:

@@ -22,7 +22,7 @@ from tracekit.classify import ACTIVITY_CLASSES, activity_class
 from tracekit.errors import UsageError, not_a_pattern
 from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.facts.units import format_count
-from tracekit.groups import any_known, are_known, at_rows, groups, kept, or_none
+from tracekit.groups import any_known, are_known, at_rows, groups, kept, or_none, with_series
 from tracekit.intervals import IntervalSet
 from tracekit.names import clean
 from tracekit.trace import HOST_KINDS, Trace, one_of
@@ -216,12 +216,13 @@ def _annotations_there(names: pl.Series) -> str:
 def _numbered(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     """The steps in order of time, those without a number of their own by their order."""
     table = rows.sort("start", "duration")
-    table = table.with_columns((pl.col("start") + pl.col("duration")).alias("end"))
+    table = table.hstack([(table["start"] + table["duration"]).alias("end")])
     if (excerpt := trace.meta.excerpt) is not None:  # a step at its edge was not read as a whole
         table = table.filter((pl.col("start") >= excerpt.start) & (pl.col("end") <= excerpt.end))
-    return table.unique("start", keep="last", maintain_order=True).with_columns(
-        pl.coalesce("step", pl.int_range(pl.len(), dtype=pl.Int64)).alias("step")
-    )
+    start = table["start"].to_numpy()
+    table = kept(table, np.append(start[1:] != start[:-1], np.True_)[: start.size])
+    own = table["step"]
+    return with_series(table, own.zip_with(pl.Series(are_known(own)), pl.Series(np.arange(own.len()))))
 
 
 def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -> Scope:

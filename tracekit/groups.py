@@ -21,6 +21,7 @@ __all__ = [
     "Groups",
     "NameTable",
     "any_known",
+    "any_matching",
     "are_known",
     "at_rows",
     "codes_of",
@@ -280,6 +281,11 @@ def _which_match(texts: list[str | None], pattern: str) -> list[bool]:
         known.update(zip(new, pl.Series(new, dtype=pl.String).str.contains(pattern), strict=True))
         _remembered[pattern] = known
     return [known[text] for text in texts]
+
+
+def any_matching(texts: list[str | None], pattern: str) -> bool:
+    """Whether the pattern matches one of these texts."""
+    return any(_which_match(texts, pattern))
 
 
 class NameTable:

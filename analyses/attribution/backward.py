@@ -16,7 +16,7 @@ import polars as pl
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.attribution.recomputed import recomputed_spans
 from tracekit.facts.stack_names import BACKWARD_NODE, ENGINE_THREAD
-from tracekit.groups import or_none
+from tracekit.groups import NameTable, any_matching, are_known, kept, none_to_null, or_none
 from tracekit.spans import BoolArray, Int64Array, NarrowArray, narrow, take
 from tracekit.trace import Trace
 
@@ -49,7 +49,7 @@ class Backward(msgspec.Struct, frozen=True, eq=False):
 def backward_of(trace: Trace, stack: HostStack) -> Backward:
     """The backward nodes of a trace, each with its forward operator."""
     forward_thread, named = stack.frame["forward_thread"], stack.named(BACKWARD_NODE, "op")
-    of_node = (forward_thread.fill_null(0) > 0).to_numpy() | (forward_thread.is_null().to_numpy() & named)
+    of_node = (or_none(forward_thread, 0) > 0) | (~are_known(forward_thread) & named)
     numbered = of_node & (stack.sequence >= 0)
     is_node = stack.of_kind("op") & (numbered | named)
     node = stack.nesting.nearest_ancestor(is_node)
@@ -63,7 +63,7 @@ def backward_of(trace: Trace, stack: HostStack) -> Backward:
     source = _last_numbered(stack, is_node, numbered, node)
     forward = np.where(follows, take(forward, source), forward)
     again = recomputed_spans(stack, is_node, node, forward)
-    has_engine = bool(trace.threads["name"].str.contains(ENGINE_THREAD).any())
+    has_engine = any_matching(trace.threads["name"].to_list(), ENGINE_THREAD)
     hidden = has_engine and not engine.size and not stack.of_kind("op").any()
     node, forward = narrow(node, stack.size), narrow(forward, stack.size)
     return Backward(is_node, node, forward, follows, engine, again, hidden)
@@ -71,7 +71,7 @@ def backward_of(trace: Trace, stack: HostStack) -> Backward:
 
 def _engine_threads(trace: Trace, stack: HostStack, is_node: BoolArray, node: Int64Array) -> Int64Array:
     """Threads that run backward nodes but no step, user range or forward operator, and those with the engine's names."""
-    rows = trace.threads.filter(pl.col("name").str.contains(ENGINE_THREAD))
+    rows = kept(trace.threads, NameTable(trace.threads["name"]).matching(ENGINE_THREAD))
     named = stack.code_of(rows["process_id"], rows["thread_id"])
     forwards = stack.of_kind("step", "annotation", "module") | (
         stack.of_kind("op") & (stack.sequence >= 0) & ~is_node
@@ -103,8 +103,12 @@ def _last_numbered(stack: HostStack, is_node: BoolArray, numbered: BoolArray, no
     carrier = is_node & numbered
     parent = take(node, stack.nesting.parent[rows])
     frame = pl.DataFrame(
-        {"row": rows, "thread": stack.thread[rows], "parent": parent, "carries": carrier[rows]}
-    ).with_columns(pl.when("carries").then("row").alias("row"))
+        {
+            "row": none_to_null(np.where(carrier[rows], rows, -1)),
+            "thread": stack.thread[rows],
+            "parent": parent,
+        }
+    )
     frame = frame.with_columns(pl.col("row").forward_fill().over("thread", "parent").alias("before"))
     source[rows] = or_none(frame["before"])
     # The engine's span of a node without a number has what comes before it, and the node in it inherits that.
@@ -137,7 +141,7 @@ def _forward_operators(
             "start": stack.start[offered],
         }
     )
-    with_thread_number = nodes.filter(pl.col("number").is_not_null())
+    with_thread_number = kept(nodes, are_known(nodes["number"]))
     if with_thread_number.height:
         threads = _thread_of_number(trace, stack, with_thread_number, ops)
         _match(
@@ -148,7 +152,7 @@ def _forward_operators(
             forward,
             stack,
             is_node & (take(node, stack.nesting.parent) < 0),
-            nodes.filter(pl.col("number").is_null()),
+            kept(nodes, ~are_known(nodes["number"])),
             ops,
         )
     return forward
@@ -163,7 +167,7 @@ def _match(forward: Int64Array, nodes: pl.DataFrame, ops: pl.DataFrame, place: s
         strategy="backward",
         check_sortedness=False,
     )
-    matched = matched.filter(pl.col("found").is_not_null())
+    matched = kept(matched[["row", "found"]], are_known(matched["found"]))
     forward[matched["row"].to_numpy()] = matched["found"].to_numpy()
 
 

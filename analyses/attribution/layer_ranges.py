@@ -12,6 +12,7 @@ import polars as pl
 from tracekit.analyses.attribution.host_stack import HostStack, one_begins_in
 from tracekit.errors import UsageError, not_a_pattern
 from tracekit.facts.stack_names import FSDP_FORWARD, LIBRARY_DOMAINS, NOT_A_LAYER, WRAPPER_PART
+from tracekit.groups import NameTable, kept, or_none
 from tracekit.range_filter import DEFAULT_DOMAIN, RangeFilter
 from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
@@ -60,12 +61,12 @@ def choose_ranges(trace: Trace, chosen: RangeFilter | None) -> Trace:
 
 def user_ranges(trace: Trace) -> pl.DataFrame:
     """The distinct user ranges, without those of tools: `name` and `domain` (null for the default one)."""
-    annotations = trace.host[["kind", "name", "domain"]].filter(pl.col("kind") == "annotation")
-    distinct = annotations[["name", "domain"]].unique()
+    annotations = kept(trace.host[["name", "domain"]], trace.host["kind"] == "annotation")
+    distinct = annotations.unique() if annotations.height else annotations
     if trace.ranges is not None:
         spanning = trace.ranges.filter(pl.col("kind") == "start_end")[["name", "domain"]]
         distinct = pl.concat([distinct, spanning.unique()]).unique()
-    return distinct.filter(~pl.col("name").cast(pl.String).str.contains(NOT_A_LAYER))
+    return kept(distinct, ~NameTable(distinct["name"]).matching(NOT_A_LAYER))
 
 
 def counting(ranges: pl.DataFrame, chosen: RangeFilter) -> BoolArray:
@@ -167,7 +168,8 @@ def named_ranges(
 def work_of(trace: Trace, stack: HostStack) -> BoolArray:
     """Host spans that are work: operators and launches."""
     work = stack.of_kind("op")
-    work[trace.device["launch_id"].drop_nulls().unique().to_numpy()] = True
+    launch = or_none(trace.device["launch_id"])
+    work[launch[launch >= 0]] = True
     return work
 
 

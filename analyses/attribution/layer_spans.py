@@ -24,7 +24,7 @@ from tracekit.analyses.attribution.layer_ranges import (
 )
 from tracekit.facts.capture_names import LAYER_PREFIX
 from tracekit.facts.stack_names import COMPILED_REGION, MODULE_PREFIX
-from tracekit.groups import groups, or_none, text_codes
+from tracekit.groups import any_known, groups, or_none, text_codes
 from tracekit.limits import LONGEST_NAME
 from tracekit.spans import Int64Array, Nesting, nest, take
 from tracekit.trace import Trace
@@ -171,7 +171,8 @@ _Found = tuple[Nesting, Int64Array, pl.DataFrame, str]
 
 def _captured(trace: Trace, stack: HostStack) -> _Found | None:
     """Ranges of a capture; their tree is that of the qualified names, with the containers that are never called."""
-    rows = np.flatnonzero(stack.frame["layer"].is_not_null().to_numpy())
+    layer = stack.frame["layer"]
+    rows = np.flatnonzero(layer.is_not_null().to_numpy()) if any_known(layer) else np.zeros(0, dtype=np.int64)
     if not rows.size:
         return None
     spans = stack.frame["layer", "module_type"][rows].with_columns(pl.all().cast(pl.String))
@@ -235,7 +236,9 @@ def _dotted_tree(types: dict[str, str | None], *, rooted: bool) -> pl.DataFrame:
 
 def _modules(stack: HostStack) -> _Found | None:
     """`nn.Module` frames; a path is made of the names of the frames around each other."""
-    wanted = stack.of_kind("module") & stack.frame["layer"].is_null().to_numpy()
+    wanted = stack.of_kind("module")
+    if wanted.any():
+        wanted &= stack.frame["layer"].is_null().to_numpy()
     if not wanted.any():
         return None
     rows = np.flatnonzero(wanted)

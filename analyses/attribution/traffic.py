@@ -98,8 +98,8 @@ def _reduce_gradients(scope: Scope, model: StackModel, span: Int64Array) -> Bool
 
 def _spans(scope: Scope) -> Int64Array:
     """The host span that launched each activity, else its operator; −1 for none."""
-    rows = scope.activities.select(pl.coalesce("launch_id", "op_id").fill_null(-1))
-    return rows.to_series().to_numpy()
+    launch = or_none(scope.activities["launch_id"])
+    return np.where(launch >= 0, launch, or_none(scope.activities["op_id"]))
 
 
 def of_copies(scope: Scope, model: StackModel, places: Places) -> Places:

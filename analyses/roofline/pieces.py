@@ -31,7 +31,7 @@ from tracekit.analyses.flops.count import WIDENED
 from tracekit.analyses.scope import Scope, launch_times, step_at
 from tracekit.classify import categorise
 from tracekit.facts.kernel_rules import TF32
-from tracekit.groups import NameTable, any_known, at_rows, none_to_null, or_none
+from tracekit.groups import NameTable, any_known, are_known, at_rows, none_to_null, or_none
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Schema
 
@@ -97,7 +97,7 @@ def _of_activities(scope: Scope) -> pl.DataFrame:
         "op_id",
         "duration",
     )
-    rows = scope.activities.select(*columns, "bytes", "occupancy").with_columns(
+    rows = scope.activities[[*columns, "bytes", "occupancy"]].with_columns(
         *places[["layer_id", "recomputed", "operator"]],
         pl.coalesce("launch_id", "op_id").fill_null(-1).alias("anchor"),
         pl.col("launch_id" if scope.on_cpu else "activity_id").alias("call"),
@@ -186,10 +186,10 @@ def _in_pieces(rows: pl.DataFrame, *, timed: bool) -> pl.DataFrame:
 
 def _by_model(rows: pl.DataFrame, model: str, counter: str) -> BoolArray:
     """Of which rows the model tells: where it tells something, and counters did not measure all kernels of the operator."""
-    told = rows[model].is_not_null()
+    told = are_known(rows[model])
     if any_known(rows[counter]):
-        told &= ~rows.select(pl.col(counter).is_not_null().all().over("owner")).to_series()
-    return told.to_numpy()
+        told &= ~rows.select(pl.col(counter).is_not_null().all().over("owner")).to_series().to_numpy()
+    return told
 
 
 _SLICE: Final = 1 << 16

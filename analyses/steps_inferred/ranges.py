@@ -22,6 +22,7 @@ import polars as pl
 from tracekit.analyses.steps_inferred.sequence import passes
 from tracekit.analyses.steps_inferred.stretches import FEWEST
 from tracekit.facts.step_names import STEP_RANGE
+from tracekit.groups import NameTable, at_rows, kept, text_codes
 from tracekit.spans import BoolArray, Int64Array
 from tracekit.trace import Trace
 
@@ -79,14 +80,16 @@ def _families(trace: Trace) -> pl.DataFrame:
 
     Ranges that overlap partly, and groups of too few ranges, are left out.
     """
-    host = trace.host.lazy().select("kind", "name", "process_id", "thread_id", "depth", "start", "duration")
-    ranges = host.filter(pl.col("kind") == "annotation").collect()
-    text = pl.col("name").cast(pl.String)
-    named = ranges.select("name").unique().filter(text.str.contains(STEP_RANGE))
-    family = text.str.replace_all(r"[\W\d_]+", " ").str.strip_chars().str.to_lowercase()
+    host = trace.host[["kind", "name", "process_id", "thread_id", "depth", "start", "duration"]]
+    ranges = kept(host, host["kind"] == "annotation")
+    ranges = kept(ranges, NameTable(ranges["name"]).matching(STEP_RANGE))
+    if not ranges.height:
+        return ranges
+    of, names = text_codes(ranges["name"])
+    family = pl.col("name").str.replace_all(r"[\W\d_]+", " ").str.strip_chars().str.to_lowercase()
+    families = pl.DataFrame({"name": names}).select(family.alias("family"))["family"]
     ranges = (
-        ranges.join(named.with_columns(family.alias("family")), on="name")
-        .with_columns((pl.col("start") + pl.col("duration")).alias("end"))
+        ranges.hstack([at_rows(families, of), (ranges["start"] + ranges["duration"]).alias("end")])
         .sort(*_FAMILY, "start", "end", descending=[False] * 4 + [True])
         .with_columns(pl.col("end").cum_max().shift(1, fill_value=_NEVER).over(_FAMILY).alias("before"))
         .filter(pl.col("end") > pl.col("before"))

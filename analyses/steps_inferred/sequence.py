@@ -11,9 +11,9 @@ import polars as pl
 from tracekit.analyses.program import program
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.stack_names import HOST_TO_DEVICE, PHASE_MARKERS
-from tracekit.groups import or_none
+from tracekit.groups import NameTable, groups, kept, or_none, text_codes
 from tracekit.spans import BoolArray, Int64Array, take
-from tracekit.trace import Trace, one_of
+from tracekit.trace import Trace
 
 __all__ = ["FEW", "LaunchSequence", "launch_sequence", "passes"]
 
@@ -82,24 +82,27 @@ class LaunchSequence(msgspec.Struct, frozen=True, eq=False):
 
     def enclosed(self, launches: Int64Array) -> BoolArray:
         """Which of these launches lie in the same operator, module, forward pass or backward pass as the launch before."""
-        host = self.trace.host[["kind", "name", "thread_id", "start", "duration"]]
-        ranges = host.filter(pl.col("kind") == "annotation")
-        wanted = one_of("kind", "op", "module") | (
-            (pl.col("kind") == "annotation") & _named(ranges, _markers("forward", "backward"))
-        )
+        host = self.trace.host
+        wanted = ((host["kind"] == "op") | (host["kind"] == "module")).to_numpy() | _ranges_of_passes(host)
         end = pl.col("start") + pl.col("duration")
         larger = (
-            host.filter(wanted)
+            kept(host[["thread_id", "start", "duration"]], wanted)
             .sort("start")
             .select(pl.col("thread_id").cast(pl.Int64), "start", end.cum_max().over("thread_id").alias("end"))
         )
+        places = np.flatnonzero(launches > 0)
+        later = launches[places]
         queries = pl.DataFrame(
-            {"start": self.at[launches - 1], "at": self.at[launches], "thread_id": self.thread[launches]}
-        )
-        queries = queries.with_row_index().filter(pl.Series(launches > 0)).sort("start")
+            {
+                "index": places,
+                "start": self.at[later - 1],
+                "at": self.at[later],
+                "thread_id": self.thread[later],
+            }
+        ).sort("start")
         joined = queries.join_asof(larger, on="start", by="thread_id", check_sortedness=False)
         inside = np.zeros(launches.size, np.bool_)
-        inside[joined.filter(pl.col("end") > pl.col("at"))["index"].to_numpy()] = True
+        inside[joined["index"].filter(joined["end"] > joined["at"]).to_numpy()] = True
         return inside
 
     def times(self, launches: Int64Array) -> Int64Array:
@@ -118,12 +121,13 @@ def launch_sequence(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> L
 
     `rows` are all activities, `launched` the time at which each was launched.
     """
-    kernels = one_of("kind", "kernel", "graph") & (pl.col("category") != "communication")
-    frame = rows.select(*_STREAM, kernels.alias("kernel")).with_row_index().filter("kernel")
-    busiest = frame.group_by(_STREAM).len().sort("len", *_STREAM, descending=[True, False, False]).head(1)
-    if not busiest.height:
+    kind, names_of_rows = rows["kind"], NameTable(rows["name"])
+    kernels = ((kind == "kernel") | (kind == "graph")) & (rows["category"] != "communication")
+    order = np.flatnonzero(kernels.to_numpy())
+    if not order.size:
         return None
-    order = frame.join(busiest, on=_STREAM, nulls_equal=True, maintain_order="left")["index"].to_numpy()
+    streams = groups(*(rows[name].to_numpy()[order] for name in _STREAM))
+    order = order[streams.of == streams.counts.argmax()]
     order = order[np.argsort(launched[order], kind="stable")]
     launch = or_none(rows["launch_id"])[order]
     first = np.flatnonzero(np.append(True, (launch[1:] != launch[:-1]) | (launch[1:] < 0)))
@@ -131,9 +135,10 @@ def launch_sequence(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> L
     activities = np.diff(np.append(first, order.size))
     own = names[first] * (int(activities.max()) + 1) + activities
     at = launched[order][first]
-    ranges = trace.host[["kind", "name", "start", "duration"]].filter(pl.col("kind") == "annotation")
-    copies = np.sort(launched[rows.select(_named(rows, (HOST_TO_DEVICE,))).to_series().to_numpy()])
-    loading = ranges.filter(_named(ranges, _markers("data")))["start"].to_numpy()
+    ranges = kept(trace.host[["name", "start", "duration"]], trace.host["kind"] == "annotation")
+    names_of_ranges = NameTable(ranges["name"])
+    copies = np.sort(launched[names_of_rows.matching(HOST_TO_DEVICE)])
+    loading = ranges["start"].to_numpy()[names_of_ranges.matching(_any(_markers("data")))]
     pytorch = program(trace).pytorch
     return LaunchSequence(
         trace=trace,
@@ -144,33 +149,45 @@ def launch_sequence(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> L
         duration=np.add.reduceat(or_none(rows["duration"], 0)[order], first),
         kernels=names,
         first=first,
-        optimizer=_of_optimizer(rows, launched, ranges)[order][first],
+        optimizer=_of_optimizer(rows, names_of_rows, launched, ranges, names_of_ranges)[order][first],
         fed=_between(at, copies),
         loaded=_between(at, loading),
         copies=copies,
         pytorch=pytorch,
-        neural=pytorch or _network(rows, order),
+        neural=pytorch or _network(rows, names_of_rows, order),
     )
 
 
 def passes(host: pl.DataFrame) -> Int64Array:
     """The starts of operators with sequence numbers and of ranges named forward or backward."""
-    ranges = host.filter(pl.col("kind") == "annotation")
-    numbered = (pl.col("kind") == "op") & (pl.col("sequence") >= 0)
-    wanted = numbered | ((pl.col("kind") == "annotation") & _named(ranges, _markers("forward", "backward")))
-    return np.sort(host.filter(wanted)["start"].to_numpy())
+    numbered = (host["kind"] == "op").to_numpy() & (or_none(host["sequence"]) >= 0)
+    return np.sort(host["start"].to_numpy()[numbered | _ranges_of_passes(host)])
 
 
-def _of_optimizer(rows: pl.DataFrame, launched: Int64Array, ranges: pl.DataFrame) -> BoolArray:
+def _ranges_of_passes(host: pl.DataFrame) -> BoolArray:
+    """Which spans are ranges of a forward or backward pass."""
+    found = (host["kind"] == "annotation").to_numpy().copy()
+    if found.any():
+        names = NameTable(host["name"].filter(pl.Series(found)))
+        found[found] = names.matching(_any(_markers("forward", "backward")))
+    return found
+
+
+def _of_optimizer(
+    rows: pl.DataFrame,
+    names_of_rows: NameTable,
+    launched: Int64Array,
+    ranges: pl.DataFrame,
+    names_of_ranges: NameTable,
+) -> BoolArray:
     """Whether an optimizer launched each row: by the ranges around optimizers if there are any, else by category and
     name.
     """
-    ranges = ranges.filter(
-        _named(ranges, (OPTIMIZER_RANGE, *_markers("optimizer"))) & ~_named(ranges, ("zero_grad",))
-    ).sort("start")
+    stepping = names_of_ranges.matching(_any((OPTIMIZER_RANGE, *_markers("optimizer"))))
+    ranges = kept(ranges, stepping & ~names_of_ranges.matching("zero_grad"))
     if not ranges.height:
-        chosen = rows.select((pl.col("category") == "optimizer") & ~_named(rows, (_NO_OPTIMIZER,)))
-        return chosen.to_series().fill_null(value=False).to_numpy()
+        return (rows["category"] == "optimizer").to_numpy() & ~names_of_rows.matching(_NO_OPTIMIZER)
+    ranges = ranges.sort("start")
     start = ranges["start"].to_numpy()
     end = np.maximum.accumulate(start + ranges["duration"].to_numpy())
     which = np.searchsorted(start, launched, side="right") - 1
@@ -178,12 +195,9 @@ def _of_optimizer(rows: pl.DataFrame, launched: Int64Array, ranges: pl.DataFrame
     return inside
 
 
-def _named(rows: pl.DataFrame, patterns: tuple[str, ...]) -> pl.Expr:
-    """Whether a row's name is one of those in these rows that match one of the patterns."""
-    names = rows["name"].drop_nulls().unique()
-    text = names.cast(pl.String)
-    wanted = pl.select(pl.any_horizontal(text.str.contains(pattern) for pattern in patterns)).to_series()
-    return pl.col("name").is_in(names.filter(wanted).implode()).fill_null(value=False)
+def _any(patterns: tuple[str, ...]) -> str:
+    """A pattern that matches where one of these does."""
+    return "|".join(f"(?:{pattern})" for pattern in patterns)
 
 
 def _between(at: Int64Array, times: Int64Array) -> BoolArray:
@@ -193,7 +207,8 @@ def _between(at: Int64Array, times: Int64Array) -> BoolArray:
     return marks[:-1]
 
 
-def _network(rows: pl.DataFrame, order: Int64Array) -> bool:
+def _network(rows: pl.DataFrame, names: NameTable, order: Int64Array) -> bool:
     """Whether enough of the kernels are those of a neural network, in single precision or less."""
-    network = rows.select(one_of("category", *_NETWORK) & ~_named(rows, (_DOUBLE,))).to_series()
-    return float(network.fill_null(value=False).to_numpy()[order].mean()) >= FEW
+    category, categories = text_codes(rows["category"])
+    of_networks = np.array([name in _NETWORK for name in categories])[category]
+    return float((of_networks & ~names.matching(_DOUBLE))[order].mean()) >= FEW

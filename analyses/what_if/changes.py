@@ -223,6 +223,11 @@ class OtherDevice:
         """Scale each activity by its least times at the roofs of both devices."""
         scope = draft.made.scope
         new = chosen_ceilings(self.name)
+        if scope.on_cpu:
+            raise UsageError(
+                "no device was captured, so there are no kernels to run on another one",
+                remedy="leave --device out",
+            )
         old = device_ceilings(scope)
         if not old:
             raise UsageError(
@@ -231,8 +236,8 @@ class OtherDevice:
         factors = _by_roofs(draft, old, new)
         draft.scale_rows(np.ones(factors.size, dtype=bool), factors)
         draft.assume(
-            f"Kernels come as close to the roofs of {new.device} as to those of the recorded device. In the worst case only their "
-            "time at the roof changes; kernels without known work change between the ratios of peaks and of bandwidths."
+            f"Kernels come as close to the roofs of {new.device} as to those of the recorded device. At the other end of the range only "
+            "their time at the roof changes; kernels without known work change between the ratios of peaks and of bandwidths."
         )
         draft.assume("Communication, copies over links and the host take as long as before.")
 
@@ -263,8 +268,10 @@ def _by_roofs(
     low, high = (min(ratios), max(ratios)) if ratios else (1.0, 1.0)
     unknown = (low, (low * high) ** 0.5, high)[draft.spread + 1]
     ratio = pl.col("new") / pl.col("old")
-    worst = 1 - (pl.col("old") - pl.col("new")) / pl.max_horizontal("ns", "old")
-    expected = pl.max_horizontal(ratio, worst) if draft.spread > 0 else ratio
+    # Of what a kernel takes beyond its roof nothing tells whether it changes as well.
+    least_changed = 1 - (pl.col("old") - pl.col("new")) / pl.max_horizontal("ns", "old")
+    ends = {-1: pl.min_horizontal(ratio, least_changed), 1: pl.max_horizontal(ratio, least_changed)}
+    expected = ends.get(draft.spread, ratio)
     linked = (pl.col("class") == "communication") | pl.col("name").cast(pl.String).str.contains(
         "(?i)HtoD|DtoH|Host"
     )
@@ -281,7 +288,7 @@ class OverlapCommunication:
     def apply(self, draft: Draft) -> None:
         """Take out the links that leave communication; where it shares a stream with other work, its time as well."""
         made, rows = draft.made, _communication(draft)
-        _some(rows, "the window has no communication", self.label)
+        _some(rows, "the window has no communication on a device", self.label)
         at = np.flatnonzero(made.activity >= 0)
         talks = np.zeros(made.activity.size, dtype=bool)
         talks[at] = rows[made.activity[at]]
@@ -314,9 +321,14 @@ class ShardOptimizer:
         _some(found.rows, "no optimizer runs in the window", self.label, found.pieces)
         draft.scale_rows(found.rows, 1 / self.ranks)
         draft.scale_pieces(found.pieces, 1 / self.ranks)
-        draft.assume(
-            "The all-reduce of gradients becomes a reduce-scatter and an all-gather of weights, which move as much."
-        )
+        if (draft.made.scope.activities["class"] == "communication").any():
+            draft.assume(
+                "The all-reduce of gradients becomes a reduce-scatter and an all-gather of weights, which move as much."
+            )
+        else:
+            draft.assume(
+                "The window has no communication; what ranks need to exchange gradients and weights comes on top."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from tracekit.analyses.graph.build import Dependencies
 from tracekit.analyses.graph.joint import Lengths
 from tracekit.analyses.graph.meetings import RankWaits
 from tracekit.analyses.graph.model import LINKS, NEVER, Weights
+from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.idle.host_code import timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
 from tracekit.analyses.result import no_launches
@@ -23,6 +24,7 @@ from tracekit.errors import UsageError, nearest
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
 from tracekit.groups import none_to_null, or_none
+from tracekit.names import category_name
 from tracekit.readers import how_to_record
 from tracekit.spans import BoolArray, Int64Array, distinct_rows, take
 from tracekit.trace import CATEGORIES
@@ -33,6 +35,11 @@ FloatArray = npt.NDArray[np.float64]
 
 KINDS: Final = ("layer", "kernel", "category", "op", "cause", "rank")
 """What a selector can name."""
+
+
+_SHOWN_CATEGORIES: Final = {category_name(name): name for name in CATEGORIES}
+_SHOWN_CAUSES: Final = {cause_name(name): name for name in CAUSES}
+"""What tables call them: a user writes what he reads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -250,6 +257,7 @@ class Draft:
         return Selection(rows, self.host.inside(launches))
 
     def _category(self, pattern: str) -> Selection:
+        pattern = _SHOWN_CATEGORIES.get(pattern, pattern)
         rows = _fits(self.rows["category"].cast(pl.String), pattern)
         numbers = [i for i, name in enumerate(CATEGORIES) if _fits(pl.Series([name]), pattern)[0]]
         launches = np.zeros(self.made.stack.size, dtype=bool)
@@ -266,7 +274,7 @@ class Draft:
         return Selection(take(around, self.rows["anchor"].to_numpy()) >= 0, take(around, self.host.span) >= 0)
 
     def _cause(self, pattern: str) -> Selection:
-        pattern = pattern.replace("-", "_").replace(" ", "_")
+        pattern = _SHOWN_CAUSES.get(pattern, pattern.replace("-", "_").replace(" ", "_"))
         if pattern not in CAUSES:
             raise UsageError(
                 f"there is no cause {pattern!r}",
@@ -306,7 +314,10 @@ class Draft:
             "kernel": self.rows["name"],
             "op": self.made.stack.frame.filter(pl.col("kind") == "op")["name"],
             "category": (self.made.scope.activities if self.made.scope.on_cpu else self.rows)["category"],
-            "cause": pl.Series([CAUSES[i] for i in np.unique(self.host.cause).tolist()]),
+            "cause": pl.Series(
+                [CAUSES[i] for i in np.unique(self.host.cause[self.host.category < 0]).tolist()],
+                dtype=pl.String,
+            ),
         }[kind]
         distinct = sorted(
             names.drop_nulls().unique().cast(pl.String), key=lambda name: (name.startswith("<"), name)

@@ -52,7 +52,9 @@ def test_ceilings_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.Cap
         capsys, "roofline", TRACE, "--machine", file
     )
     file.write_bytes(machine("a board", device="cuda"))
-    assert "it is of a board, and" in failed(capsys, "roofline", TRACE, "--machine", file)
+    fault = failed(capsys, "roofline", TRACE, "--machine", file)
+    assert "it is of a board, and" in fault
+    assert "leave --machine out" in fault
     file.write_text("{}")
     assert "not a valid measurement" in failed(capsys, "roofline", TRACE, "--machine", file)
 

@@ -170,6 +170,17 @@ def test_a_file_that_holds_something_else_is_one_line(
     assert "changes.toml: " in error
 
 
+def test_two_files_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    other = SAMPLE.replace("cnn_cpu", "encoder_cpu")
+    for words in (["critical-path", SAMPLE, other], ["what-if", SAMPLE, other, "--faster-host", "2"]):
+        with pytest.raises(SystemExit) as leave:
+            main(words)
+        assert not leave.value.code
+        page = capsys.readouterr().out
+        assert "══ cnn_cpu/trace.json.gz" in page
+        assert "══ encoder_cpu/trace.json.gz" in page
+
+
 def test_two_ranks_are_answered_as_one_job(capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(ROOT / "sample_traces" / "bert_cpu_ddp")
     for words in (["critical-path", folder], ["what-if", folder, "--scale", "rank:1=0.5"]):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,14 @@ import polars as pl
 import pytest
 from planted_tables import as_runs, planted
 
-from tracekit.errors import InconclusiveError
-from tracekit.predict import store
+from tracekit.errors import InconclusiveError, UsageError
+from tracekit.predict import grid_of, store
 from tracekit.predict.auto import Predictor, fit
 from tracekit.predict.describe import description_of
+from tracekit.predict.support import support_of
 from tracekit.predict.table import Runs, read_runs, runs_from
+
+FLOPS = {"gpus": "gpus", "batch": "batch", "flops": "flops"}
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +75,55 @@ def test_members_terms_and_what_rows_have_in_common(predictor: Predictor, runs: 
     assert predictor.known() == {}
     one = fit(as_runs(planted(repetitions=1).filter(gpus=1), tmp_path), "lattuada")
     assert one.known() == {"gpus": "1"}
+
+
+@pytest.mark.slow
+def test_a_fit_takes_one_thread_also_when_it_is_the_first(runs: Runs, tmp_path: Path) -> None:
+    """Libraries that were loaded after the limit was set had none: they waited busily, and sums depended on the number of cores."""
+    runs.frame.write_parquet(tmp_path / "rows.parquet")
+    code = (
+        "from pathlib import Path\n"
+        "import tracekit.predict.auto as auto\n"
+        "from threadpoolctl import threadpool_info\n"
+        "with auto._one_thread():\n"
+        "    import scipy.linalg, scipy.optimize, sklearn.ensemble, sklearn.linear_model\n"
+        "    print({pool['num_threads'] for pool in threadpool_info()})\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == "{1}\n"
+
+
+def test_work_grows_with_the_batch_that_is_set(tmp_path: Path) -> None:
+    """FLOPs that stayed those of the run made a step of any batch take the same time."""
+    frame = planted(repetitions=1).with_columns(flops=pl.col("batch") * 1e9)
+    described = replace(as_runs(frame, tmp_path).description, columns=FLOPS)
+    frame.write_csv(tmp_path / "flops.csv")
+    support = support_of(read_runs(tmp_path / "flops.csv", described))
+    known = {"gpus": "1", "batch": "32", "flops": "32e9"}
+    asked = grid_of({"batch": ["32", "64"]}, described, known, support)
+    assert asked.numbers("flops").tolist() == [32e9, 64e9]
+    asked = grid_of({"batch": ["64"], "flops": ["5"]}, described, known, support)
+    assert asked.numbers("flops").tolist() == [5.0]
+    with pytest.raises(UsageError, match="differ in flops; set it too"):
+        grid_of(
+            {"layers": ["64"]},
+            replace(described, columns={**FLOPS, "layers": "threads"}),
+            known,
+            replace(support, numbers={**support.numbers, "layers": (1, 2)}),
+        )
+
+
+def test_configurations_too_few_to_leave_one_out_have_no_error_and_wide_intervals(tmp_path: Path) -> None:
+    """What could not be asked had an error of 200 % and an interval of 0.5 %."""
+    four = planted(repetitions=1).filter(gflops=8000, threads=2.0, batch=32)
+    four = pl.concat([four, planted(repetitions=1).filter(gflops=8000, threads=2.0, batch=64, gpus=1)])
+    predictor = fit(as_runs(four, tmp_path), "structural")
+    assert predictor.summary() == "fitted to 4 runs of 4 configurations; between these structural answers"
+    answer = predictor.predict(as_runs(four, tmp_path))
+    assert (answer["high"] / answer["predicted"]).to_list() == pytest.approx([2.0] * 4)
+    assert predictor.members()["mean_ape"].is_null().all()
+    again = store.restored(json.loads(store.dumped(predictor)), tmp_path)
+    assert again.predict(as_runs(four, tmp_path)).equals(answer)
 
 
 def test_a_fitted_model_answers_without_scikit_learn(

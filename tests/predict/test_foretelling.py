@@ -15,6 +15,7 @@ from tracekit.predict.auto import fit
 from tracekit.predict.conformal import intervals_of
 from tracekit.predict.evaluate import BASELINES, evaluate
 from tracekit.predict.protocols import folds_of
+from tracekit.predict.questions import of_two
 from tracekit.predict.support import INSIDE, Places, support_of
 from tracekit.predict.table import Runs
 
@@ -124,6 +125,48 @@ def test_an_axis_that_never_varied_has_the_room_that_a_doubling_has(tmp_path: Pa
     inside = (asked.target >= answer["low"].to_numpy()) & (asked.target <= answer["high"].to_numpy())
     assert inside.mean() >= 0.85
     assert (answer["high"] / answer["predicted"]).min() >= 2**0.5  # type: ignore[operator]
+
+
+def test_a_second_device_has_the_room_of_an_axis_that_never_varied(tmp_path: Path) -> None:
+    """Errors along other axes say nothing of it: of a set on one device four in ten were within the interval."""
+    frame = planted(repetitions=1)
+    predictor = fit(as_runs(frame.filter(gflops=4000), tmp_path), "structural")
+    assert "device" in predictor.support.constant
+    answer = predictor.predict(as_runs(frame.filter(gflops=8000), tmp_path))
+    assert (answer["high"] / answer["predicted"]).min() >= 0.999 * 2**0.5  # type: ignore[operator]
+
+
+def test_an_axis_with_two_values_has_half_that_room(tmp_path: Path) -> None:
+    """Nothing could be asked along it, and errors along others say nothing of it."""
+    frame = planted(repetitions=1, most_gpus=8.0).filter(gflops=8000)
+    few = as_runs(frame.filter(pl.col("gpus") <= 2), tmp_path)
+    assert of_two(few) == ["gpus", "loader_threads"]
+    predictor = fit(few, "structural")
+    asked = as_runs(frame.filter(pl.col("gpus") > 2), tmp_path)
+    answer = predictor.predict(asked)
+    inside = (asked.target >= answer["low"].to_numpy()) & (asked.target <= answer["high"].to_numpy())
+    assert inside.mean() >= 0.85
+    assert (answer["high"] / answer["predicted"]).min() >= 0.999 * 2**0.25  # type: ignore[operator]
+
+
+@pytest.mark.slow
+def test_a_longer_run_is_no_question_for_trees(tmp_path: Path) -> None:
+    """Beyond the iterations that were measured they would answer with the longest run that they know."""
+    random = np.random.default_rng(5)
+    frame = pl.concat([planted(repetitions=1, seed=seed) for seed in range(2)])
+    steps = np.round(np.exp(random.uniform(np.log(500), np.log(8000), frame.height)))
+    time = law(*(frame[name].to_numpy() for name in ("gpus", "batch")), steps, frame["gflops"].to_numpy())
+    frame = frame.with_columns(iterations=steps, time_s=time * np.exp(random.normal(0, 0.03, steps.size)))
+    short = as_runs(frame.filter(pl.col("iterations") <= 2000), tmp_path)
+    long = as_runs(frame.filter(pl.col("iterations") > 2000), tmp_path)
+    predictor = fit(short)
+    assert set(predictor.support.places(long).kind) == {"iterations"}
+    assert predictor.weights["iterations"] == {"structural": 1.0}
+    assert "iterations" in predictor.intervals.widths
+    answer = predictor.predict(long)
+    assert np.abs(answer["predicted"].to_numpy() / long.target - 1).mean() < 0.04
+    inside = (long.target >= answer["low"].to_numpy()) & (long.target <= answer["high"].to_numpy())
+    assert inside.mean() >= 0.85
 
 
 def test_an_interval_for_a_new_device_covers_what_few_devices_can_tell_of_it() -> None:

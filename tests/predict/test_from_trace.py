@@ -158,6 +158,13 @@ def test_a_ring_hides_behind_the_backward_pass() -> None:
     )
 
 
+def test_a_batch_far_from_the_traced_one_is_refused() -> None:
+    scope = select(tracekit.read(SAMPLES[0]))
+    for factor in (1e9, 0.01):
+        with pytest.raises(InconclusiveError, match="too far from the traced one; trace a step closer"):
+            predict_from_trace(scope, batch=factor)
+
+
 def test_what_cannot_be_told_is_said() -> None:
     made = Step()
     made.mm(4096, 4096, 4096, 2 * MS)

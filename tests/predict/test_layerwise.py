@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import tracekit
 from tracekit.analyses.layers import layers
 from tracekit.analyses.scope import select
 from tracekit.errors import InconclusiveError
-from tracekit.predict import fit, grid_of, recognised, runs_from
+from tracekit.predict import fit, grid_of, recognised, runs_from, store
 from tracekit.predict.dataset import dataset
 from tracekit.predict.models.layerwise import MODEL, LayerwiseFit
 from tracekit.predict.table import Runs
+from tracekit.predict.trace_work import placed_pieces
 from tracekit.predict.work import dumped_work, work_of
 
 RATES = {
@@ -43,7 +45,7 @@ def layers_of(network: int, batch: float, noise: float = 0.0) -> list[list[Any]]
             mflops = random.uniform(0.05, 3) * grows * (rates[1] > 0)
             terms = np.array([random.integers(10, 60), mflops, random.uniform(0.01, 0.4) * grows])
             ns = float(terms @ (np.array(rates) * [2, 1, 1])) * np.exp(noise * random.standard_normal())
-            found.append([kind, name, float(terms[0]), terms[1] * 1e6, terms[2] * 1e6, ns])
+            found.append([kind, name, float(terms[0]), terms[1] * 1e6, terms[2] * 1e6, ns, 0.0])
     return found
 
 
@@ -51,7 +53,7 @@ def step_of(cells: list[list[Any]]) -> float:
     """The step without recording, ns."""
     return sum(
         float(np.array([operators, flops / 1e6, moved / 1e6]) @ RATES[kind, name])
-        for kind, name, operators, flops, moved, _ in cells
+        for kind, name, operators, flops, moved, *_ in cells
     )
 
 
@@ -95,9 +97,9 @@ def test_networks_that_were_left_out_are_the_sum_of_their_layers(fitted: Layerwi
 
 def test_a_type_that_was_never_seen_takes_what_all_take_in_that_pass(fitted: LayerwiseFit) -> None:
     known, strange = (
-        runs_of([("x", 1.0, [[kind, "forward", 10, 5e6, 1e6, None]])]) for kind in ("Conv2d", "Strange")
+        runs_of([("x", 1.0, [[kind, "forward", 10, 5e6, 1e6, None, 0]])]) for kind in ("Conv2d", "Strange")
     )
-    low = runs_of([("x", 1.0, [["Linear", "forward", 10, 5e6, 1e6, None]])])
+    low = runs_of([("x", 1.0, [["Linear", "forward", 10, 5e6, 1e6, None, 0]])])
     each = [float(fitted.predict(runs)[0]) for runs in (low, strange, known)]
     assert each == sorted(each)
 
@@ -123,6 +125,7 @@ def test_it_is_kept_as_json_and_a_hostile_state_is_refused(fitted: LayerwiseFit)
         ("starts", -1), ("works", 1e9), ("seconds", 0), ("rest", [1, 2]), ("rest", [1, 2, True]),
         ("kinds", [["Conv2d", "forward", 1, -2, 3]]), ("kinds", [[1, "forward", 1, 2, 3]]), ("kinds", "x"),
         ("passes", {"forward": [1, 2, "3"]}), ("networks", {"n": [["a", "b", 1, 2, 3, 4]]}), ("networks", []),
+        ("unknown", {"n1": -0.1}), ("unknown", {"n1": 2}), ("unknown", [1]),
     ]  # fmt: skip
     for key, value in wrong:
         state = copy.deepcopy(said) | {key: value}
@@ -136,9 +139,11 @@ def test_it_is_kept_as_json_and_a_hostile_state_is_refused(fitted: LayerwiseFit)
         "no JSON",
         "{}",
         "[[1]]",
-        '[["a","forward",1,2,3,-4]]',
-        '[["a","forward",1,true,3,4]]',
-        '[["a","b",1,1e999,3,4]]',
+        '[["a","forward",1,2,3,4]]',
+        '[["a","forward",1,2,3,-4,0]]',
+        '[["a","forward",1,true,3,4,0]]',
+        '[["a","b",1,1e999,3,4,0]]',
+        '[["a","b",1,2,3,4,null]]',
     ],
 )
 def test_a_damaged_cell_is_one_line(cell: str) -> None:
@@ -146,6 +151,47 @@ def test_a_damaged_cell_is_one_line(cell: str) -> None:
     frame = runs.frame.with_columns(work=pl.lit(cell))
     with pytest.raises(InconclusiveError, match="work"):
         work_of(Runs(frame, runs.description))
+
+
+def lacking(runs: Runs, share: float) -> Runs:
+    """The rows, of whose operators' time this share has no FLOPs or bytes."""
+    cells = [json.dumps([[*each[:6], share] for each in json.loads(cell)]) for cell in runs.names("work")]
+    return Runs(runs.frame.with_columns(pl.Series("work", cells)), runs.description)
+
+
+def test_work_that_is_not_known_is_counted_widens_and_refuses() -> None:
+    runs = lacking(planted(range(6)), 0.1)
+    predictor = fit(runs, "layerwise")
+    asked = planted(range(6, 8))
+    words = "the FLOPs or bytes of operators that took {} % of the time are not known"
+    assert predictor.lacked() == [f"T{words[1:].format('10.0')}: these count by their number only."]
+    half = {}
+    for share in (0.0, 0.1, 0.4):
+        answer = predictor.predict(lacking(asked, share))
+        half[share] = np.log(answer["high"] / answer["predicted"])[0]
+        said = words.format(round(100 * share, 1)) if share else ""
+        assert answer["note"][0].endswith(said)
+    assert half[0.0] == half[0.1]
+    assert half[0.4] == pytest.approx(np.hypot(half[0.1], -np.log(1 - 0.3)))
+    mixed = lacking(asked, 0.1)
+    cells = [mixed.names("work")[0], *lacking(asked, 0.6).names("work")[1:]]
+    answer = predictor.predict(Runs(mixed.frame.with_columns(pl.Series("work", cells)), mixed.description))
+    assert answer["predicted"].is_null().to_list() == [False, True, True, True]
+    assert words.format("60.0") in answer["note"][1]
+    with pytest.raises(InconclusiveError, match=r"60\.0 % of the time are not known"):
+        predictor.predict(lacking(asked, 0.6))
+    assert "of 6 more, most of the work is not known" in str(MODEL.lacks(lacking(planted(range(3)), 0.6)))
+    known = predictor.predict(runs_of([("n1", 4.0, None)]))  # of a network of the table as of its captures
+    assert words.format("10.0") in known["note"][0]
+    again = store.restored(json.loads(store.dumped(predictor)), Path("m.json"))
+    assert again.predict(lacking(asked, 0.4)).equals(predictor.predict(lacking(asked, 0.4)))
+    assert again.lacked() == predictor.lacked()
+
+
+def test_without_times_the_share_is_that_of_operators() -> None:
+    rows = [["a", "forward", 30, 1e6, 1e6, None, 1.0], ["b", "forward", 10, 1e6, 1e6, 5.0, 0.0]]
+    work, _ = work_of(runs_of([("x", 1.0, rows), ("y", 1.0, rows[1:])]))
+    assert work.unknown_of(2).tolist() == [0.75, 0.0]
 
 
 def test_what_it_cannot_be_fitted_to() -> None:
@@ -170,6 +216,11 @@ def test_a_capture_tells_the_work_of_its_layers() -> None:
     assert 0.7 * total < sum(cell[5] for cell in cells) <= 1.02 * total
     convolutions = [cell for cell in cells if cell[:2] == ["Conv2d", "forward"]]
     assert len(convolutions) == 15
+    # What the tree of layers calls launched by operators without a model is what takes part in no roof.
+    unknown = sum(cell[5] * cell[6] for cell in cells) / sum(cell[5] for cell in cells)
+    work = placed_pieces(scope).drop_nulls("piece_ns")
+    lost = work.filter(pl.col("flops").is_null() | pl.col("bytes").is_null())["piece_ns"].sum()
+    assert 0.02 < unknown == pytest.approx(lost / work["piece_ns"].sum(), rel=0.1)
     assert sum(cell[3] for cell in convolutions) == pytest.approx(trace.manifest.flops_per_step / 3, rel=0.05)  # type: ignore[union-attr, operator]
 
 
@@ -185,6 +236,19 @@ def test_networks_of_the_samples_are_foretold_from_the_others() -> None:
         off.append(abs(float(said[0]) / float(runs.target[names == name][0]) - 1))
     assert np.median(off) < 0.1
     assert sorted(off)[3] < 0.1  # four of six; the others have what no other network has
+
+
+def test_a_network_of_the_table_needs_its_name_and_a_batch_only() -> None:
+    """Not its FLOPs, in which the measured runs differ: its layers are known."""
+    runs = planted(range(4))
+    frame = runs.frame.with_columns(flops=pl.Series(np.arange(8.0) + 1))
+    described = replace(runs.description, columns={**runs.description.columns, "flops": "flops"})
+    predictor = fit(Runs(frame, described), "layerwise")
+    asked = grid_of({"network": ["n1"], "batch": ["8"]}, described, predictor.known(), predictor.support)
+    assert predictor.predict(asked)["predicted"][0] == pytest.approx(step_of(layers_of(1, 8.0)), rel=0.05)
+    asked = grid_of({"network": ["n"], "batch": ["8"]}, described, predictor.known(), predictor.support)
+    with pytest.raises(InconclusiveError, match="did you mean n"):
+        predictor.predict(asked)
 
 
 def test_a_grid_does_not_take_the_work_of_another_batch() -> None:

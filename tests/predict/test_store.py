@@ -116,6 +116,12 @@ def test_trees_that_lead_in_a_circle_are_refused(kept: dict[str, Any], tmp_path:
         loaded(said, tmp_path)
 
 
+@pytest.mark.parametrize("rows", [1e300, -1, 0, True, 10**400, "1"])
+def test_rows_are_a_number_of_rows(rows: Any, kept: dict[str, Any]) -> None:
+    with pytest.raises(UnreadableTraceError, match="damaged"):
+        store.restored(kept | {"rows": rows}, Path("model.json"))
+
+
 def test_weights_have_to_sum_to_one(kept: dict[str, Any], tmp_path: Path) -> None:
     for weights in ({"lattuada": 2.0, "lattuada+boosting": -1.0}, {"lattuada": 0.2}, {"other": 1.0}, {}):
         said = copy.deepcopy(kept)

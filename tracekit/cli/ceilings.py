@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["kept_measurements", "with_ceilings"]
 
 
+_OTHER = "leave --machine out, or measure the device of the trace with tracekit machine"
+
+
 def kept_measurements() -> list[tuple[str, str | None]]:
     """The measurements in tracekit's folder, each with the digest of its content: an answer may depend on them."""
     from tracekit.machine_file import machine_path
@@ -37,12 +40,15 @@ def with_ceilings(trace: Trace, file: Path | None) -> Trace:
     machine, threads = read_machine(file), _threads_of(trace)
     if (machine.device == "cpu") == trace.has_device:
         ran = "on a device" if trace.has_device else "on processors alone"
-        raise UsageError(f"it is of {machine.device_name}, and {trace.meta.name} ran {ran}", path=file)
+        raise UsageError(
+            f"it is of {machine.device_name}, and {trace.meta.name} ran {ran}", path=file, remedy=_OTHER
+        )
     names = {one.name for one in trace.meta.devices if one.name}
     if trace.has_device and names - {machine.device_name}:
         raise UsageError(
             f"it is of {machine.device_name}, and {trace.meta.name} ran on {', '.join(sorted(names))}",
             path=file,
+            remedy=_OTHER,
         )
     ceilings = machine.ceilings(threads)
     if ceilings is None:

@@ -30,15 +30,15 @@ _FLOP_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def format_ns(ns: float | None) -> str:
     """A time with three significant digits and its unit.
 
-    >>> [format_ns(t) for t in (0, 999, 25_473, 3_907_825, 61_000_000_000, None)]
-    ['0 ns', '999 ns', '25.5 µs', '3.91 ms', '61.0 s', '–']
+    >>> [format_ns(t) for t in (0, -999, 25_473, 3_907_825, 61_000_000_000, None)]
+    ['0 ns', '−999 ns', '25.5 µs', '3.91 ms', '61.0 s', '–']
     """
     if ns is None:
         return NOT_CAPTURED
     for size, unit in ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs")):
         if abs(ns) >= size:
-            return f"{_three_digits(ns / size)} {unit}"
-    return f"{ns:.0f} ns"
+            return f"{_three_digits(ns / size)} {unit}".replace("-", "−")
+    return f"{ns:.0f} ns".replace("-", "−")
 
 
 def format_change(ns: float | None) -> str:

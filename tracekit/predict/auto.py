@@ -19,8 +19,8 @@ from tracekit.predict.describe import WORK, Description
 from tracekit.predict.features import sampled
 from tracekit.predict.gaps import gaps, refusals
 from tracekit.predict.members import candidates, fit_members, interpolates
-from tracekit.predict.model import MODELS, Fitted, Term, model_of
-from tracekit.predict.questions import questions
+from tracekit.predict.model import MODELS, Doubts, Fitted, Heeds, Term, model_of
+from tracekit.predict.questions import of_two, questions
 from tracekit.predict.support import FARTHEST, INSIDE, Places, Support, support_of
 from tracekit.predict.table import Floats, Runs
 
@@ -65,7 +65,9 @@ class Predictor:
         Raises InconclusiveError if no row has one.
         """
         places = self.support.places(runs)
+        wider, doubts = self._doubts(runs, places)
         why = gaps(runs, self.support)
+        why = np.where((why == "") & np.isinf(wider), doubts, why)
         kept = (why == "") & ~places.refused
         try:
             logarithm = self._logarithms_of(runs, kept)
@@ -80,10 +82,10 @@ class Predictor:
                 f"no row can be predicted: {places.note[0]}",
                 remedy=f"measure closer to it; nothing is said beyond {FARTHEST:g} times what was measured",
             )
-        half = self.intervals.half_widths(places)
-        note = np.where(
-            why != "", why, np.where(places.refused, "too far outside: " + places.note, places.note)
-        )
+        half = np.hypot(self.intervals.half_widths(places), np.where(np.isinf(wider), 0, wider))
+        outside = np.where(places.refused, "too far outside: " + places.note, places.note)
+        both = np.where((outside != "") & (doubts != ""), "; ", "")
+        note = np.where(why != "", why, outside + both + doubts)
         frame = pl.DataFrame(
             {
                 "id": runs.frame["id"],
@@ -116,6 +118,11 @@ class Predictor:
         untold = weights <= 0
         found = {part: whole * share / np.where(untold, 1, weights) for part, share in shares.items()}
         return {**found, "not told apart": np.where(untold, whole, 0)} if untold.any() else found
+
+    def lacked(self) -> list[str]:
+        """What the measured rows did not tell its models, a sentence each."""
+        told = dict.fromkeys(one.lacked() for one in self.models.values() if isinstance(one, Doubts))
+        return [f"{each[0].upper()}{each[1:]}." for each in told if each]
 
     def explain(self) -> list[Term]:
         """The parameters of each model, of the one with the most weight inside the range first; with several, names begin with theirs."""
@@ -163,6 +170,18 @@ class Predictor:
         """The share of times that are to lie in their interval."""
         return self.intervals.level
 
+    def _doubts(self, runs: Runs, places: Places) -> tuple[Floats, npt.NDArray[np.object_]]:
+        """By row, how much wider its interval is as its models were told too little, and what they were not told."""
+        wider, words = np.zeros(runs.height), np.full(runs.height, "", dtype=object)
+        for name, member in self.models.items():
+            asked = self._weights(places, name) > 0
+            if not asked.any() or not isinstance(member, Doubts):
+                continue
+            each, said = member.doubts(runs)
+            wider = np.where(asked, np.maximum(wider, each), wider)
+            words = np.where(asked & (words == ""), np.array(said, dtype=object), words)
+        return wider, words
+
     def _weights(self, places: Places, name: str) -> Floats:
         otherwise = self.weights[OUTSIDE]
         return np.array([self.weights.get(kind, otherwise).get(name, 0.0) for kind in places.kind])
@@ -196,8 +215,11 @@ def fit(runs: Runs, model: str = AUTO) -> Predictor:
 
 
 def _one_thread() -> AbstractContextManager[object]:
-    """Linear algebra on one thread: sums are then in one order, and what is fitted does not depend on the number of cores."""
+    """Linear algebra and trees on one thread: sums are then in one order, and what is fitted does not depend on the number of cores.
+    Only libraries that are loaded already are limited.
+    """
     try:
+        import sklearn.ensemble  # noqa: F401, PLC0415 - an extra, and SciPy with it
         from threadpoolctl import threadpool_limits  # noqa: PLC0415 - comes with scikit-learn
     except ImportError:
         return nullcontext()
@@ -215,15 +237,18 @@ def _fitted(runs: Runs, model: str) -> Predictor:
     models = fit_members(names, runs)
     asked = _Asked.of(sampled(runs, _MOST_CONFIGURATIONS), models)
     errors = asked.errors()
-    weights = _chosen(errors)
+    weights = _chosen(errors, names)
     used = [name for name in names if any(each.get(name, 0) > 0 for each in weights.values())]
     support = support_of(runs)
+    heed = [each for name, each in models.items() if name in used and isinstance(each, Heeds)]
+    if len(heed) == len(used):
+        support = support.only({role for each in heed for role in each.heeds})
     return Predictor(
         description=runs.description,
         models={name: models[name] for name in used},
         weights=weights,
         errors=errors,
-        intervals=asked.intervals(weights, support.constant),
+        intervals=asked.intervals(weights, support.constant, of_two(runs)),
         support=support,
         common=_common(runs),
         rows=runs.height,
@@ -295,15 +320,21 @@ class _Asked:
         )
 
     def errors(self) -> dict[str, dict[str, float]]:
-        """By kind of question the mean over the folds of each candidate's error; `outside`: the mean over the kinds outside."""
+        """By kind of question the mean over the folds of the error of each candidate that could be asked it at all; `outside`: the mean
+        over the kinds outside.
+        """
         found: dict[str, dict[str, float]] = {}
         for kind in dict.fromkeys(self.places.kind):
             rows = self.places.kind == kind
-            found[kind] = {name: self._error(left, rows) for name, left in self.residuals.items()}
+            asked = {name: left for name, left in self.residuals.items() if np.isfinite(left[rows]).any()}
+            if asked:
+                found[kind] = {name: self._error(left, rows) for name, left in asked.items()}
         outside = [each for kind, each in found.items() if kind != INSIDE]
         if outside:
             found[OUTSIDE] = {
-                name: float(np.mean([each[name] for each in outside])) for name in self.residuals
+                name: float(np.mean([each.get(name, _WORST) for each in outside]))
+                for name in self.residuals
+                if any(name in each for each in outside)
             }
         return found
 
@@ -315,24 +346,40 @@ class _Asked:
             means.append(np.average(np.minimum(size, _WORST), weights=self.weights[those]))
         return float(np.mean(means))
 
-    def intervals(self, weights: Mapping[str, Mapping[str, float]], constant: Sequence[str]) -> Intervals:
-        """Intervals from what the members, joined with these weights, leave; `constant`: axes that never varied."""
+    def intervals(
+        self, weights: Mapping[str, Mapping[str, float]], constant: Sequence[str], of_two: Sequence[str]
+    ) -> Intervals:
+        """Intervals from what the members, joined with these weights, leave; `constant`: axes that never varied; `of_two`: those with two
+        values.
+        """
         joined = np.zeros(self.fold.size)
         for name, left in self.residuals.items():
             share = np.array(
                 [weights.get(kind, weights[OUTSIDE]).get(name, 0.0) for kind in self.places.kind]
             )
-            joined += np.where(share > 0, share * np.nan_to_num(left), 0)
-        return intervals_of(joined, self.weights, self.places, self.fold, constant=constant)
+            joined += np.where(share > 0, share * left, 0)
+        known = np.isfinite(joined)
+        return intervals_of(
+            joined[known],
+            self.weights[known],
+            self.places.where(known),
+            self.fold[known],
+            constant=constant,
+            of_two=of_two,
+        )
 
 
-def _chosen(errors: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+def _chosen(errors: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> dict[str, dict[str, float]]:
     """By kind of question, the weights with which the members are joined.
 
     Inside the range, the smaller the error the larger the weight, by its fourth power. Outside, a mean of what goes right and what goes
     astray goes astray: one member answers, the first (what has a meaning stands before what has none) unless another is clearly better.
-    Along an axis about which nothing was asked, it has to be clearly better along all others.
+    Along an axis about which nothing was asked, it has to be clearly better along all others. If nothing could be asked at all, the first of
+    `names` answers.
     """
+    if not errors:
+        alone = _clearly_best(dict.fromkeys(names, 0.0))
+        return {INSIDE: alone, OUTSIDE: alone}
     found = {kind: _joined(each) if kind == INSIDE else _clearly_best(each) for kind, each in errors.items()}
     first = _clearly_best(errors[OUTSIDE if OUTSIDE in errors else INSIDE], share=0.0)
     if OUTSIDE not in found:  # nothing tells

@@ -13,19 +13,11 @@ import numpy.typing as npt
 from tracekit.errors import InconclusiveError
 from tracekit.facts.device_peaks import Device, find_device
 from tracekit.names import clean
+from tracekit.predict.describe import FIGURES
 from tracekit.predict.table import Floats, Runs
 
-__all__ = ["KEYS", "Board", "Boards", "board_of", "boards_of"]
+__all__ = ["Board", "Boards", "board_of", "boards_of"]
 
-KEYS: Final[dict[str, str]] = {
-    "peak_gflops": "the fp32 peak, GFLOP/s",
-    "bandwidth_gb_s": "the bandwidth of the memory, GB/s",
-    "multiprocessors": "multiprocessors, or compute units",
-    "clock_mhz": "the boost clock",
-    "l2_mb": "the second-level cache, MB",
-    "watts": "the power limit",
-    "process_nm": "the process, as the foundry names it",
-}
 """What a description's [devices] may say of a device."""
 
 _PJ_PER_FLOP_AND_NM: Final = 1.4
@@ -136,14 +128,14 @@ def board_of(
     said = dict(known.get(name, {}))
     title = str(said.get("name", name))
     listed = _listed(title)
-    figures = {**_catalogue(listed), **{key: _figure(said[key]) for key in KEYS if key in said}}
+    figures = {**_catalogue(listed), **{key: _figure(said[key]) for key in FIGURES if key in said}}
     figures |= {
         key: value for key, value in (("peak_gflops", peak), ("bandwidth_gb_s", bandwidth)) if isfinite(value)
     }
     for key in ("peak_gflops", "bandwidth_gb_s"):
         if not 0 < figures.get(key, 0.0) < inf:
             raise InconclusiveError(
-                f"{KEYS[key]}, of device {clean(name) or 'without a name'} is not known",
+                f"{FIGURES[key]}, of device {clean(name) or 'without a name'} is not known",
                 remedy=f'write {key} into [devices."{clean(name)}"] of the description',
             )
     peak, bandwidth = figures["peak_gflops"], figures["bandwidth_gb_s"]

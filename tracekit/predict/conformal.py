@@ -27,6 +27,8 @@ _DOUBLED: Final = 0.5 * float(np.log(2))
 """Along an axis that never varied a doubling may do all between nothing and its most, to double or to halve the time: so far, as a
 logarithm, either end is from the middle.
 """
+_NOTHING_ASKED: Final = float(np.log(2))
+"""The half-width where too few configurations were measured to leave any out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +75,18 @@ def intervals_of(
     folds: npt.NDArray[np.int64],
     level: float = LEVEL,
     constant: Iterable[str] = (),
+    of_two: Iterable[str] = (),
 ) -> Intervals:
     """Intervals from the residuals (logarithms of measured over predicted) of rows that were foretold without being fitted.
 
     `weights`: of each row, one over the number of its configuration's repetitions; `folds`: the question in which it was foretold;
-    `constant`: the axes that never varied, of which nothing can be learnt but what doubling can do at most. The
+    `constant`: the axes that never varied, of which nothing can be learnt but what doubling can do at most; `of_two`: those with two
+    values, along which a time may bend by half as much. The
     errors along an axis are those of rows that are outside along no other, where there are 10 configurations of them. Axes of fewer
-    configurations share the residuals of all rows outside.
+    configurations share the residuals of all rows outside. Without any residual a time may be half or twice as long.
     """
+    if not residuals.size:
+        return Intervals(level, {INSIDE: (_NOTHING_ASKED, 0.0), _ANY: (_NOTHING_ASKED, 1.0)})
     beyond = np.array([distance > 0 for distance in places.axes.values()]).reshape(-1, residuals.size)
     count = beyond.sum(axis=0)
     widths = {}
@@ -99,6 +105,7 @@ def intervals_of(
         width = _quantile(np.abs(residuals[outside]), weights[outside], level)
         widths[_ANY] = (width, float(np.median(places.distance[outside])))
         widths.update({axis: (float(np.hypot(width, _DOUBLED)), 1.0) for axis in constant})
+        widths.update({axis: (max(width, _DOUBLED / 2), 1.0) for axis in of_two if axis not in widths})
     if residuals.size:
         inside = ~outside if weights[~outside].sum() >= _LEAST else count >= 0
         widths[INSIDE] = (_quantile(np.abs(residuals[inside]), weights[inside], level), 0.0)

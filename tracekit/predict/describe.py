@@ -13,6 +13,7 @@ from tracekit.files import parse_toml
 
 __all__ = [
     "CATEGORIES",
+    "FIGURES",
     "MAY_BE_ZERO",
     "NUMBERS",
     "WORK",
@@ -64,6 +65,16 @@ CATEGORIES: Final[dict[str, str]] = {
 """Roles of columns that hold names."""
 WORK: Final = "work"
 """The role of the column that holds the work of each layer, as `tracekit dataset` writes it. Rows that differ in it only are repetitions."""
+FIGURES: Final[dict[str, str]] = {
+    "peak_gflops": "the fp32 peak, GFLOP/s",
+    "bandwidth_gb_s": "the bandwidth of the memory, GB/s",
+    "multiprocessors": "multiprocessors, or compute units",
+    "clock_mhz": "the boost clock",
+    "l2_mb": "the second-level cache, MB",
+    "watts": "the power limit",
+    "process_nm": "the process, as the foundry names it",
+}
+"""What a description may say of a device, besides its `name` and its `dies`."""
 _UNITS: Final = {
     "s": NS_PER_S,
     "ms": NS_PER_MS,
@@ -137,20 +148,31 @@ def description_of(said: Mapping[str, Any], path: Path) -> Description:
     columns, devices = _table(said, "columns", path), _table(said, "devices", path)
     for role in columns:
         _known(role, (*NUMBERS, *CATEGORIES, WORK), "role", path)
-    unit = target.get("unit", "s")
+    for key in rows:
+        _known(key, ("id", "group", "features"), "[rows] key", path)
+    unit = _word(target.get("unit", "s"), "[target] unit", path)
     _known(unit, _UNITS, "unit", path)
-    if not isinstance(target.get("column"), str):
+    aim = target.get("column")
+    if not isinstance(aim, str):
         raise UsageError(
             "it does not say which column is the target", path=path, remedy='write [target] column = "…"'
         )
+    columns = {role: _word(column, f"[columns] {role}", path) for role, column in columns.items()}
+    features = _words(rows.get("features", []), "[rows] features", path)
+    if not columns and not features:
+        raise UsageError("it names no column but the target", path=path, remedy='write [columns] batch = "…"')
+    if aim in (*columns.values(), *features):
+        raise UsageError(
+            f"{aim!r} is the target, which cannot foretell itself", path=path, remedy="name other columns"
+        )
     return Description(
-        target=target["column"],
+        target=aim,
         unit=unit,
-        columns={role: str(column) for role, column in columns.items()},
-        id=str(rows.get("id", "")),
-        group=tuple(map(str, rows.get("group", ()))),
-        features=tuple(map(str, rows.get("features", ()))),
-        devices={str(name): _table(devices, name, path) for name in devices},
+        columns=columns,
+        id=_word(rows.get("id", ""), "[rows] id", path),
+        group=_words(rows.get("group", []), "[rows] group", path),
+        features=features,
+        devices={str(name): _device(devices, name, path) for name in devices},
     )
 
 
@@ -159,6 +181,29 @@ def _table(said: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UsageError(f"[{name}] is no table", path=path)
     return found
+
+
+def _device(devices: Mapping[str, Any], name: str, path: Path) -> dict[str, float | str]:
+    said = _table(devices, name, path)
+    for key, value in said.items():
+        _known(key, ("name", "dies", *FIGURES), "[devices] key", path)
+        if key == "name":
+            _word(value, f"[devices.{name!r}] name", path)
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise UsageError(f"[devices.{name!r}] {key} is no number above 0", path=path)
+    return said
+
+
+def _word(value: object, name: str, path: Path) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{name} is no text", path=path, remedy="write it in quotes")
+    return value
+
+
+def _words(value: object, name: str, path: Path) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise UsageError(f"{name} is no list", path=path, remedy='write ["…", "…"]')
+    return tuple(_word(each, name, path) for each in value)
 
 
 def _known(word: object, words: Mapping[str, object] | tuple[str, ...], kind: str, path: Path) -> None:

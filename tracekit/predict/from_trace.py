@@ -26,6 +26,7 @@ from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.facts.units import count_of, format_bytes, format_share
 from tracekit.intervals import IntervalSet
 from tracekit.names import clean
+from tracekit.predict.support import FARTHEST
 from tracekit.predict.trace_work import Conditions, gradient_bytes, placed_pieces, under_conditions
 
 __all__ = ["PARTS", "FromTrace", "predict_from_trace"]
@@ -97,6 +98,12 @@ def predict_from_trace(
     """
     if not 0 < batch < np.inf or (gpus is not None and gpus < 1):
         raise UsageError("the batch and the number of devices must be above 0")
+    if not 1 / FARTHEST <= batch <= FARTHEST:
+        raise InconclusiveError(
+            f"{batch:g} times the batch is too far from the traced one",
+            path=scope.trace.meta.path,
+            remedy=f"trace a step closer to it; nothing is said beyond {FARTHEST:g} times",
+        )
     whole = run_parts(scope)
     if not isinstance(whole, DeviceParts | ProcessorParts):
         raise InconclusiveError("the trace has no times of work to predict from", path=scope.trace.meta.path)

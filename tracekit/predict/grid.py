@@ -18,6 +18,10 @@ from tracekit.predict.table import Runs, runs_from
 __all__ = ["grid_of", "settings_of"]
 
 _MOST: Final = 100_000
+_GROWS: Final = ("flops", "bytes")
+"""What is in proportion to the batch."""
+_OTHER_WORK: Final = ("network", "mode", "layers", "hidden", "heads", "sequence")
+"""Settings with which those are others."""
 _OF_DEVICE: Final = ("device", "machine", "peak_gflops", "bandwidth_gb_s")
 """Settings that leave the work of layers as it is."""
 
@@ -49,7 +53,7 @@ def grid_of(
     support: Support,
 ) -> Runs:
     """Every combination of the settings, by roles or columns; what is not set is as `known`, by columns, and empty if not all measured
-    runs had it.
+    runs had it. At another batch FLOPs and bytes are in proportion to it.
 
     Raises UsageError for a setting that the model has no column for, one that is missing, or too many combinations.
     """
@@ -66,6 +70,8 @@ def grid_of(
             for value in values:
                 _number(value, name)
         chosen[column] = list(values)
+    if any(names.get(role) in chosen for role in _OTHER_WORK):
+        known = {column: value for column, value in known.items() if column not in map(names.get, _GROWS)}
     unset = {role: column for role, column in names.items() if column not in chosen and column not in known}
     lacking = [role for role in unset if role in support.numbers or role in support.names]
     if lacking:
@@ -79,9 +85,13 @@ def grid_of(
     if (count := prod(map(len, grid.values()))) > _MOST:
         raise UsageError(f"these are {count:,} combinations", remedy=f"set at most {_MOST:,}")
     rows = pl.DataFrame(list(product(*grid.values())), dict.fromkeys(grid, pl.String), orient="row")
-    beside = {name for name in (description.id, *description.group) if name and name not in rows.columns}
-    numbers = pl.int_range(pl.len()).cast(pl.String)
-    rows = rows.with_columns(numbers.alias(name) for name in sorted(beside))
+    batch = names.get("batch", "")
+    if batch in chosen and batch in known:
+        grown = [names[role] for role in _GROWS if names.get(role, "") in known and names[role] not in chosen]
+        factor = pl.col(batch).cast(pl.Float64) / float(known[batch])
+        rows = rows.with_columns((pl.col(grown).cast(pl.Float64) * factor).cast(pl.String))
+    if description.id and description.id not in rows.columns:
+        rows = rows.with_columns(pl.int_range(pl.len()).cast(pl.String).alias(description.id))
     return runs_from(rows, description, Path("--set"), measured=False)
 
 

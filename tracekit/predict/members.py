@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from tracekit.predict.features import one_each, sampled
-from tracekit.predict.model import MODELS, Fitted, Refits, Term, model_of
+from tracekit.predict.model import MODELS, Doubts, Fitted, Refits, Term, model_of
 from tracekit.predict.models import boosting
 from tracekit.predict.support import Support, support_of
 from tracekit.predict.table import Floats, Runs
@@ -41,6 +41,16 @@ class Corrected:
         """The parts of the model, each corrected by the same factor."""
         factor = self._factor(runs)
         return {name: part * factor for name, part in self.base.parts(runs).items()}
+
+    def doubts(self, runs: Runs) -> tuple[Floats, list[str]]:
+        """Those of the model."""
+        if isinstance(self.base, Doubts):
+            return self.base.doubts(runs)
+        return np.zeros(runs.height), [""] * runs.height
+
+    def lacked(self) -> str:
+        """What the model lacked."""
+        return self.base.lacked() if isinstance(self.base, Doubts) else ""
 
     def explain(self) -> Sequence[Term]:
         """The parameters of the model, then what the trees look at."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 from tracekit.errors import UsageError, nearest
 from tracekit.predict.table import Floats, Runs
 
-__all__ = ["MODELS", "Fitted", "Model", "Refits", "Term", "model_of"]
+__all__ = ["MODELS", "Doubts", "Fitted", "Heeds", "Model", "Refits", "Term", "model_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,28 @@ class Fitted(Protocol):
 
     def state(self) -> dict[str, Any]:
         """What the model's `restore` makes it from again: JSON."""
+        ...
+
+
+@runtime_checkable
+class Heeds(Protocol):
+    """A fitted model that looks at some columns only: where a row lies along others does not matter to it."""
+
+    heeds: ClassVar[frozenset[str]]
+
+
+@runtime_checkable
+class Doubts(Protocol):
+    """A fitted model that knows of rows of which it was told too little."""
+
+    def doubts(self, runs: Runs) -> tuple[Floats, list[str]]:
+        """By row, by how much what it was not told widens its interval, in logarithms (infinite: it has no answer), and what that is, in
+        words; empty where it was told all.
+        """
+        ...
+
+    def lacked(self) -> str:
+        """What the rows that it was fitted to did not tell it, as a sentence without its full stop; empty if they told all."""
         ...
 
 

@@ -22,6 +22,7 @@ FORMAT: Final = "tracekit prediction"
 VERSION: Final = 1
 _MOST_BYTES: Final = 64 << 20
 _MOST_MEMBERS: Final = 32
+_MOST_COUNTED: Final = 1 << 53
 _WRONG: Final = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
 
 
@@ -119,8 +120,8 @@ def _restored(said: Mapping[str, Any], path: Path) -> Predictor:
         intervals=Intervals.restore(said["intervals"]),
         support=Support.restore(said["support"]),
         common={str(column): str(value) for column, value in said["common"].items()},
-        rows=int(said["rows"]),
-        configurations=int(said["configurations"]),
+        rows=_count(said["rows"]),
+        configurations=_count(said["configurations"]),
     )
 
 
@@ -128,6 +129,12 @@ def _number(value: object) -> float:
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError("a number is none")
     return float(value)
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _MOST_COUNTED:
+        raise ValueError("a number of rows is none")
+    return value
 
 
 def _finite(text: str) -> float:

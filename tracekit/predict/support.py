@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,15 +14,17 @@ from tracekit.predict.describe import CATEGORIES, NUMBERS
 from tracekit.predict.features import device_names
 from tracekit.predict.table import Floats, Runs
 
-__all__ = ["DEVICE", "INSIDE", "Places", "Support", "support_of"]
+__all__ = ["DEVICE", "FARTHEST", "FOLLOWS", "INSIDE", "Places", "Support", "support_of"]
 
 INSIDE: Final = "inside"
 """The kind of a row that lies beyond the measured ones along no axis."""
 DEVICE: Final = "device"
 FARTHEST: Final = 64.0
 """A row more times than this beyond the measured ones is refused."""
-_FOLLOWS: Final = ("iterations",)
-"""Axes along which time is a straight line, so that they make a row no question of their own and never refuse it."""
+FOLLOWS: Final = ("iterations",)
+"""Axes along which time is a straight line. They never refuse a row, and make it a question of their own only if no other axis does; one
+doubling beyond is as far as any other.
+"""
 _OF_DEVICE: Final = ("peak_gflops", "bandwidth_gb_s")
 """Axes that a row is beyond only on a device that was never seen, which is a question of its own."""
 _MOST_NAMES: Final = 10_000
@@ -32,7 +34,7 @@ _SAME: Final = 1.0 + 1e-9
 _ORDER: Final = (
     *(name for name in CATEGORIES if name != "machine"),
     "machine",
-    *(name for name in NUMBERS if name not in _FOLLOWS),
+    *(name for name in NUMBERS if name not in FOLLOWS),
 )
 
 
@@ -57,6 +59,11 @@ class Places:
         """How far beyond each row is along all axes together."""
         return sum(self.axes.values(), np.zeros(self.kind.size))
 
+    def where(self, rows: npt.NDArray[np.bool_]) -> Places:
+        """Those of some rows."""
+        axes = {axis: distance[rows] for axis, distance in self.axes.items()}
+        return Places(self.kind[rows], axes, self.note[rows], self.refused[rows])
+
     @staticmethod
     def joined(several: Sequence[Places]) -> Places:
         """Those of several tables, one after another."""
@@ -80,9 +87,15 @@ class Support:
 
     @property
     def constant(self) -> list[str]:
-        """The axes of numbers along which all measured rows are at one place."""
+        """The axes along which all measured rows are at one place, or have one name."""
         ends = self.numbers.items()
-        return [axis for axis, (low, high) in ends if low == high and axis not in (*_FOLLOWS, *_OF_DEVICE)]
+        names = [axis for axis, seen in self.names.items() if len(seen) == 1]
+        return names + [axis for axis, (low, high) in ends if low == high and axis not in _OF_DEVICE]
+
+    def only(self, roles: Collection[str]) -> Support:
+        """That of these columns."""
+        numbers = {axis: ends for axis, ends in self.numbers.items() if axis in roles}
+        return Support(numbers, {axis: seen for axis, seen in self.names.items() if axis in roles})
 
     def places(self, runs: Runs) -> Places:
         """Where these rows lie."""
@@ -90,14 +103,17 @@ class Support:
         kind = np.full(height, INSIDE, dtype=object)
         rank = np.full(height, len(_ORDER) + 1)
         axes: dict[str, Floats] = {}
+        follows: dict[str, Floats] = {}
         refused = np.zeros(height, dtype=bool)
         notes: list[list[str]] = [[] for _ in range(height)]
         for axis, factor, say in self._axes(runs):
             outside = factor > _SAME
             place = _ORDER.index(axis) if axis in _ORDER else len(_ORDER)
-            if axis not in _FOLLOWS:
+            if axis in FOLLOWS:
+                follows[axis] = factor
+            else:
                 refused |= factor > FARTHEST
-            if axis not in _FOLLOWS and not (axis in _OF_DEVICE and DEVICE in self.names):
+            if axis not in FOLLOWS and not (axis in _OF_DEVICE and DEVICE in self.names):
                 first = outside & (place < rank)
                 kind[first], rank[first] = axis, place
                 axes[axis] = np.where(outside, np.log2(factor), 0.0)
@@ -105,6 +121,10 @@ class Support:
                 notes[row].append(say(int(row)))
         if "machine" in axes and DEVICE in axes:  # a new device stands in a new machine: that is one question
             axes["machine"][axes[DEVICE] > 0] = 0.0
+        for axis, factor in follows.items():
+            alone = (kind == INSIDE) & (factor > _SAME)
+            kind[alone] = axis
+            axes[axis] = np.where(alone, np.minimum(np.log2(factor), 1.0), 0.0)
         return Places(kind, axes, np.array(["; ".join(each) for each in notes], dtype=object), refused)
 
     def _axes(self, runs: Runs) -> list[tuple[str, Floats, Any]]:

@@ -1,8 +1,8 @@
 """The work of a run's layers: what each computes and moves in each pass of a step, as tables of runs carry it.
 
-A cell of the column `work` is JSON: a list with `[type, pass, operators, FLOPs, bytes, ns]` for each layer and pass. The type is the
-class of the module; work outside the model's layers has the name of its phase, such as `<optimizer>`. The last is the time that was
-recorded, or null.
+A cell of the column `work` is JSON: a list with `[type, pass, operators, FLOPs, bytes, ns, unknown]` for each layer and pass. The
+type is the class of the module; work outside the model's layers has the name of its phase, such as `<optimizer>`. `ns` is the time that was
+recorded, or null, and `unknown` the share of it that operators took whose FLOPs or bytes are not known: these sums lack them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Kind", "Work", "dumped_work", "work_of"]
 Kind = tuple[str, str]
 """The type of a layer, and the pass."""
 
-_FIELDS: Final = 6
+_FIELDS: Final = 7
 _MOST_LAYERS: Final = 200_000
 _LARGEST: Final = 1e24
 _OUTSIDE: Final = "outside of layers"
@@ -41,7 +41,8 @@ class Work:
     """Layers in their passes, those of one row after those of another.
 
     `row`: to which row of the table each belongs; `kinds`: the kinds that there are; `kind`: which of them each is; `operators`, `flops`,
-    `bytes`: of a step; `ns`: the recorded time of a step, NaN where there is none.
+    `bytes`: of a step; `ns`: the recorded time of a step, NaN where there is none; `unknown`: the share of that time, or of the operators where
+    there is none, that operators take whose FLOPs or bytes are not known, 0 to 1.
     """
 
     row: npt.NDArray[np.int64]
@@ -51,11 +52,20 @@ class Work:
     flops: Floats
     bytes: Floats
     ns: Floats
+    unknown: Floats
 
     @property
     def terms(self) -> Floats:
         """The operators, FLOPs and bytes side by side."""
         return np.column_stack([self.operators, self.flops, self.bytes])
+
+    def unknown_of(self, rows: int) -> Floats:
+        """The share of each of so many rows that is not known: of the time of its layers, or of their operators if one has no time."""
+        timed = np.bincount(self.row, np.isnan(self.ns), rows)[self.row] == 0
+        size = np.where(timed, self.ns, self.operators)
+        whole = np.bincount(self.row, size, rows)
+        found: Floats = np.bincount(self.row, size * self.unknown, rows) / np.where(whole > 0, whole, 1)
+        return found
 
 
 def dumped_work(scope: Scope) -> str | None:
@@ -78,16 +88,24 @@ def dumped_work(scope: Scope) -> str | None:
             pl.col("phase").fill_null("other"),
         )
         .group_by(*layer, "step", maintain_order=True)
-        .agg(pl.len(), pl.col("flops", "bytes", "duration").sum())
+        .agg(pl.len(), pl.col("flops", "bytes", "duration").sum(), _UNKNOWN_NS.sum().alias("unknown"))
         .group_by(*layer, maintain_order=True)
-        .agg(pl.col("len", "flops", "bytes").sum() / steps, _median_of(steps).alias("duration"))
+        .agg(
+            pl.col("len", "flops", "bytes").sum() / steps,
+            _median_of(steps).alias("duration"),
+            (pl.col("unknown").sum() / pl.col("duration").sum()).clip(0, 1).alias("share"),
+        )
         .filter(pl.col("duration") > 0)
     )
     cells = [
-        [clean(kind), phase, round(count, 2), round(flops), round(moved), round(ns)]
-        for _, kind, phase, count, flops, moved, ns in rows.rows()
+        [clean(kind), phase, round(count, 2), round(flops), round(moved), round(ns), round(unknown, 4)]
+        for _, kind, phase, count, flops, moved, ns, unknown in rows.rows()
     ]
     return json.dumps(cells, separators=(",", ":"))
+
+
+_UNKNOWN_NS: Final = pl.when(pl.col("flops").is_null() | pl.col("bytes").is_null()).then("piece_ns")
+"""The time of a piece of work whose FLOPs or bytes are not known."""
 
 
 def _median_of(steps: int) -> pl.Expr:
@@ -113,7 +131,7 @@ def work_of(runs: Runs) -> tuple[Work, npt.NDArray[np.bool_]]:
 
 @lru_cache(maxsize=4096)
 def _layers(cell: str) -> tuple[tuple[Kind, ...], Floats]:
-    """The kind of each layer in a cell, and its operators, FLOPs, bytes and ns."""
+    """The kind of each layer in a cell, and its operators, FLOPs, bytes, ns and share of unknown work."""
     try:
         said = json.loads(cell)
     except (ValueError, RecursionError):
@@ -125,7 +143,8 @@ def _layers(cell: str) -> tuple[tuple[Kind, ...], Floats]:
         if not isinstance(layer, list) or len(layer) != _FIELDS:
             raise InconclusiveError("a layer of a row's work has other fields", remedy=_REMEDY)
         kinds.append((clean(str(layer[0])), clean(str(layer[1]))))
-        numbers.append([*map(_number, layer[2:5]), float("nan") if layer[5] is None else _number(layer[5])])
+        ns = float("nan") if layer[5] is None else _number(layer[5])
+        numbers.append([*map(_number, layer[2:5]), ns, min(_number(layer[6]), 1.0)])
     return tuple(kinds), np.array(numbers, dtype=np.float64).reshape(-1, _FIELDS - 2)
 
 

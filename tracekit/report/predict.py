@@ -61,18 +61,23 @@ def answers_section(
         "note",
     ]
     titles = {f"{name}_ns": name for name in ("predicted", "low", "high")}
+    outside = int(
+        (fitted.support.places(asked).distance > 0)[answers["predicted"].is_not_null().to_numpy()].sum()
+    )
     drawn = ordered.filter(pl.col("predicted_ns").is_not_null())["at"].to_numpy()[:_MOST_DRAWN]
     table = table_of("predictions", "Predictions", ordered.drop("at"), shown, titles, _UNITS)
     return Section(
         "prediction",
         "How long will it take?",
-        " ".join(_answer(fitted, ordered, told, price)),
+        " ".join(_answer(fitted, ordered, told, price, outside)),
         tables=(table,),
         figures=tuple(_composition(fitted, asked, drawn, told)),
     )
 
 
-def _answer(fitted: Predictor, rows: pl.DataFrame, told: Sequence[str], price: float | None) -> Iterator[str]:
+def _answer(
+    fitted: Predictor, rows: pl.DataFrame, told: Sequence[str], price: float | None, outside: int
+) -> Iterator[str]:
     known = rows.filter(pl.col("predicted_ns").is_not_null())
     if known.height:
         best = known.row(0, named=True)
@@ -90,7 +95,7 @@ def _answer(fitted: Predictor, rows: pl.DataFrame, told: Sequence[str], price: f
     notes = [note for note in known["note"].fill_null("").to_list() if note]
     if notes and rows.height == 1:
         yield f"{clean(notes[0])[0].upper()}{clean(notes[0])[1:]}."
-    elif outside := len(notes):
+    elif outside:
         yield f"{count_of(outside, 'configuration lies', 'configurations lie')} outside what was measured; the notes say how far."
     if unknown := rows.height - known.height:
         yield f"{count_of(unknown, 'configuration has', 'configurations have')} no answer; the notes say why."
@@ -134,7 +139,7 @@ def model_section(fitted: Predictor) -> Section:
     return Section(
         "model",
         "What are the predictions made of?",
-        f"The model is {fitted.summary()}.",
+        " ".join((f"The model is {fitted.summary()}.", *fitted.lacked())),
         tables=(
             table_of("questions", "Which model answers between the runs that were measured, and beyond them", questions, None, _TITLES, _UNITS),
             table_of("terms", "Terms", pl.DataFrame(terms, infer_schema_length=None), None, _TITLES, _UNITS),

@@ -22,7 +22,15 @@ from tracekit.report.model import Column, HealthItem, Section, Step, Table, Trac
 from tracekit.trace import Trace
 from tracekit.verdict.model import Verdict
 
-__all__ = ["health_items", "present_section", "present_verdict", "present_window", "sections", "trace_info"]
+__all__ = [
+    "health_items",
+    "present_section",
+    "present_verdict",
+    "present_window",
+    "sections",
+    "trace_info",
+    "trace_infos",
+]
 
 
 def sections(
@@ -171,6 +179,19 @@ def trace_info(trace: Trace) -> TraceInfo:
         event_count=meta.event_count,
         size_bytes=meta.size_bytes,
     )
+
+
+def trace_infos(traces: Sequence[Trace]) -> list[TraceInfo]:
+    """What is said of each of several traces; those of several files with one name begin with the name of the folder that holds each."""
+    names = list({Path(trace.meta.path): trace.meta.name for trace in traces}.values())
+    infos = []
+    for trace in traces:
+        info = trace_info(trace)
+        if names.count(trace.meta.name) > 1:
+            folder = clean(Path(trace.meta.path).resolve().parent.name)
+            info = dataclasses.replace(info, path=f"{folder}/{info.path}")
+        infos.append(info)
+    return infos
 
 
 def present_window(scope: Scope) -> Window:

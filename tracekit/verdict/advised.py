@@ -137,5 +137,5 @@ def _answer(ranked: pl.DataFrame, joint: Joint, unknown: list[str]) -> str:
     else:
         text = "No finding advises a change whose gain a replay can tell."
     if unknown:
-        text += f" Findings whose advice no replay can tell: {listed(unknown)}."
+        text += f" A replay cannot tell what the advice of these findings would gain: {listed(unknown)}."
     return text

@@ -125,9 +125,10 @@ def run_analysis(
         reports = [(_report(name, request, part, trace), trace) for trace in traces]
         text = formats.render_reports(chosen, reports, page)
     else:
-        from tracekit.report.presentation import trace_info
+        from tracekit.report.presentation import trace_infos
 
-        sections = [(_section(name, request, part, trace), trace_info(trace)) for trace in traces]
+        found = [_section(name, request, part, trace) for trace in traces]
+        sections = list(zip(found, trace_infos(traces), strict=True))
         text = formats.render_sections(chosen, sections, page)
     if fits:  # a warning is to be seen every time
         question.keep(text)

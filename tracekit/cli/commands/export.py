@@ -14,9 +14,18 @@ from tracekit.cli.output import emit, emit_paths
 from tracekit.cli.sources import one_file, read_one
 from tracekit.errors import UsageError
 from tracekit.facts.terminal_text import printable
+from tracekit.facts.units import count_of
 from tracekit.report.formats import Can, Format, choose_format
 
 __all__ = ["export"]
+
+_ONE = {
+    "layer bars": "layer bar",
+    "pieces of idle time": "piece of idle time",
+    "bars of the critical path": "bar of the critical path",
+    "arrows": "arrow",
+}
+"""What one of the added events is called."""
 
 
 class ExportKind(str, Enum):
@@ -69,7 +78,7 @@ def export(
         from tracekit.report import chrome
 
         added = chrome.write(read, output, limits=reading.limits)
-        listed = ", ".join(f"{count:,} {what}" for what, count in added.items())
+        listed = ", ".join(count_of(count, _ONE.get(what, what), what) for what, count in added.items())
         emit(printable(f"{output}: {listed} added"), None)
         return
     from tracekit.report.tables import write_trace

@@ -66,23 +66,26 @@ def _data(traces: Sequence[Trace], facts: Sequence[dict[str, Any]]) -> dict[str,
 
 def facts_of(trace: Trace) -> dict[str, Any]:
     """The facts of a trace as plain data; times are ns, sizes bytes."""
-    import polars as pl
-
     from tracekit.analyses.arithmetic import arithmetic
     from tracekit.analyses.attribution.layer_ranges import user_ranges
     from tracekit.analyses.scope import select
+    from tracekit.groups import groups, kept, or_none
     from tracekit.names import clean
 
     meta = trace.meta
     scope = select(trace)
     work = arithmetic(scope)
-    steps = trace.host.filter(pl.col("kind") == "step").sort("start")
-    host = trace.host["kind"].cast(pl.String).value_counts(sort=True)
-    device = trace.device["kind"].cast(pl.String).value_counts(sort=True)
-    ends = [
-        frame.select((pl.col("start") + pl.col("duration")).max()).item()
-        for frame in (trace.host, trace.device)
-    ]
+    steps = kept(trace.host[["kind", "name", "start"]], trace.host["kind"] == "step").sort("start")
+    host = trace.host["kind"].value_counts(sort=True)
+    device = trace.device["kind"].value_counts(sort=True)
+    ends = [(frame["start"] + frame["duration"]).max() for frame in (trace.host, trace.device)]
+    threads, streams = (
+        groups(*(or_none(frame[name]) for name in names)).size
+        for frame, names in (
+            (trace.host, ("process_id", "thread_id")),
+            (trace.device, ("device_id", "stream_id")),
+        )
+    )
     return {
         "file": clean(Path(meta.path).name),
         "format": meta.format,
@@ -97,9 +100,9 @@ def facts_of(trace: Trace) -> dict[str, Any]:
             {"device_id": d.device_id, "name": clean(d.name), "sm_count": d.sm_count} for d in meta.devices
         ],
         "processes": list(meta.process_ids),
-        "threads": trace.host[["process_id", "thread_id"]].unique().height,
-        "streams": trace.device[["device_id", "stream_id"]].unique().height,
-        "steps": [clean(name) for name in steps["name"].cast(pl.String).to_list()],
+        "threads": threads,
+        "streams": streams,
+        "steps": [clean(name) for name in steps["name"].to_list()],
         "steps_inferred": scope.steps.height if scope.inferred else 0,
         "steps_inferred_from": clean(scope.inferred_from) if scope.inferred_from else None,
         "named_ranges": user_ranges(trace).height,

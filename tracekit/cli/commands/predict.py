@@ -76,6 +76,8 @@ def fit(
     fitted = fit(runs, model)
     save(fitted, output)
     out.say(f"{output}: {fitted.summary()}")
+    for line in fitted.lacked():
+        out.say(f"tracekit: {line}")
 
 
 def _measured(data: Path, describe: Path | None) -> Runs:
@@ -251,6 +253,8 @@ def trace(
     from tracekit.predict import predict_from_trace
     from tracekit.report.predict import trace_section
 
+    if batch is None and gpus is None and device is None:
+        raise UsageError("nothing is to change", remedy="give --batch, --gpus or --device")
     chosen = formats.choose_format(Can.REPORT, format_, output, command="predict trace", several=True)
     traces, _ = Sources(expanded([trace]), selection, reading).read()
     if len(traces) > 1:

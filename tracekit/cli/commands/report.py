@@ -238,17 +238,13 @@ def _few(scopes: list[Scope], selection: Selection) -> tuple[list[Scope], Sectio
 
 def _told_apart(reports: Sequence[tuple[Report, Trace]]) -> list[tuple[Report, Trace]]:
     """The reports; those of several files with one name begin with the name of the folder that holds each."""
-    from tracekit.names import clean
+    from tracekit.report.presentation import trace_infos
 
-    files = {Path(trace.meta.path): trace.meta.name for _, trace in reports}
-    names = list(files.values())
-    apart = []
-    for report, trace in reports:
-        if names.count(trace.meta.name) > 1:
-            folder = clean(Path(trace.meta.path).resolve().parent.name)
-            report = replace(report, trace=replace(report.trace, path=f"{folder}/{report.trace.path}"))  # noqa: PLW2901
-        apart.append((report, trace))
-    return apart
+    infos = trace_infos([trace for _, trace in reports])
+    return [
+        (replace(report, trace=replace(report.trace, path=info.path)), trace)
+        for (report, trace), info in zip(reports, infos, strict=True)
+    ]
 
 
 def _write_tables(reports: Sequence[tuple[Report, Trace]], output: Path, chosen: Format) -> None:

@@ -127,9 +127,9 @@ def what_if(
             raise UsageError(f"{chosen.value} holds one trace", remedy="give one at a time")
         out.emit(formats.render_alone(chosen, found[0], out.page_for(chosen, request.top)), request.output)
     else:
-        from tracekit.report.presentation import trace_info
+        from tracekit.report.presentation import trace_infos
 
-        sections = [(section, trace_info(trace)) for section, trace in zip(found, traces, strict=True)]
+        sections = list(zip(found, trace_infos(traces), strict=True))
         out.emit(formats.render_sections(chosen, sections, out.page_for(chosen, request.top)), request.output)
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
+import polars as pl
 
-from tracekit.errors import InconclusiveError, MissingDependencyError
-from tracekit.facts.units import NS_PER_S
+from tracekit.errors import InconclusiveError, MissingDependencyError, nearest
+from tracekit.facts.units import NS_PER_S, format_share
 from tracekit.predict.model import Term
 from tracekit.predict.models.checked import number, numbers, table
 from tracekit.predict.table import Floats, Runs
@@ -44,6 +46,8 @@ _ALIKE: Final = 0.5
 _NOISE: Final = 0.1
 """Residuals of logarithms above this count less and less."""
 _ROUNDS: Final = 12
+_MOST_UNKNOWN: Final = 0.5
+"""Networks of whose operators' time a larger share has unknown FLOPs or bytes are neither fitted nor foretold."""
 _TERMS: Final = 3
 _SCALE: Final = np.array([1.0, 1e6, 1e6])
 _LARGEST: Final = 1e18
@@ -56,6 +60,8 @@ Rates = tuple[float, float, float]
 class LayerwiseFit:
     """The rates of each kind of layer and, for types that are none of them, of each pass; and what makes their sums steps."""
 
+    heeds: ClassVar[frozenset[str]] = frozenset((*_ONE_OF_EACH, *_NETWORK, "batch"))
+
     kinds: Mapping[Kind, Rates]
     passes: Mapping[str, Rates]
     rest: Rates
@@ -66,6 +72,8 @@ class LayerwiseFit:
     """The same for FLOPs and bytes."""
     networks: Mapping[str, Mapping[Kind, tuple[float, ...]]]
     """By network the operators of each kind, and its FLOPs and bytes: what does not grow with the batch, and what does for each sample."""
+    unknown: Mapping[str, float]
+    """By network the share of its operators' time of which FLOPs or bytes are not known."""
     seconds: float
     """Of one unit of the target."""
 
@@ -84,6 +92,24 @@ class LayerwiseFit:
             sums = np.bincount(work.row[those], times[those], runs.height)
             found[name] = sums / NS_PER_S / self.seconds
         return found
+
+    def doubts(self, runs: Runs) -> tuple[Floats, list[str]]:
+        """Work that is not known counts by its operators only. A network of which more is not known than of any that was measured may take
+        all between nothing and twice what the rest of it takes; one of which most is not known has no answer.
+        """
+        work, told = work_of(runs)
+        share = np.where(told, work.unknown_of(runs.height), 0.0)
+        names = _networks(runs)
+        for row in np.flatnonzero(~told):
+            share[row] = self.unknown.get(names[row], 0.0)
+        more = np.maximum(share - max(self.unknown.values(), default=0.0), 0.0)
+        wider = np.where(share > _MOST_UNKNOWN, np.inf, -np.log1p(-np.minimum(more, _MOST_UNKNOWN)))
+        return wider, [_said_of_unknown(each) if each > 0 else "" for each in share.tolist()]
+
+    def lacked(self) -> str:
+        """How much of the networks' work is not known."""
+        low, high = min(self.unknown.values(), default=0.0), max(self.unknown.values(), default=0.0)
+        return f"{_said_of_unknown(low, high)}: these count by their number only" if high > 0 else ""
 
     def explain(self) -> Sequence[Term]:
         """The two factors, what an operator takes in each pass, then the rates of each kind of layer, what took most first."""
@@ -125,6 +151,7 @@ class LayerwiseFit:
             "networks": {
                 name: [[*kind, *of] for kind, of in kinds.items()] for name, kinds in self.networks.items()
             },
+            "unknown": dict(self.unknown),
             "seconds": self.seconds,
         }
 
@@ -143,7 +170,7 @@ class LayerwiseFit:
             if kinds is None:
                 raise InconclusiveError(
                     "the work of its layers is not known",
-                    remedy="give its work, as tracekit dataset writes it",
+                    remedy=nearest(names[row], self.networks, "give its work, as tracekit dataset writes it"),
                 )
             for kind, (operators, *grows) in kinds.items():
                 flops, moved = np.array(grows).reshape(2, 2) @ [1.0, batches[row]]
@@ -163,22 +190,34 @@ class Layerwise:
                 return f"it has no term for {role}"
         if "iterations" in runs.frame.columns:
             return "it predicts a step, and its rows are whole runs"
-        count = runs.frame.filter(runs.frame["work"].is_not_null())["configuration"].n_unique()
+        told = work_of(runs)[1]
+        known = _known(runs)
+        counts = [runs.frame.filter(pl.Series(those))["configuration"].n_unique() for those in (told, known)]
+        if counts[1] >= _LEAST:
+            return None
+        lost = (
+            f"; of {counts[0] - counts[1]} more, most of the work is not known"
+            if counts[0] > counts[1]
+            else ""
+        )
         return (
-            None
-            if count >= _LEAST
-            else f"it needs {_LEAST} configurations with the work of their layers, and there are {count}"
+            f"it needs {_LEAST} configurations with the work of their layers, and there are {counts[1]}{lost}"
         )
 
     def fit(self, runs: Runs) -> LayerwiseFit:
         """Fit it to rows with a target."""
-        work, told = work_of(runs)
+        runs = runs.where(_known(runs))
+        work, _ = work_of(runs)
         kinds, passes, rest = _rates_of(work, runs.weights)
-        bare = LayerwiseFit(kinds, passes, rest, 1.0, 1.0, {}, 1.0)
+        bare = LayerwiseFit(kinds, passes, rest, 1.0, 1.0, {}, {}, 1.0)
         target = runs.target * runs.description.seconds * NS_PER_S
-        starts, works = _factors(bare, work, target, runs.weights * told)
-        networks = _work_of_networks(work, _networks(runs), runs.numbers("batch", 1.0))
-        return LayerwiseFit(kinds, passes, rest, starts, works, networks, runs.description.seconds)
+        starts, works = _factors(bare, work, target, runs.weights)
+        names = _networks(runs)
+        networks = _work_of_networks(work, names, runs.numbers("batch", 1.0))
+        unknown = dict.fromkeys(names, 0.0)
+        for name, share in zip(names, work.unknown_of(runs.height).tolist(), strict=True):
+            unknown[name] = max(unknown[name], share)
+        return LayerwiseFit(kinds, passes, rest, starts, works, networks, unknown, runs.description.seconds)
 
     def restore(self, state: Mapping[str, Any]) -> LayerwiseFit:
         """The fitted model of a state. Raises ValueError, KeyError or TypeError for one that is none."""
@@ -187,11 +226,37 @@ class Layerwise:
         kinds = {kind: _rates(rates) for kind, rates in _restored(state["kinds"], _TERMS).items()}
         factors = numbers({name: state[name] for name in ("starts", "works")})
         seconds = number(state["seconds"], 1e6)
+        unknown = numbers(state["unknown"])
+        if min(unknown.values(), default=0) < 0 or max(unknown.values(), default=0) > 1:
+            raise ValueError("a share is none")
         if min(factors.values()) < 0 or max(factors.values()) <= 0 or seconds <= 0:
             raise ValueError("a factor is not that of a fit")
         return LayerwiseFit(
-            kinds, passes, _rates(state["rest"]), factors["starts"], factors["works"], networks, seconds
+            kinds,
+            passes,
+            _rates(state["rest"]),
+            factors["starts"],
+            factors["works"],
+            networks,
+            unknown,
+            seconds,
         )
+
+
+def _known(runs: Runs) -> npt.NDArray[np.bool_]:
+    """The rows that tell their work, and most of it."""
+    work, told = work_of(runs)
+    return told & (work.unknown_of(runs.height) <= _MOST_UNKNOWN)
+
+
+def _said_of_unknown(low: float, high: float | None = None) -> str:
+    """How much is not known.
+
+    >>> _said_of_unknown(0.08, 0.41)
+    'the FLOPs or bytes of operators that took 8.0 % to 41 % of the time are not known'
+    """
+    shares = dict.fromkeys(format_share(each) for each in (low, high) if each is not None)
+    return f"the FLOPs or bytes of operators that took {' to '.join(shares)} of the time are not known"
 
 
 def _rates_of(work: Work, weights: Floats) -> tuple[dict[Kind, Rates], dict[str, Rates], Rates]:
@@ -329,6 +394,7 @@ def _joined(work: Work, rows: Sequence[tuple[int, Kind, Floats]]) -> Work:
         terms[:, 1],
         terms[:, 2],
         np.concatenate([work.ns, np.full(len(rows), np.nan)]),
+        np.concatenate([work.unknown, np.zeros(len(rows))]),
     )
 
 
