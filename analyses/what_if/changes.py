@@ -149,7 +149,7 @@ class FasterHost:
         """Scale the code of all threads."""
         draft.need_launches(self.label)
         draft.scale_pieces(np.ones(draft.left.size, dtype=bool), 1 / self.factor)
-        draft.assume("All code of the host gains alike, launch calls and reads of data among it.")
+        draft.assume("All code of the host gains alike, including launch calls and reads of data.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,8 @@ class Fuse:
                 )
         draft.scale_pieces(found.pieces, min(1.0, left / code) if code else 1.0)
         draft.assume(
-            "A fused optimizer takes half of what its in-place operators take, and half of 1.75 passes of the costliest; at least one pass, at most all."
+            "A fused optimizer takes the mean of what all its in-place operators take and of 1.75 passes of the costliest one; at least one "
+            "pass of that one, at most all of them."
         )
 
 

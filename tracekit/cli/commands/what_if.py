@@ -55,7 +55,7 @@ def what_if(
         bool, typer.Option("--no-loader-wait", help="Every batch is there when the loop asks for it.")
     ] = False,
     faster_host: Annotated[
-        str | None, flag("The code of the host runs so many times as fast.", metavar="FACTOR")
+        str | None, flag("The host's code runs FACTOR times as fast.", metavar="FACTOR")
     ] = None,
     fuse: Annotated[
         str | None, flag("The optimizer updates all parameters in one call.", metavar="optimizer")
@@ -79,7 +79,7 @@ def what_if(
         str | None, flag("N devices share each sample, and exchange the borders of their parts.", metavar="N")
     ] = None,
     bandwidth: Annotated[
-        str | None, flag("Links between ranks move so many times as much in a time.", metavar="FACTOR")
+        str | None, flag("Links between ranks are FACTOR times as fast.", metavar="FACTOR")
     ] = None,
     changes: Annotated[
         Path | None, flag("Read changes from a TOML file with the names of these flags.", metavar="FILE")
