@@ -195,7 +195,7 @@ def _queue(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     borders = groups(*(or_none(column) for column in stream)).first if rows.height else np.zeros(0, np.int64)
     started = rows["start"].to_numpy()
     called = np.minimum(rows["call_start"].to_numpy(), started)
-    times, lengths = [started[:0]], [started[:0]]
+    times, lengths, ever = [started[:0]], [started[:0]], list[int]()
     for begin, end in pairwise([*borders.tolist(), rows.height]):
         # What is nearly in order is sorted fastest by merging.
         entered, left = np.sort(called[begin:end], kind="stable"), started[begin:end]
@@ -203,17 +203,21 @@ def _queue(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         time = time[np.append(True, time[1:] != time[:-1])]
         length = np.searchsorted(entered, time, side="right") - np.searchsorted(left, time, side="right")
         changed = np.diff(length, prepend=0) != 0  # changes at one time are one change
+        if not changed.any():  # nothing ever waited
+            continue
+        ever.append(begin)
         times.append(time[changed])
         lengths.append(length[changed])
     # Means over time: each length counts as long as it lasted.
     lasted = [np.diff(time) for time in times[1:]]
     waited = [int((length[:-1] * last).sum()) for length, last in zip(lengths[1:], lasted, strict=True)]
     whole = [int(last.sum()) for last in lasted]
-    queues = stream[borders].with_columns(
+    streams = np.array(ever, dtype=np.int64)
+    queues = stream[streams].with_columns(
         mean_length=pl.Series(waited, dtype=pl.Int64) / pl.Series(whole, dtype=pl.Int64),
         max_length=pl.Series([int(length.max()) for length in lengths[1:]], dtype=pl.Int64),
     )
-    of = np.repeat(borders, np.array([time.size for time in times[1:]], dtype=np.int64))
+    of = np.repeat(streams, np.array([time.size for time in times[1:]], dtype=np.int64))
     queue = stream[of].with_columns(time=np.concatenate(times), length=np.concatenate(lengths))
     return queue, queues
 

@@ -253,7 +253,7 @@ def _said_of_unknown(low: float, high: float | None = None) -> str:
     """How much is not known.
 
     >>> _said_of_unknown(0.08, 0.41)
-    'the FLOPs or bytes of operators that took 8.0 % to 41 % of the time are not known'
+    'the FLOPs or bytes of operators that took 8.0 % to 41.0 % of the time are not known'
     """
     shares = dict.fromkeys(format_share(each) for each in (low, high) if each is not None)
     return f"the FLOPs or bytes of operators that took {' to '.join(shares)} of the time are not known"
