@@ -8,8 +8,8 @@ import pytest
 from campaign import campaign
 from laws import Answer, broken_laws, disagreements
 
-CASES = 250
-PARTS = 2
+CASES = 500
+PARTS = 4
 """Of 250 cases each, which tests of other files run beside."""
 
 
