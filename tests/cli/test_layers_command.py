@@ -35,16 +35,19 @@ def test_the_tree_and_its_flags(capsys: pytest.CaptureFixture[str], monkeypatch:
     monkeypatch.setenv("COLUMNS", "160")  # names are cut where there is less room
     tree = layers(tracekit.read(SAMPLE)).tree
     text = ok(capsys, "layers", SAMPLE)
-    assert names(text)[:3] == ["<root>", "bert", "encoder"]
-    assert len(names(text)) == 20
+    assert "2 × BertLayer" in text.partition("Tree of every layer")[0]
+    assert names(text, "Tree of every layer")[:3] == ["<root>", "bert", "encoder"]
+    assert len(names(text, "Tree of every layer")) == 20
     assert "By phase" in text
     shallow = names(ok(capsys, "layers", SAMPLE, "--depth", "2", "--top", "100"))
     assert sorted(shallow) == sorted(tree.filter(pl.col("depth") < 2)["name"])
     in_order = names(ok(capsys, "layers", SAMPLE, "--sort", "execution", "--top", "100"))
     assert in_order == tree["name"].to_list()
-    backward = ok(capsys, "layers", SAMPLE, "--phase", "backward", "--top", "100")
-    assert len(names(backward)) == tree.filter(pl.col("backward_ns") > 0).height
-    assert "<optimizer>" not in names(backward)
+    backward = names(
+        ok(capsys, "layers", SAMPLE, "--phase", "backward", "--top", "100"), "Tree of every layer"
+    )
+    assert len(backward) == tree.filter(pl.col("backward_ns") > 0).height
+    assert "<optimizer>" not in backward
     by_calls = ok(capsys, "layers", SAMPLE, "--sort", "calls", "--top", "3")
     assert names(by_calls)[0] in ("<data>", "<optimizer>")
 

@@ -56,7 +56,7 @@ MOST_LINES: Final = 110
 """Two screens; a longer report shows fewer rows of its tables."""
 
 LEAST_ROWS: Final = 2
-LEAST_LAYERS: Final = 8
+LEAST_LAYERS: Final = 6
 """Fewer rows of a tree are hardly more than its trunk, on which no layer does work of its own."""
 
 ONE_TABLE: Final = 3
