@@ -145,6 +145,20 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracekit.cli.commands.report.MOST_IN_FULL", FEW)
 
 
+def test_more_reports_as_data_than_anybody_asked_for_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracekit.cli.commands.report.MOST_AS_DATA", FEW)
+    path = write_sqlite(many(FEW + 1), tmp_path / "t.sqlite")
+    for words in (["-f", "json"], ["-f", "csv", "-o", str(tmp_path / "tables")]):
+        with pytest.raises(SystemExit) as ended:
+            main(["report", str(path), *words])
+        assert ended.value.code == 2
+        assert f"{FEW + 1} traces would each have a report in {words[1]}; choose" in capsys.readouterr().err
+    assert not (tmp_path / "tables").exists()
+    assert len(json.loads(ok(capsys, "report", path, "-f", "json", "--all"))["reports"]) == FEW + 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["table", "md"])
 def test_of_many_processes_one_report_in_full(

@@ -54,6 +54,15 @@ def test_a_truncated_file_keeps_every_event_that_is_whole(
     assert kinds(trace)["truncated_file"] == 1
 
 
+def test_an_event_of_several_kb_was_lost_where_a_look_ended_inside_a_number(tmp_path: Path) -> None:
+    # The lone half of a pair makes the decoder refuse the text, so it is looked at in pieces of 4 kB, 8 kB and so on.
+    for shift in range(9):
+        event = '{"ph":"X","name":"a\\ud83d","ts":1,"dur":2,"args":{"pad":"{}","number":-1.25E+16}}'
+        at = event.index("-1.25")
+        trace = read_bytes(tmp_path, f"[{event.replace('{}', 'x' * (4096 - at + 2 - shift))}]".encode())
+        assert (trace.meta.event_count, "malformed_event" in kinds(trace)) == (1, False)
+
+
 @pytest.mark.slow
 def test_every_cut_of_a_small_file(tmp_path: Path) -> None:
     small = generate(

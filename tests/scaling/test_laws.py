@@ -89,6 +89,12 @@ def test_too_few_points_are_not_judged() -> None:
     assert not any(fit.best for fit in fit_steps(planted("ring", 0, [1, 2, 4, 8])))
 
 
+def test_steps_of_absurdly_different_lengths_made_a_matrix_singular() -> None:
+    for times in ((154_981_283.0, 1.0, 42_443_373.0), (94_906_266.0, 1.0, 2.0)):
+        fits = fit_steps([(ranks, 1, time) for ranks, time in zip((1, 2, 3), times, strict=True)])
+        assert fits[0].law == "constant"
+
+
 def test_no_parameter_is_negative() -> None:
     # Faster than ideal: what is fixed would have to be less than nothing.
     fits = fit_steps([(n, 8 / n, 1e9 / n**1.2) for n in (1, 2, 4, 8, 16, 32)])

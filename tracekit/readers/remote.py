@@ -118,7 +118,7 @@ def fetch(address: str, progress: Progress | None = None) -> Path:
     scheme = address.partition(":")[0]
     form = f"write {scheme}://{'BUCKET/OBJECT' if scheme in _CREDENTIALS else 'HOST/PATH'}"
     try:
-        parts = urlsplit(address)
+        parts = _parts_of(address)
         _ = parts.port
     except ValueError:  # whose text may be a part of a password
         raise UsageError("it is no valid address", path=masked(address), remedy=form) from None
@@ -177,8 +177,8 @@ def traces_at(address: str) -> list[str]:
 
     Raises UnreadableTraceError if the store has none where `*` stands, or does not answer there.
     """
-    parts = urlsplit(address)
-    key = unquote(parts.path).lstrip("/")
+    parts = _parts_of(address)
+    key = parts.path.lstrip("/")
     some = "*" in key
     if parts.scheme not in _CREDENTIALS or not (some or not key.lower().endswith(_SUFFIXES)):
         return [address]
@@ -191,7 +191,7 @@ def traces_at(address: str) -> list[str]:
             raise
         there = []  # of a store that gives objects but no lists; what is wrong with it is said when the object is fetched
     traces = [
-        f"{parts.scheme}://{parts.netloc}/{quote(each)}"
+        f"{parts.scheme}://{parts.netloc}/{each}"
         for each in sorted(there)
         if each.lower().endswith(_SUFFIXES) and not each.endswith(f"/{MANIFEST_FILE}")
     ]
@@ -205,6 +205,14 @@ def with_addresses(text: str) -> str:
     for file, address in _FETCHED.items():
         text = text.replace(file, address)
     return text
+
+
+def _parts_of(address: str) -> SplitResult:
+    """The parts of an address. Of a store, what follows the bucket is the object's name, sign by sign, as the stores' own tools take it."""
+    parts = urlsplit(address)
+    if parts.scheme not in _CREDENTIALS:
+        return parts
+    return parts._replace(path=address.partition("://")[2].removeprefix(parts.netloc), query="", fragment="")
 
 
 def _place_in(folder: Path, parts: SplitResult) -> Path:

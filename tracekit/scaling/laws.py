@@ -148,6 +148,10 @@ def fit_messages(messages: pl.DataFrame) -> tuple[Fit, ...]:
 # -- least squares ---------------------------------------------------------------------------------
 
 
+_TOLD_APART: Final = 1e6
+"""The most by which rounding may grow in a fit: its square, which the covariance has, leaves some digits of a float64."""
+
+
 def _fit(
     law: str,
     names: list[str],
@@ -160,9 +164,11 @@ def _fit(
     count, free = rows.shape
     design = rows / times[:, None]
     scale = np.linalg.norm(design, axis=0)
-    if len(np.unique(kinds)) <= free or not scale.all() or np.linalg.matrix_rank(design / scale) < free:
+    if len(np.unique(kinds)) <= free or not scale.all():
         return None
     design = design / scale
+    if np.linalg.cond(design) > _TOLD_APART:
+        return None
     values, squares = non_negative(design)
     centre = np.linalg.lstsq(design, np.ones(count), rcond=None)[0] / scale
     covariance = np.linalg.inv(design.T @ design) * (squares / (count - free)) / np.outer(scale, scale)

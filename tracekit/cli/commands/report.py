@@ -30,6 +30,8 @@ __all__ = ["report"]
 
 MOST_IN_FULL: Final = 8
 """Of so many traces each has a report of its own: the devices of one machine."""
+MOST_AS_DATA: Final = 64
+"""Of more traces the reports are written as data only if that is asked for: a file of 0.2 MB can hold hundreds of processes."""
 PAIR: Final = 2
 
 
@@ -44,7 +46,7 @@ Only = Annotated[
 ]
 Every = Annotated[
     bool,
-    typer.Option("--all", help="Show the full report of every trace, even if there are more than 8."),
+    typer.Option("--all", help="Show the full report of every trace, even if there are many."),
 ]
 Beside = Annotated[
     str | None,
@@ -199,8 +201,16 @@ def _shown(
             remedy="give the traces of its ranks, without --all, --only and --rank",
         )
     if joint is None:
-        few = not every and Can.DATA not in chosen.can and Can.FILES not in chosen.can
-        return _few(scopes, selection) if few else (scopes, None)
+        if every:
+            return scopes, None
+        if Can.DATA not in chosen.can and Can.FILES not in chosen.can:
+            return _few(scopes, selection)
+        if len(scopes) > MOST_AS_DATA:
+            raise UsageError(
+                f"{len(scopes)} traces would each have a report in {chosen.value}",
+                remedy="choose one with --process, --rank or a single file, or take all of them with --all",
+            )
+        return scopes, None
     same = [one for one in scopes if clean(one.trace.meta.name) == joint.name] or scopes
     first = next((one for one in same if one.trace.meta.path == joint.path), same[0])
     if Can.PROSE not in chosen.can and len(scopes) > 1:

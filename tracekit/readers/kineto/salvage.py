@@ -32,8 +32,11 @@ _LONE_QUOTE: Final = re.compile(rb'(?<!\\)"')
 _SURROGATES: Final = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
-_TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
+_SURPLUS: Final = "trailing characters"
+_TRAILING: Final = re.compile(_SURPLUS + r" \(byte (\d+)\)")
 _TRUNCATED: Final = "truncated"
+_STRUCTURE: Final = "object keys must be strings"
+_BROKEN: Final = -1
 _EXAMPLE: Final = 200
 _WINDOW: Final = 4 << 10
 _SLICE: Final = 1 << 20
@@ -141,12 +144,14 @@ class _Pieces(Generic[_Record]):
         while self.cuts[self.index] <= begin:
             self.index += 1
         is_object = self.text[begin : begin + 1] == b"{"
+        other, end = None, _BROKEN
         if is_object:
             value, end = self._decode(begin, self.decoder)
             if value is not None:
                 return value, end
-        # Well-formed, but not an event: text that is not UTF-8, a field of an odd type, a number between two events.
-        other, end = self._decode(begin, _ANYTHING)
+        if not is_object or end != _BROKEN:
+            # Well-formed, but not an event: text that is not UTF-8, a field of an odd type, a number between two events.
+            other, end = self._decode(begin, _ANYTHING)
         if other is not None:
             return self._with_mended_encoding(self.text[begin:end]), end
         if end > begin and not self.final:
@@ -160,18 +165,18 @@ class _Pieces(Generic[_Record]):
         return self._repair(begin)
 
     def _decode(self, begin: int, decoder: msgspec.json.Decoder[Any]) -> tuple[Any, int]:
-        """A value and its end; without a value, the end of the text if it is still open there, else `begin`."""
+        """A value and its end; without a value, the end of the text if it is still open there, `_BROKEN`, or else `begin`."""
         first = self.cuts[self.index] - begin
         size = first if first <= _WINDOW else _WINDOW
         spent = 0
         while True:
             piece = self.text[begin : begin + size]
-            got, is_open = _try(piece, decoder)
+            got, failure = _try(piece, decoder)
             if got is not None:
                 self.allowance += spent
                 return got[0], begin + got[1]
-            if not is_open:
-                return None, begin
+            if failure != _TRUNCATED:
+                return None, _BROKEN if failure == _STRUCTURE else begin
             if begin + size >= len(self.text):
                 return None, len(self.text) if size <= _LONGEST else begin
             if size >= min(_LONGEST, max(self.allowance, _WINDOW)):
@@ -238,20 +243,28 @@ def _end_of(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
     return match.end() if match else at
 
 
-def _try(piece: bytes, decoder: msgspec.json.Decoder[_Value]) -> tuple[tuple[_Value, int] | None, bool]:
-    """The value at the start of a piece and its end; without a value, True if more text could complete it."""
+def _try(piece: bytes, decoder: msgspec.json.Decoder[_Value]) -> tuple[tuple[_Value, int] | None, str]:
+    """The value at the start of a piece and its end; without a value, how it failed.
+
+    That is `_TRUNCATED` if more text could complete it, `_STRUCTURE` if no decoder can read it, or else nothing.
+    """
     try:
-        return (decoder.decode(piece), len(piece)), False
+        return (decoder.decode(piece), len(piece)), ""
     except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
-        return None, False
+        return None, ""
     except msgspec.DecodeError as error:
-        end = end_of_value(error, piece)
+        message = str(error)
+        end = end_of_value(error, piece) if _SURPLUS in message else None
         if end is None:
-            return None, _TRUNCATED in str(error)
+            if _STRUCTURE in message:
+                return None, _STRUCTURE
+            # Of a number whose last byte is missing the decoder says that this byte is wrong.
+            is_open = _TRUNCATED in message or message.endswith(f"(byte {len(piece)})")
+            return None, _TRUNCATED if is_open else ""
     try:
-        return (decoder.decode(piece[:end]), end), False
+        return (decoder.decode(piece[:end]), end), ""
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None, False
+        return None, ""
 
 
 def end_of_value(error: msgspec.DecodeError, text: bytes) -> int | None:
