@@ -203,7 +203,7 @@ def _base(on_cpu: bool) -> Digest:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on_cpu", [False, True], ids=["gpu", "cpu"])
-@pytest.mark.parametrize("seed", range(2, 5))
+@pytest.mark.parametrize("seed", range(2, 4))
 def test_planted_changes_of_many_seeds(seed: int, on_cpu: bool) -> None:
     base = _digest(training_loop(), 2 * seed, on_cpu)
     assert diff_of([base], [base]).changes == ()

@@ -27,7 +27,7 @@ from tracekit.analyses.graph.parts import parts_of
 from tracekit.analyses.scope import select
 from tracekit.analyses.what_if import FasterHost, RemoveSync, Scale, what_if
 
-SEEDS = range(25)
+SEEDS = range(15)
 
 
 @pytest.mark.quick(8)

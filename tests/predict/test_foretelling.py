@@ -55,9 +55,7 @@ def test_a_planted_law_is_foretold_beyond_its_rows(split: str, model: str, tmp_p
     assert inside.mean() >= 0.85
 
 
-@pytest.mark.parametrize(
-    "model", ["lattuada", *(pytest.param(name, marks=pytest.mark.slow) for name in ("boosting", "auto"))]
-)
+@pytest.mark.parametrize("model", ["lattuada", pytest.param("boosting", marks=pytest.mark.slow)])
 def test_a_fit_sees_the_training_rows_only(model: str, tmp_path: Path) -> None:
     frame = planted(repetitions=1).filter(pl.col("threads") == 2)
     beyond = pl.col("batch") > 64

@@ -238,7 +238,7 @@ class Fault:
     place: str = ""
     timed: bool = False
     """The time at stake must be that which was planted."""
-    ways: tuple[str, ...] = ("plain", "stacks")
+    ways: tuple[str, ...] = ("stacks",)
     """How it is recorded."""
 
 
@@ -248,10 +248,15 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     "too few workers": Fault(OneWorker, r"Raise num_workers", ways=("plain",)),
     "tiny operators": Fault(
-        TinyOperators, r"(?s)Tiny operators .*batch or vectorise", r"\): scale_one_by_one"
+        TinyOperators,
+        r"(?s)Tiny operators .*batch or vectorise",
+        r"\): scale_one_by_one",
+        ways=("plain", "stacks"),
     ),
     "logging every step": Fault(Logging, r"less often", r"\): log_metrics.*Log less often", timed=True),
-    "a pause in one step": Fault(Sleeping, r"1 of 6 steps is slow", r"\): write_report", timed=True),
+    "a pause in one step": Fault(
+        Sleeping, r"1 of 6 steps is slow", r"\): write_report", timed=True, ways=("plain", "stacks")
+    ),
     "a checkpoint in one step": Fault(
         Checkpoint, r"1 of 6 steps is slow.*(?i:checkpoint)", r"\): save_checkpoint.*Save checkpoints less"
     ),
@@ -262,11 +267,13 @@ FAULTS: Final[dict[str, Fault]] = {
         Collecting, r"1 of 6 steps is slow.*garbage", r"collect>, called from .*\): once.*gc\.freeze"
     ),
     "the interpreter's lock": Fault(Contended, r"\(GIL\).*another process"),
-    "an optimizer that is not fused": Fault(Unfused, r"fused=True", r"\): step|The optimizer"),
+    "an optimizer that is not fused": Fault(
+        Unfused, r"fused=True", r"\): step|The optimizer", ways=("plain", "stacks")
+    ),
     "recompilation in each step": Fault(Recompiling, r"compilation .*TORCH_LOGS=recompiles", ways=("plain",)),
     "double precision": Fault(Double, r"float64.*Use float32", ways=("stacks", "session")),
-    "recomputation": Fault(Recomputing, r"(?i)recomput"),
-    "eager attention": Fault(EagerAttention, r"scaled_dot_product_attention"),
+    "recomputation": Fault(Recomputing, r"(?i)recomput", ways=("plain",)),
+    "eager attention": Fault(EagerAttention, r"scaled_dot_product_attention", ways=("plain",)),
 }
 BUSY: Final = pytest.mark.skipif(
     os.environ.get("PYTEST_XDIST_WORKER") is not None,

@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from tracekit.facts.terminal_text import printable
+
 __all__ = ["inputs_told", "types_told"]
 
 _MOST_INPUTS: Final = 3
@@ -31,24 +33,26 @@ def types_told(before: str | None, after: str | None) -> tuple[str | None, str |
     if not pairs:
         return before, after
     old, new = (
-        " and ".join(dict.fromkeys(_DTYPES.get(each, each) for each in side))
+        printable(" and ".join(dict.fromkeys(_DTYPES.get(each, each) for each in side)))
         for side in zip(*pairs, strict=True)
     )
     return old, new
 
 
 def inputs_told(before: str, after: str) -> str:
-    """Which shapes differ, from two lists of inputs' shapes.
+    r"""Which shapes differ, from two lists of inputs' shapes.
 
     >>> inputs_told("[[32, 64], []]", "[[128, 64], []]")
     'input 1 is 128 × 64, not 32 × 64'
+    >>> inputs_told("[[32]]", '[["\\u202e\\u001b[2J"]]')
+    'input 1 is  [2J, not 32'
     """
     old, new = _list(before), _list(after)
     if len(old) != len(new):
         return f"{len(new)} inputs, not {len(old)}"
     both = enumerate(zip(old, new, strict=True), 1)
     told = [f"input {number} is {_size(b)}, not {_size(a)}" for number, (a, b) in both if a != b]
-    return ", ".join(told[:_MOST_INPUTS])
+    return printable(", ".join(told[:_MOST_INPUTS]))
 
 
 def _size(shape: object) -> str:

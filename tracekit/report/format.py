@@ -14,6 +14,7 @@ from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.result import UNITS, unit_of
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import NO_LAYERS, PARTS_OF_STEP
+from tracekit.facts.terminal_text import printable
 from tracekit.facts.units import (
     count_of,
     format_bytes,
@@ -97,16 +98,19 @@ SHAPES: Final = frozenset({"shapes", "input_shapes", "output_shapes"})
 
 
 def _format_shapes(text: str) -> str:
-    """Shapes one after the other, without scalars at the end: they hide what tells two rows apart.
+    r"""Shapes one after the other, without scalars at the end: they hide what tells two rows apart.
 
     >>> _format_shapes("[[4, 16], [], [[1], [2, 3]], []]"), _format_shapes("[[]]"), _format_shapes("[[")
     ('4×16, (), [1, 2×3]', '()', '[[')
+    >>> _format_shapes('[[4, "\\u202e\\u001b[2J"]]')
+    '4× [2J'
     """
     try:
         shapes = json.loads(text)
         while isinstance(shapes, list) and len(shapes) > 1 and shapes[-1] == []:
             shapes.pop()
-        return ", ".join(map(_format_shape, shapes)) if isinstance(shapes, list) else text
+        # A text in the JSON may have held its control characters as escapes.
+        return printable(", ".join(map(_format_shape, shapes))) if isinstance(shapes, list) else text
     except (ValueError, RecursionError):
         return text
 
