@@ -217,7 +217,7 @@ def _model(scope: Scope, window: pl.DataFrame) -> pl.DataFrame:
 
 def matrix_utilisation(scope: Scope, *, again: bool = False) -> float | None:
     """The matrix FLOPs of the scope over those of its devices at their peaks; with `again` also those that activation checkpointing
-    computes again. None if there are none, or a peak is not known.
+    computes again. None if there are none, a peak is not known, or they are more than the peaks allow: then shapes or device are wrong.
     """
     rows = rated_pieces(scope)[["unit", "flops", "compute_ns", "piece_ns", "recomputed"]]
     matrix = kept(rows, (rows["unit"] == "matrix") & (rows["flops"] > 0))
@@ -225,7 +225,8 @@ def matrix_utilisation(scope: Scope, *, again: bool = False) -> float | None:
     if not matrix.height or matrix["compute_ns"].null_count() or matrix["piece_ns"].null_count() or time <= 0:
         return None
     chosen = matrix if again else kept(matrix, ~matrix["recomputed"])
-    return float(chosen["compute_ns"].sum()) / time
+    busy = float(chosen["compute_ns"].sum())
+    return busy / time if busy <= time else None
 
 
 def _coverage(rows: pl.DataFrame) -> pl.DataFrame:
@@ -275,6 +276,8 @@ def _ceilings(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(found, schema=_CEILINGS)
 
 
+_WRONG: Final = 100
+"""Caches make work faster than the memory's roof allows, but none by so much."""
 _TOLD_SHARE: Final = 0.005
 """Less of the time is not worth a sentence."""
 _NAME: Final = 60
@@ -312,9 +315,12 @@ def _answer(
     if model["least_ns"] is None:
         return f"{text} {_no_roof(scope)}".rstrip()
     work = "The work" if flops == moved == format_share(1) else "The work of which both are known"
+    roof = f"its roofline ({', '.join(sorted(set(map(_named, device_ceilings(scope).values()))))})"
+    if model["efficiency"] > _WRONG:
+        text += f" {work} takes less time than {roof} allows: the recorded shapes or this device's ceilings are wrong."
+        return text
     text += (
-        f" {work} reaches {format_share(model['efficiency'])} of its roofline "
-        f"({', '.join(sorted(set(map(_named, device_ceilings(scope).values()))))}): at the roof it would take "
+        f" {work} reaches {format_share(model['efficiency'])} of {roof}: at the roof it would take "
         f"{format_ns(round(model['wasted_ns']))} less."
     )
     worst = kept(operators, operators["wasted_ns"] > 0).head(1)

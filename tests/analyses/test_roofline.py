@@ -360,6 +360,16 @@ def test_utilisation_counts_matrix_flops_and_not_what_is_computed_again() -> Non
     assert (one["steps"], one["name"]) == (1, "ProfilerStep#0")
 
 
+def test_shapes_of_an_absurd_product_gave_thirty_times_the_peak() -> None:
+    made = Work()
+    made.step(0, 0, 40)
+    made.mm(("gemm", 20))
+    seen = found(made)
+    assert seen.model["model_utilisation"].item() is seen.model["hardware_utilisation"].item() is None
+    assert "takes less time than its roofline" in seen.answer
+    assert "of its roofline" not in seen.answer
+
+
 def test_replayed_kernels_have_work_and_no_times() -> None:
     made = Work()
     made.mm(("gemm", 20 * US))

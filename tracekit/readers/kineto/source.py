@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from isal import igzip_lib, isal_zlib
 
 from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.limits import Limits
+from tracekit.readers.common.store import roomy_place
 
 __all__ = ["BLOCK_BYTES", "Source"]
 
@@ -96,14 +99,11 @@ class Source:
         self._packed = magic.startswith((_ZSTD_MAGIC, _ZIP_MAGIC))
         if not self._packed:
             return magic
+        if (
+            magic.startswith(_ZIP_MAGIC) and not self._outer.seekable()
+        ):  # the list of its files stands at the end
+            self._keep_on_disk()
         packed = self._outer
-        if magic.startswith(_ZIP_MAGIC) and not packed.seekable():  # the list of its files stands at the end
-            packed.close()
-            raise UnreadableTraceError(
-                "a zip archive cannot be read from a pipe",
-                path=self.path,
-                remedy="give its path, or unpack it",
-            )
         try:
             if magic.startswith(_ZSTD_MAGIC):
                 plain: object = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
@@ -115,6 +115,13 @@ class Source:
             packed.close()
             fault = f"the archive is damaged or cut short ({error})"
             raise UnreadableTraceError(fault, path=self.path, remedy="copy it again, or unpack it") from error
+
+    def _keep_on_disk(self) -> None:
+        """Put a temporary file with the same bytes in the place of a pipe."""
+        with self._outer as pipe:
+            self._file = self._outer = cast("io.BufferedReader", tempfile.TemporaryFile(dir=roomy_place()))  # noqa: SIM115
+            shutil.copyfileobj(pipe, self._outer, BLOCK_BYTES)
+        self.size = self._outer.tell()
 
     def _only_member(self, archive: ZipFile) -> IO[bytes]:
         members = [
