@@ -105,9 +105,9 @@ def write_all(folder: str | os.PathLike[str], files: Iterable[tuple[str, bytes]]
 def make_directory(path: str | os.PathLike[str]) -> Path:
     """Make a directory with its parents, if it is not there. Raises UsageError when that fails, or an input is there."""
     directory = Path(path)
-    if not directory.is_dir():
-        refuse_input(path)
     try:
+        if not directory.is_dir():
+            refuse_input(path)
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _refusal(error, path) from error

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from tracekit.errors import UnreadableTraceError, UsageError
+from tracekit.errors import UnreadableTraceError, UsageError, reason_of
 from tracekit.facts.ceilings import Ceilings
 from tracekit.facts.units import count_of
 from tracekit.files import cache_root
@@ -139,7 +139,8 @@ def read_machine(path: Path) -> Machine:
             "no such file", path=path, remedy="measure with tracekit machine -o"
         ) from error
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-        raise UnreadableTraceError(f"not a valid measurement ({error})", path=path, remedy=remedy) from error
+        fault = f"not a valid measurement ({reason_of(error)})"
+        raise UnreadableTraceError(fault, path=path, remedy=remedy) from error
 
 
 def stored_ceilings(device_name: str, threads: int | None = None) -> Ceilings | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -357,3 +358,51 @@ def test_a_file_name_that_is_no_utf8(form: str, tmp_path: Path, capsys: pytest.C
             b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1, "dur": 2, "pid": 1, "tid": 1}]}'
         )
     assert ok(capsys, "report", os.fsdecode(path), "--only", "steps", "-f", form)
+
+
+BARRED = """
+import os, sys
+from tracekit.cli.main import main
+
+folder = sys.argv[1]
+os.chdir(folder)
+for words in (
+    "info in", "compare shut/a shut/b", "xsp shut/a", "trajectory shut/a", "scaling shut/a", "run shut/a.py",
+    "dataset shut/a -o d.csv", "scrub shut/a.sqlite b.sqlite", "roofline in --machine shut/a",
+    "report in -f csv -o shut/a", "export in -o shut/a",
+):
+    try:
+        main([*words.split(), "--no-cache"] if words.startswith("report") else words.split())
+        code = 0
+    except SystemExit as left:
+        code = left.code
+    print(words.split()[0], code)
+"""
+
+
+@pytest.mark.slow
+def test_what_the_user_may_not_enter_was_a_fault_of_ours(trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "shut").mkdir()
+    (tmp_path / "in").mkdir()
+    trace.rename(tmp_path / "in" / "t.json")
+    (tmp_path / "in" / "link.json").symlink_to(tmp_path / "shut" / "a")
+    less = []
+    if os.geteuid() == 0:  # root may enter everything, unless that right is taken
+        setpriv = shutil.which("setpriv")
+        if setpriv is None:
+            pytest.skip("root needs setpriv to lack a permission")
+        rights = "-dac_override,-dac_read_search"
+        less = [setpriv, f"--bounding-set={rights}", f"--inh-caps={rights}"]
+    (tmp_path / "shut").chmod(0)
+    try:
+        done = subprocess.run(
+            [*less, sys.executable, "-c", BARRED, str(tmp_path)], capture_output=True, text=True, check=True
+        )
+    finally:
+        (tmp_path / "shut").chmod(0o700)
+    codes = dict(line.split() for line in done.stdout.splitlines() if re.fullmatch(r"[a-z]+ \d+", line))
+    assert codes.pop("info") == "0"
+    assert codes.pop("report") == codes.pop("export") == "2"
+    assert set(codes.values()) == {"3"}, codes
+    assert len(codes) == 8
+    assert done.stderr.count("Permission denied") == 10

@@ -22,7 +22,7 @@ from tracekit.cli.commands import COMMANDS, QUESTIONS, function_of
 from tracekit.cli.completion import whole_words
 from tracekit.cli.ending import ended_by_signals
 from tracekit.cli.plain import PlainCommand, plainly_converted
-from tracekit.errors import TracekitError, WorkloadError, nearest
+from tracekit.errors import TracekitError, UnreadableTraceError, WorkloadError, nearest, reason_of
 from tracekit.facts.distribution import EXTRAS, how_to_install
 from tracekit.facts.terminal_text import printable
 
@@ -34,6 +34,8 @@ _LONGEST_LINE: Final = 1_000
 _REMOTE: Final = "tracekit.readers.remote"
 _NO_ROOM: Final = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 """The disk is full, or the user may not fill more of it."""
+_BARRED: Final = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EIO, errno.ESTALE)
+"""Of a path that the user gave, and that a command meets before a reader looks at it."""
 _INTERNAL: Final = 70
 """The exit code of a fault in tracekit itself, as sysexits.h has it."""
 
@@ -157,21 +159,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:  # the last resort: no traceback reaches the user
         if debug:
             raise
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            _give_stdout_up()
-            code = _complain("the disk is full; make room, or write elsewhere", 2)
-        elif isinstance(error, MemoryError):
-            code = _complain("there is not enough memory for it; read less with --max-events", 2)
-        else:
-            text = " ".join(str(error).split())[:200]
-            code = _complain(
-                f"a fault in tracekit ({type(error).__name__}: {text}); run again with --debug and report it",
-                _INTERNAL,
-            )
+        code = _ended_by(error)
     finally:
         if _REMOTE in sys.modules:
             sys.modules[_REMOTE].forget()
     sys.exit(code)
+
+
+def _ended_by(error: Exception) -> int:
+    """Tell in one line what ended a command that did not expect it; the exit code."""
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        _give_stdout_up()
+        return _complain("the disk is full; make room, or write elsewhere", 2)
+    if isinstance(error, OSError) and error.errno in _BARRED and error.filename is not None:
+        fault, path = f"it cannot be used ({reason_of(error)})", os.fsdecode(error.filename)
+        barred = UnreadableTraceError(fault, path=path, remedy="check the path")
+        return _complain(str(barred), barred.exit_code)
+    if isinstance(error, MemoryError):
+        return _complain("there is not enough memory for it; read less with --max-events", 2)
+    text = " ".join(str(error).split())[:200]
+    return _complain(
+        f"a fault in tracekit ({type(error).__name__}: {text}); run again with --debug and report it",
+        _INTERNAL,
+    )
 
 
 def _make_streams_usable() -> None:

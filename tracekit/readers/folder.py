@@ -60,7 +60,7 @@ def _found(folder: Path, tell: Callable[[OSError], None]) -> Iterator[Path]:
         if seen > _MOST_FILES:
             fault = f"the folder holds more than {_MOST_FILES:,} files"
             raise UnreadableTraceError(fault, path=folder, remedy="name the traces, or a folder below it")
-        own = _among([path for each in sorted(files) if (path := here / each).is_file()])
+        own = _among([here / each for each in sorted(files) if os.path.isfile(here / each)])  # noqa: PTH113 - which raises nothing
         if not own and format_of(here) is not KINETO:
             folders.clear()
             yield here
