@@ -24,6 +24,7 @@ ROOMS = (
         "name_table",
         "names",
         "notebook",
+        "panics",
         "spans",
         "statistics",
         "trees",

@@ -11,8 +11,9 @@ from typing import Any, Final, Literal, get_args
 
 import polars as pl
 
-from tracekit.errors import UnreadableTraceError, UsageError
+from tracekit.errors import UnreadableTraceError, UsageError, reason_of
 from tracekit.facts.capture_names import INDEX_FILE
+from tracekit.panics import panics_as_errors
 
 __all__ = [
     "ASKED",
@@ -80,13 +81,14 @@ def read_index(folder: Path) -> pl.DataFrame:
     path = folder / INDEX_FILE
     try:
         # Polars would take brackets in the name of a folder for a pattern, so it gets the content.
-        index = pl.read_parquet(BytesIO(path.read_bytes()))
+        with panics_as_errors():
+            index = pl.read_parquet(BytesIO(path.read_bytes()))
     except (FileNotFoundError, NotADirectoryError):
         raise UnreadableTraceError(
             "there is no such file", path=path, remedy="name the folder of a tracekit sweep"
         ) from None
     except (OSError, pl.exceptions.PolarsError) as error:
-        reason = " ".join(str(error).split())[:120]
+        reason = " ".join(reason_of(error).split())[:120]
         raise UnreadableTraceError(f"not a readable Parquet file ({reason})", path=path) from error
     if dict(index.schema) != SCHEMA:
         raise UsageError(

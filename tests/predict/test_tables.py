@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import random
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import polars as pl
 import pytest
 from planted_tables import described, planted
 
+from tracekit.compare import read_table
 from tracekit.errors import InconclusiveError, TracekitError, UnreadableTraceError
+from tracekit.facts.capture_names import INDEX_FILE
 from tracekit.predict import table
 from tracekit.predict.table import Runs, read_runs
+from tracekit.sweep_index import read_index
 
 NAMED = replace(
     described(), columns={**described().columns, "machine": "host"}, id="name", group=("gpus", "batch")
@@ -128,3 +133,22 @@ def test_a_missing_column_and_times_below_zero_are_one_line(tmp_path: Path) -> N
     frame.with_columns(-pl.col("time_s")).write_csv(tmp_path / "runs.csv")
     with pytest.raises(InconclusiveError, match="no row can be used"):
         read_runs(tmp_path / "runs.csv", described())
+
+
+def test_damaged_parquet_made_polars_panic_in_every_reader_of_tables(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = range(500)
+    pl.DataFrame(
+        {"a": [str(i) for i in rows], "b": [i / 3 for i in rows], "c": [None, 1] * 250}
+    ).write_parquet(whole := BytesIO())
+    path = tmp_path / INDEX_FILE
+    for seed in (422, 693, 1225):
+        rng, data = random.Random(seed), bytearray(whole.getvalue())
+        for _ in range(4):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        path.write_bytes(data)
+        for read in (table.columns_of, read_table, lambda file: read_index(file.parent)):
+            with pytest.raises(TracekitError):
+                read(path)
+        assert capfd.readouterr().err == ""

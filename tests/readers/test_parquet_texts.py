@@ -16,7 +16,7 @@ from synthetic.nsys_odd import small
 
 import tracekit
 from tracekit.errors import UnreadableTraceError
-from tracekit.readers.common.panics import panics_as_errors
+from tracekit.panics import panics_as_errors
 from tracekit.readers.nsys.parquet_texts import with_texts_as_bytes
 
 FRAME = pl.DataFrame(

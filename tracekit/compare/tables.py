@@ -12,9 +12,10 @@ import polars as pl
 from polars import selectors
 
 from tracekit.compare.measured import FIGURES, IDENTITY, OPTION, Measured
-from tracekit.errors import UnreadableTraceError, UsageError, nearest
+from tracekit.errors import UnreadableTraceError, UsageError, nearest, reason_of
 from tracekit.facts.units import NS_PER_MS, NS_PER_S, NS_PER_US, count_of
 from tracekit.names import clean, clean_frame
+from tracekit.panics import panics_as_errors
 
 __all__ = ["ROLES", "is_table", "read_table"]
 
@@ -111,7 +112,10 @@ def _read(path: Path) -> pl.DataFrame:
         data = path.read_bytes()
         if path.suffix.lower() == ".parquet":
             nested = selectors.nested() | selectors.binary() | selectors.object()
-            frame = pl.read_parquet(BytesIO(data), n_rows=_MOST_ROWS + 1).select((~nested).cast(pl.String))
+            with panics_as_errors():
+                frame = pl.read_parquet(BytesIO(data), n_rows=_MOST_ROWS + 1).select(
+                    (~nested).cast(pl.String)
+                )
         else:
             head = data.partition(b"\n")[0]
             separator = max(",", ";", "\t", key=lambda one: head.count(one.encode()))
@@ -121,7 +125,7 @@ def _read(path: Path) -> pl.DataFrame:
     except pl.exceptions.NoDataError:
         raise UnreadableTraceError("the table is empty", path=path) from None
     except (OSError, pl.exceptions.PolarsError) as error:
-        reason = " ".join(str(error).split())[:120]
+        reason = " ".join(reason_of(error).split())[:120]
         raise UnreadableTraceError(f"not a readable table ({reason})", path=path) from error
     if not frame.height:
         raise UnreadableTraceError("the table has no rows", path=path)

@@ -17,6 +17,7 @@ import polars as pl
 from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError, nearest, reason_of
 from tracekit.facts.units import count_of
 from tracekit.names import clean
+from tracekit.panics import panics_as_errors
 from tracekit.predict.describe import CATEGORIES, MAY_BE_ZERO, NUMBERS, WORK, Description
 from tracekit.predict.dies import die_of_name, die_of_peak
 
@@ -229,7 +230,8 @@ def _read(path: Path) -> pl.DataFrame:
     data = _bytes(path)
     try:
         if path.suffix.lower() == ".parquet":
-            raw = pl.read_parquet(BytesIO(data), n_rows=_MOST_ROWS + 1)
+            with panics_as_errors():
+                raw = pl.read_parquet(BytesIO(data), n_rows=_MOST_ROWS + 1)
         else:
             sign = _separator(data, path)
             raw = pl.read_csv(

@@ -12,7 +12,7 @@ import polars as pl
 from tracekit.errors import UnreadableTraceError
 from tracekit.files import scratch_folder
 from tracekit.limits import LONGEST_NAME, LONGEST_TEXT
-from tracekit.readers.common.panics import panics_as_errors
+from tracekit.panics import panics_as_errors
 from tracekit.readers.nsys.pages import (
     DTYPES,
     LONGEST_PAYLOAD,
