@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["LONGEST_DEFAULT", "LONGEST_NAME", "LONGEST_TEXT", "SMALLEST_ROW", "Limits"]
+__all__ = ["LARGEST_NUMBER", "LONGEST_DEFAULT", "LONGEST_NAME", "LONGEST_TEXT", "SMALLEST_ROW", "Limits"]
+
+LARGEST_NUMBER: Final = 1e30
+"""Of a table of runs: nothing that is measured is larger, or without being 0 smaller than one part in so many. Fits multiply such numbers."""
 
 LONGEST_NAME: Final = 1024
 """So many characters of a name are kept where one name may stand in many rows: a layer's path, a frame, a span."""

@@ -14,6 +14,7 @@ from polars import selectors
 from tracekit.compare.measured import FIGURES, IDENTITY, OPTION, Measured
 from tracekit.errors import UnreadableTraceError, UsageError, nearest, reason_of
 from tracekit.facts.units import NS_PER_MS, NS_PER_S, NS_PER_US, count_of
+from tracekit.limits import LARGEST_NUMBER
 from tracekit.names import clean, clean_frame
 from tracekit.panics import panics_as_errors
 
@@ -186,7 +187,7 @@ def _some(names: Collection[str]) -> str:
 def _number(column: str) -> pl.Expr:
     """A column of texts as numbers; null for what is none."""
     value = pl.col(column).cast(pl.Float64, strict=False)
-    return pl.when(value.is_finite()).then(value)
+    return pl.when((value == 0) | value.abs().is_between(1 / LARGEST_NUMBER, LARGEST_NUMBER)).then(value)
 
 
 def _precision(text: pl.Expr) -> pl.Expr:

@@ -35,6 +35,10 @@ _NAMES: Final = {
 """How a column may be called."""
 
 
+_MOST: Final = 10**12
+"""Chips, samples of a batch or epochs: no run has so many."""
+
+
 def read_questions(path: Path) -> list[dict[str, Any]]:
     """The rows of a CSV: `benchmark` and `accelerators` (chips), and `id`, `organisation`, `system`, `batch`, and `epochs` or `last_epoch` (the
     number that the last evaluation carries) where they are given.
@@ -56,6 +60,14 @@ def read_questions(path: Path) -> list[dict[str, Any]]:
             )
         if frame[column].null_count() or (name == "accelerators" and not _chips(frame[column])):
             raise UsageError(f"a row has no {name}, or one that is no number of chips", path=path)
+    for name in ("accelerators", "batch", "epochs", "last_epoch"):
+        column = chosen[name]
+        if (
+            column is not None
+            and frame[column].dtype.is_numeric()
+            and not (frame[column].abs() <= _MOST).all()
+        ):
+            raise UsageError(f"a row has {name} beyond {_MOST:,}", path=path, remedy="correct the row")
     rows = frame.select(pl.col(column).alias(name) for name, column in chosen.items() if column is not None)
     return [{"id": number, **row} for number, row in enumerate(rows.iter_rows(named=True))]
 

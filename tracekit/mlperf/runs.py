@@ -158,8 +158,8 @@ def _blocks(
     return tuple(made), float(sum(counts)) if whole else None
 
 
-def _epoch(event: Event) -> Any:
-    return event.metadata.get("first_epoch_num", event.metadata.get("epoch_num"))
+def _epoch(event: Event) -> float | None:
+    return _number(event.metadata.get("first_epoch_num", event.metadata.get("epoch_num")))
 
 
 def _evaluations(events: Sequence[Event], start: Event) -> tuple[tuple[float, float], ...]:

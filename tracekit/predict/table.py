@@ -16,6 +16,7 @@ import polars as pl
 
 from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError, nearest, reason_of
 from tracekit.facts.units import count_of
+from tracekit.limits import LARGEST_NUMBER
 from tracekit.names import clean
 from tracekit.panics import panics_as_errors
 from tracekit.predict.describe import CATEGORIES, MAY_BE_ZERO, NUMBERS, WORK, Description
@@ -217,7 +218,7 @@ def _configuration(description: Description, *, measured: bool) -> pl.Expr:
 
 def _number(column: str) -> pl.Expr:
     value = pl.col(column).cast(pl.Float64, strict=False)
-    return pl.when(value.is_finite()).then(value)
+    return pl.when((value == 0) | value.abs().is_between(1 / LARGEST_NUMBER, LARGEST_NUMBER)).then(value)
 
 
 def _name(column: str) -> pl.Expr:

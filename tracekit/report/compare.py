@@ -319,7 +319,7 @@ def _figures(found: Comparison) -> Iterator[Figure]:
     elif found.precisions.height:
         first = found.precisions.filter(pl.col("device") == found.precisions["device"][0])
         yield _bars("precisions", first.select("over", "cases", one="precision", speedup="speedup"))
-    known = found.cases.filter(pl.col("flops") > 0)
+    known = found.cases.filter(pl.col("flops") > 0, pl.col("latency_ns").is_not_null())
     if found.correlation.height and known.height:
         yield _flops(known)
     for against, words in (("size", found.measured.size_name), ("accuracy", "accuracy")):
