@@ -183,7 +183,12 @@ def _answer(copies: pl.DataFrame, peaks: pl.DataFrame | None) -> str:
     else:
         parts.append("there were no copies on a device")
     for row in peaks.iter_rows(named=True) if peaks is not None else []:
-        where = "host memory" if row["device_id"] < 0 else f"device {row['device_id']}"
+        # Of the host, PyTorch counts only what it allocates while it records: no weights, no state of the optimizer.
+        where = (
+            "memory allocated on the host while recording"
+            if row["device_id"] < 0
+            else f"device {row['device_id']}"
+        )
         more = "or more" if row["relative"] else ""
         parts.append(f"{where} peaked at {format_bytes(row['peak_bytes'])} {more}".rstrip())
     text = "; ".join(parts)

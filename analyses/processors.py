@@ -30,13 +30,17 @@ def cpu_activities(trace: Trace) -> pl.DataFrame:
     """
     host = trace.host
     name = pl.col("name").cast(pl.String)
-    is_operator = (pl.col("kind") == "op") & ~name.str.contains(NOT_AN_OPERATOR) & ~_compiling(host)
+    compiling = _compiling(host) & host["kind"].is_in(["op", "annotation"])
+    is_operator = (pl.col("kind") == "op") & ~name.str.contains(NOT_AN_OPERATOR)
     is_work = is_operator | ((pl.col("kind") == "annotation") & name.str.starts_with("gloo:"))
-    work = host.filter(is_work & (pl.col("duration") > 0))
+    counts = (is_work | pl.col("compiling")) & (pl.col("duration") > 0)
+    work = host.with_columns(compiling.alias("compiling")).filter(counts)
     if not work.height:
         return pl.DataFrame(schema=DEVICE_SCHEMA)
+    # The backward pass is compiled inside its operator, when it first runs: that time is not the operator's.
     pieces = _self_pieces(work)
-    spans = work.rename({"span_id": "launch_id"}).drop("start", "duration")
+    pieces = pieces.filter(~work["compiling"].gather(pieces["row"]))
+    spans = work.rename({"span_id": "launch_id"}).drop("start", "duration", "compiling")
     numbered = spans.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     rows = pieces.join(numbered, on="row", how="left", maintain_order="left")
     stepping = host.filter(one_of("kind", "op", "annotation") & name.str.contains(OPTIMIZER_RANGE))

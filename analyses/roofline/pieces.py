@@ -3,7 +3,7 @@
 A piece is an operator with a model (`analyses.flops`) and all kernels that it launched; a kernel that hardware counters measured; or
 a copy or fill inside the device's memory, whose bytes the profiler recorded. Counters come before a model if they measured all
 kernels of an operator. Else the model counts for the whole operator: a part by counters and the rest by a model would count work
-twice. The figures of a piece stand at its longest kernel, and its time, `piece_ns`, is that of all its kernels, with the copies and
+twice. The figures of a piece stand at its longest kernel that is more than a copy, and its time, `piece_ns`, is that of all its kernels, with the copies and
 fills between them.
 
 Copies between host and device, and communication, have figures but no roof: a link bounds them, and not the device.
@@ -55,7 +55,7 @@ PIECE_SCHEMA: Final[Schema] = {
     "unit": pl.String,
     "piece_ns": pl.Int64,
 }
-"""Of each activity what stands at it; null but at the longest kernel of a piece. FLOPs or bytes that are not captured are null there,
+"""Of each activity what stands at it; null but at one kernel of a piece. FLOPs or bytes that are not captured are null there,
 too. `unit` is `matrix` or `vector`, or `link` if one bounds the work. `piece_ns` is null where times were not recorded, or are those of replays for counters.
 """
 
@@ -161,10 +161,13 @@ def _with_models(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
 
 
 def _in_pieces(rows: pl.DataFrame, *, timed: bool) -> pl.DataFrame:
-    """The rows, with the figures of each piece at its longest kernel; of equal ones at the first."""
+    """The rows, with the figures of each piece at its longest kernel that is more than a copy; of equal ones at the first."""
     flops, moved = _by_model(rows, "model_flops", "flops"), _by_model(rows, "model_bytes", "dram_bytes")
     piece = np.where(flops | moved, or_none(rows["owner"]), -1 - np.arange(rows.height))
-    copies = ((rows["kind"] == "memcpy") | (rows["kind"] == "memset")).to_numpy()
+    # What only moves data (a bias to the output of a product, a change of layout) computes nothing of what the model counts.
+    copies = (
+        rows["kind"].is_in(["memcpy", "memset"]) | (rows["category"] == "copy").fill_null(value=False)
+    ).to_numpy()
     order = np.lexsort((-or_none(rows["duration"], 0), copies, piece))
     begins = np.flatnonzero(np.diff(piece[order], prepend=np.iinfo(np.int64).min))
     first = order[begins]

@@ -14,7 +14,7 @@ from tracekit.analyses.rules.kernels import costliest
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalled_within
-from tracekit.facts.units import format_count, format_ns
+from tracekit.facts.units import format_count, format_ns, listed
 from tracekit.intervals import IntervalSet
 from tracekit.trace import one_of
 
@@ -66,6 +66,7 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
         f"{costliest(rows)} takes the most.{f' {idle} {format_ns(waited)}.' if waited else ''}"
         f"{_left_out(scope, kept, stalled)}",
         ns_at_stake=bounded(at_stake, scope),
+        advice=_without_fused(scope),
         stretches=longest(optimizer_ranges(scope)),
     )
 
@@ -80,7 +81,28 @@ def _left_out(scope: Scope, kept: int, stalled: int) -> str:
     return f" Not at stake: {', '.join(most)}{' and ' if most else ''}{last}." if last else ""
 
 
-_SPARSE: Final = "[sparse_gradients] Use fewer and larger embedding tables, or sparse=False: fused optimizers take no sparse gradients."
+def _without_fused(scope: Scope) -> Advice | None:
+    """Advice for optimizers of `torch.optim` that have no fused implementation; None if another one is among them."""
+    names = optimizer_ranges(scope)["name"].cast(pl.String).str.extract(_CLASS).drop_nulls().unique().sort()
+    if not names.len() or not names.is_in(_NOT_FUSABLE).all():
+        return None
+    has = f"{listed(names.to_list())} {'has' if names.len() == 1 else 'have'} no fused=True"
+    return Advice(
+        f"{has}. Leave foreach=True, the default on a device, and compile the optimizer's step with torch.compile.",
+        processor=(
+            f"{has} (torch.optim.AdamW, Adam, SGD and Adagrad have it); foreach=True does not help on processors. Compile the "
+            "optimizer's step with torch.compile."
+        ),
+    )
+
+
+_CLASS: Final = r"^Optimizer\.step#(\w+)\.step$"
+_NOT_FUSABLE: Final = ("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
+
+_SPARSE: Final = (
+    "[sparse_gradients] Use fewer and larger embedding tables, or sparse=False if they are small: fused optimizers take no sparse "
+    "gradients."
+)
 
 OPTIMIZER_NOT_FUSED = Rule(
     id="optimizer_not_fused",

@@ -117,6 +117,8 @@ MOST_IDLE_AFTER_NS: Final = NS_PER_MS
 """The host launches again some tens of µs after a wait; idle time beyond 1 ms has another cause."""
 BLOCKING_COPY_NS: Final = 50 * NS_PER_US
 """An asynchronous copy call returns within some 10 µs; one that takes longer has waited."""
+NO_WAIT_NS: Final = 10 * NS_PER_US
+"""A call that finds the device done returns within some µs, as the one does that follows a blocking copy."""
 
 _REMEDY: Final = {
     "item|local_scalar|is_nonzero|bool": Advice(
@@ -138,8 +140,8 @@ _REMEDY: Final = {
 def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
     """The host waits for the device in the middle of a step, and the device then waits for the host.
 
-    A wait is a call with the role synchronisation, or a copy to host memory with a long call (a copy into pageable memory
-    blocks although its name says Async). The finding names the operator that waits longest (`aten::item`,
+    A wait is a call with the role synchronisation that takes `NO_WAIT_NS` or more, or a copy to host memory with a long call
+    (a copy into pageable memory blocks although its name says Async). The finding names the operator that waits longest (`aten::item`,
     `aten::nonzero`, `aten::to`, …). A wait after which a step launches nothing more ends the step and does not count.
     At stake is the device's idle time inside the waits (the cause synchronisation of `analyses.idle.causes`) and from the
     end of each wait to the next activity, at most `MOST_IDLE_AFTER_NS` each, because without the wait the host would have
@@ -197,7 +199,8 @@ def _waits(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     to_host = or_none(copies["launch_id"])[NameTable(copies["name"]).matching("DtoH")]
     long = (calls["duration"] >= BLOCKING_COPY_NS).to_numpy()
     blocking_copy = pl.Series(np.isin(calls["span_id"].to_numpy(), to_host) & long)
-    return kept(calls, (calls["role"] == "synchronisation") | blocking_copy)
+    waited = (calls["role"] == "synchronisation") & (calls["duration"] >= NO_WAIT_NS)
+    return kept(calls, waited | blocking_copy)
 
 
 def _inside_steps(waits: pl.DataFrame, calls: pl.DataFrame, scope: Scope) -> pl.DataFrame:
@@ -294,9 +297,19 @@ def allocation_calls(scope: Scope, result: Launches) -> Evidence | None:
         title=f"{calls_} the device idle for {format_share(at_stake / scope.duration)} of the time",
         text=f"The calls: {listed}. They cause {format_ns(at_stake)} of idle time{idle.where}.",
         ns_at_stake=at_stake,
+        advice=_HOST_MEMORY if names["name"].str.contains(_HOST_ALLOCATION)[0] else None,
         stretches=idle.stretches,
     )
 
+
+_HOST_ALLOCATION: Final = r"Host(Alloc|Malloc|Free|Register|Unregister)|(Malloc|Free)Host"
+_HOST_MEMORY: Final = Advice(
+    "Profile after warm-up. If the calls remain, pin a few buffers once and copy into them: these calls lock memory of the host, which "
+    "takes long.",
+    plain="Allocate page-locked memory of the host before the loop, and reuse it.",
+    flags=("--warmup",),
+)
+"""Neither PyTorch's cache on the device nor its settings have to do with these calls."""
 
 ALLOCATION_CALLS = Rule(
     id="allocation_calls",

@@ -222,7 +222,7 @@ SETTINGS: Final = {
 
 
 def with_flags(text: str, flags: tuple[str, ...], manifest: Manifest | None) -> str:
-    """The advice followed by flags of `tracekit capture`, if that command made the trace; without switches already on.
+    """The advice followed by flags of `tracekit capture`, if that command made the trace; without switches that are on or do nothing there.
 
     >>> with_flags("Compile it.", ("--compile", "--batch"), None)
     'Compile it.'
@@ -231,6 +231,8 @@ def with_flags(text: str, flags: tuple[str, ...], manifest: Manifest | None) -> 
         return text
     settings = manifest.settings
     useful = [flag for flag in flags if getattr(settings, SETTINGS[flag], None) is not True]
+    if settings.device == "cpu":  # nothing is copied to a device
+        useful = [flag for flag in useful if flag != "--pin-memory"]
     if not useful:
         return text
     end = "." if text.endswith(".") else ""

@@ -577,3 +577,22 @@ def test_measured_flops_are_the_instructions_of_each_kernel(path: Path) -> None:
     }
     assert kernels["flops"].count() > 5
     assert set(kernels["source"].drop_nulls()) == {"counter"}
+
+
+def test_what_only_moves_data_inside_a_counted_operator_has_no_rate() -> None:
+    made = Planted()
+    made.step(0, 0, 1000 * US)
+    # On processors a product first copies its bias to the output, and here that takes longer than the product itself.
+    made.span(
+        "op",
+        "aten::addmm",
+        0,
+        900 * US,
+        shapes="[[64], [8, 32], [32, 64]]",
+        dtypes='["float", "float", "float"]',
+    )
+    made.span("op", "aten::copy_", 100 * US, 700 * US)
+    rows = kernels(made.trace(devices=())).by_name
+    rate = dict(rows[["name", "flops_per_s"]].rows())
+    assert rate["aten::copy_"] is None
+    assert rate["aten::addmm"] == pytest.approx((2 * 8 * 32 * 64 + 8 * 64) / 900e-6)

@@ -61,7 +61,7 @@ def test_the_answer_says_why_and_what_came_first(job: Job) -> None:
     )
     table = section.table("beside")
     assert table is not None
-    assert table.title == "Rank 5 beside rank 7, before all_reduce of step 6: largest differences"
+    assert table.title == "Rank 5 beside rank 7, before the all_reduce of step 6: largest differences"
     assert [column.title for column in table.columns[:5]] == [
         "item",
         "where",
@@ -83,7 +83,9 @@ def test_a_long_all_to_all_is_a_wait_for_another_rank(tmp_path: Path) -> None:
     assert waits[0] == pytest.approx(slow.ns, rel=0.01)
     answer = job_section(job).answer
     assert answer.startswith("Rank 6 keeps the others waiting for 7.6")
-    assert "Before the all_to_all of step 5, the first difference from rank" in answer
+    assert (
+        "Before the all_to_all of step 5 that waits for it longest, the first difference from rank" in answer
+    )
     assert "is layer block.0 in the forward pass: 7.75 ms against 15" in answer
 
 

@@ -291,14 +291,14 @@ EXPECTED: Final = {
     "saxpy_mpi_a100": (
         [
             ("for host code, mostly in main", 546),
-            ("pageable memory", 216),
             ("MPI_Send (88.9 ms) and MPI_Recv", 174),
+            ("pageable memory", 173),
         ],
         None,
     ),
     "power_iteration_t4": (
-        [('mostly in ranges "IO #"', 652), ("The host waits 135 times", 49), ("gemv2T", None)],
-        "together they can save at most the 659 ms",
+        [('mostly in ranges "IO #"', 652), ("gemv2T", None)],
+        None,
     ),
     "fuser_ce_h200": (
         [("Tracing and compilation", 835), ("Record what the host does", None)],

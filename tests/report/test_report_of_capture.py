@@ -30,11 +30,12 @@ def advices(trace: Trace, settings: Settings | None) -> list[str]:
 
 def test_advice_names_the_flags_of_capture_where_it_recorded_the_run(tmp_path: Path) -> None:
     trace = small_traces.input_bound(tmp_path)
-    plain, named = advices(trace, None), advices(trace, Settings())
+    plain, named = advices(trace, None), advices(trace, Settings(device="cuda"))
     assert "num_workers" in plain[0]
     assert not any("; capture with" in text for text in plain), "a loop of one's own has no flags"
     assert named[0] == f"{plain[0].removesuffix('.')}; capture with --workers or --pin-memory."
     assert sum("--workers" in text for text in named[1:]) == 1, "in the section of the finding as well"
+    assert not any("--pin-memory" in text for text in advices(trace, Settings(device="cpu")))
 
 
 def test_a_switch_that_is_on_is_not_named(tmp_path: Path) -> None:

@@ -31,3 +31,15 @@ def test_silent_when_hidden_outside_the_window_or_creating_the_context() -> None
     context.call("cudaFree", 2 * MS, 500 * MS)
     context.activity("b", 503 * MS, MS, launch=502_500_000)
     assert finding(context.trace(), "launches", "allocation_calls") is None
+
+
+def test_memory_of_the_host_has_advice_of_its_own() -> None:
+    made = Planted()
+    made.activity("a", 0, MS, launch=-10 * US)
+    made.call("cudaMalloc", 1000 * US, 100 * US)
+    made.call("cudaHostAlloc", 1100 * US, 300 * US)
+    made.activity("b", 1500 * US, 500 * US, launch=1400 * US)
+    found = finding(made.trace(), "launches", "allocation_calls")
+    assert found is not None
+    assert "empty_cache" not in found.advice
+    assert "lock memory of the host" in found.advice

@@ -31,6 +31,14 @@ def test_fires_and_names_the_operator_that_waits() -> None:
     assert ".item()" in found.advice
 
 
+def test_a_call_that_finds_the_device_done_is_no_wait() -> None:
+    made = step_with_wait()
+    made.call("cudaStreamSynchronize", 415 * US, 4 * US)  # as after each blocking copy
+    found = finding(made.trace(), "launches", "blocking_synchronisation")
+    assert found is not None
+    assert found.title.startswith("The host waits once ")
+
+
 def test_outside_operators_the_call_is_named() -> None:
     found = finding(step_with_wait(None).trace(), "launches", "blocking_synchronisation")
     assert found is not None

@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 from planted import MS, US, Planted, finding
 
+from tracekit.report.build import build_report
+
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
@@ -37,6 +39,12 @@ def test_without_stacks_it_says_between_which_operators() -> None:
     assert found is not None
     assert found.title.endswith(f", mostly between aten::mm and {LOADER}")
     assert found.advice.startswith("Do this work less often")
+
+
+def test_a_verdict_does_not_claim_that_half_of_it_goes_away() -> None:
+    advice = build_report(logging_steps().trace(devices=())).verdict.advice
+    (mine,) = [one for one in advice if one.finding == "code_outside_operators"]
+    assert mine.saves.startswith("up to ")
 
 
 @pytest.mark.slow

@@ -72,3 +72,15 @@ def test_without_a_device_operators_that_a_compiler_traces_are_compilation() -> 
     found = finding(made.trace(devices=()), "idle", "compilation_in_steps")
     assert found is not None
     assert found.ns_at_stake == 12 * MS
+
+
+def test_the_backward_pass_compiled_inside_its_operator_is_compilation() -> None:
+    made = Planted()
+    made.step(0, 0, 10 * MS)
+    made.span("op", "CompiledFunctionBackward", 0, 8 * MS)
+    made.span("op", "entire_backward_compile", MS, 7 * MS)
+    made.span("op", "backward._backward_impl (dynamo_timed)", 2 * MS, 6 * MS)
+    made.span("op", "aten::mm", 8 * MS, 10 * MS)
+    found = finding(made.trace(devices=()), "idle", "compilation_in_steps")
+    assert found is not None
+    assert found.ns_at_stake == 6 * MS

@@ -48,3 +48,15 @@ def test_on_the_cpu_operator_calls_count() -> None:
     )
     assert "Not at stake: 290 µs of arithmetic." in found.evidence
     assert found.ns_at_stake == 2 * MS - 290 * US
+
+
+def test_an_optimizer_without_a_fused_form_is_not_told_to_use_it() -> None:
+    made = Planted()
+    made.step(0, 0, 10 * MS)
+    made.span("annotation", "Optimizer.step#RMSprop.step", 0, 2 * MS)
+    for number in range(60):
+        made.span("op", "aten::addcdiv_", number * 20 * US, number * 20 * US + 10 * US)
+    found = finding(made.trace(devices=()), "kernels", "optimizer_not_fused")
+    assert found is not None
+    assert found.advice.startswith("RMSprop has no fused=True")
+    assert "Compile the optimizer's step" in found.advice

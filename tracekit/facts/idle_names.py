@@ -73,7 +73,7 @@ COLLECTIVE_SPAN: Final = (
 
 COMPILING_SPAN: Final = (
     r"^(TorchDynamo |AOTDispatcher Compil|create_aot_dispatcher_function|_compile\.|compile_fx"
-    r"|entire_frame_compile|backend_compile|inductor_compile|code_gen|Inductor|GraphLowering\.|Scheduler\."
+    r"|entire_(frame|backward)_compile|backend_compile|inductor_compile|code_gen|Inductor|GraphLowering\.|Scheduler\."
     r"|OutputGraph\.|PyCodeCache|CachingAutotuner\.(benchmark|precompile)|async_compile\.|triton_compile|TorchScript compil"
     r"|Fusion(KernelRuntime::(compile|FusionKernelRuntime)|ExecutorCache::getKernelRuntimeFor)|SegmentCandidateFinder|GpuLower"
     r"|(executor_utils::)?(NVRTC|Nvrtc|nvrtc)|(CompiledKernel|KernelExecutor|ExecutorDispatch)::|miopenFind|MIOpen find"

@@ -136,7 +136,7 @@ def _beside_table(job: Job, pair: Beside) -> Table:
         "what",
         "where",
     )
-    title = f"{late[0].upper() if late.startswith('rank ') else late[0]}{late[1:]} beside {fast}, before {call_name(job, pair)}: largest differences"
+    title = f"{late[0].upper() if late.startswith('rank ') else late[0]}{late[1:]} beside {fast}, before the {call_name(job, pair, which=False)}: largest differences"
     titles = {**_TITLES, "late_ns": late, "fast_ns": fast}
     return replace(
         table_of("beside", title, frame, "item place late_ns fast_ns longer_ns", titles),

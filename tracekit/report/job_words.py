@@ -156,10 +156,13 @@ def _compared(job: Job, pair: Beside | None, late: int, fast: int | None) -> str
     return f"{before} {format_ns(pair.longer_ns)} longer than {other}, {differs}."
 
 
-def call_name(job: Job, pair: Beside) -> str:
-    """The collective before which two ranks are compared, inside a sentence."""
-    call = job.waits.collectives.row(by_predicate=pl.col("match") == pair.match, named=True)
-    return str(call["name"]) + ("" if call["step"] is None else f" of step {call['step']}")
+def call_name(job: Job, pair: Beside, *, which: bool = True) -> str:
+    """The collective before which two ranks are compared, inside a sentence after `the`; with `which` of several it is."""
+    calls = job.waits.collectives
+    call = calls.row(by_predicate=pl.col("match") == pair.match, named=True)
+    alike = calls.filter((pl.col("name") == call["name"]) & pl.col("step").eq_missing(call["step"]))
+    of_step = "" if call["step"] is None else f" of step {call['step']}"
+    return f"{call['name']}{of_step}{' that waits for it longest' if which and alike.height > 1 else ''}"
 
 
 def _item(pair: Beside, place: int) -> str:

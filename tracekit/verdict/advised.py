@@ -39,6 +39,10 @@ TABLES: Final = {
 """How each table is presented."""
 
 
+_ASSUMED: Final = frozenset({"scale", "overlap-comm"})
+"""Changes that take a part for granted (half of the code, all of the communication hidden), which no recording tells."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Advised(Result):
     """What the changes that findings advise would gain, each alone."""
@@ -96,14 +100,16 @@ def advised(scopes: Sequence[Scope]) -> Advised:
 
 def with_gains(advice: Sequence[Advice], scope: Scope) -> tuple[Advice, ...]:
     """The advice with the gain by a replay, where its finding advises a change that a replay can tell and the gain is below what is at
-    stake: a replay of the change as a whole may also save what other advice is about. What gains nothing comes last.
+    stake: a replay of the change as a whole may also save what other advice is about. Of a change that only assumes how much goes
+    away, a replay says no more than that it gains nothing. What gains nothing comes last.
     """
     made = []
     for one in advice:
         changes = changes_of(dict([CHANGES[one.finding]])) if one.finding in CHANGES else []
         gains = [gain for change in changes for gain in _gains([scope], scope.duration, change, (0,))]
         less = bool(gains) and one.ns_at_stake is not None and gains[0] < one.ns_at_stake
-        made.append(replace(one, gain_ns=max(gains[0], 0)) if less else one)
+        told = less and (gains[0] <= 0 or CHANGES[one.finding][0] not in _ASSUMED)
+        made.append(replace(one, gain_ns=max(gains[0], 0)) if told else one)
     return tuple(sorted(made, key=lambda one: one.gain_ns is not None and one.gain_ns <= 0))
 
 

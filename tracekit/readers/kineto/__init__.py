@@ -44,7 +44,7 @@ KINETO: Final = Format(
         "launches": "ProfilerActivity.CPU and ProfilerActivity.CUDA",
         "calls": "ProfilerActivity.CUDA",
         "everything": "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
-        "steps": "a call of prof.step() after each iteration",
+        "steps": "a schedule (torch.profiler.schedule) and a call of prof.step() after each iteration",  # one alone marks no steps
         "shapes": "record_shapes=True",
         "memory": "profile_memory=True",
         "stacks": "with_stack=True",
