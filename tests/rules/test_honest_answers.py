@@ -17,6 +17,7 @@ from tracekit.analyses.layers import layers
 from tracekit.analyses.memory import memory
 from tracekit.analyses.roofline import roofline
 from tracekit.analyses.scope import Window, select
+from tracekit.report.build import build_report
 from tracekit.trace import Trace
 
 
@@ -150,3 +151,32 @@ def test_counters_without_tensor_cores_give_a_lower_limit() -> None:
         "cores."
     )
     assert "FLOPs of 6 of 77 kernels, which use tensor cores: sums" in roofline(trace).answer
+
+
+def test_waits_for_copies_to_the_device_need_no_later_reading() -> None:
+    made = Planted()
+    made.step(0, 0, 20 * MS)
+    for number in range(10):
+        start = number * MS
+        made.span("op", "aten::to", start, start + 200 * US)
+        made.activity(
+            "Memcpy HtoD (Host -> Device)",
+            start + 90 * US,
+            100 * US,
+            launch=start,
+            call="hipMemcpyWithStream",
+            call_ns=200 * US,
+            kind="memcpy",
+            bytes=1000,
+        )
+        made.activity("k", start + 300 * US, 100 * US, launch=start + 250 * US)
+    found = finding(made.trace(), "launches", "blocking_synchronisation")
+    assert found is not None
+    assert found.advice == "Copy with non_blocking=True from pinned memory."
+
+
+def test_the_code_that_launches_short_kernels_cannot_run_less_often() -> None:
+    """The forward pass of a model was advised to run in another thread."""
+    advice = build_report(tracekit.read(public("h100_bert_small"))).verdict.advice
+    assert advice[0].finding == "host_bound_launches"
+    assert not any("Python code" in one.title for one in advice)
