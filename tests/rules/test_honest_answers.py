@@ -151,6 +151,9 @@ def test_counters_without_tensor_cores_give_a_lower_limit() -> None:
         "cores."
     )
     assert "FLOPs of 6 of 77 kernels, which use tensor cores: sums" in roofline(trace).answer
+    answers = {section.name: section.answer for section in build_report(trace).sections}
+    for name in ("breakdown", "idle", "layers", "kernels"):
+        assert answers[name].startswith("Times include the replay of kernels. ")
 
 
 def test_waits_for_copies_to_the_device_need_no_later_reading() -> None:
