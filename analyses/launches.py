@@ -15,12 +15,12 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.counters.analysis import how_to_record_device
 from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView, no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US, count_of, format_ns, format_share
 from tracekit.groups import at_rows, groups, kept, or_none
-from tracekit.readers import how_to_record
 from tracekit.statistics import duration_aggregates
 from tracekit.trace import DEVICE_SCHEMA, Schema, Trace, empty
 
@@ -282,5 +282,5 @@ def _answer(
 
 def _not_captured(scope: Scope, count: int) -> NotCaptured | str | None:
     if scope.on_cpu:
-        return NotCaptured("no device activity", how_to_record("device", scope.trace.meta.format))
+        return NotCaptured("no device activity", how_to_record_device(scope.trace))
     return None if count else no_launches(scope)

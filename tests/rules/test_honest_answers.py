@@ -152,6 +152,12 @@ def test_counters_without_tensor_cores_give_a_lower_limit() -> None:
     )
     assert "FLOPs of 6 of 77 kernels, which use tensor cores: sums" in roofline(trace).answer
     answers = {section.name: section.answer for section in build_report(trace).sections}
+    (lacking,) = [
+        section.not_captured for section in build_report(trace).sections if section.name == "breakdown"
+    ]
+    assert lacking == (
+        "no device activity (profile without profiler_metrics in experimental_config); the self time of operators takes its place"
+    )
     for name in ("breakdown", "idle", "layers", "kernels"):
         assert answers[name].startswith("Times include the replay of kernels. ")
 

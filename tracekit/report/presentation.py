@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.completeness import completeness
-from tracekit.analyses.counters.analysis import has_ranges
+from tracekit.analyses.counters.analysis import has_ranges, how_to_record_device
 from tracekit.analyses.registry import Analysis
 from tracekit.analyses.result import NotCaptured, Result, TableView, column_of, processor_word
 from tracekit.analyses.scope import Scope
@@ -41,7 +41,7 @@ def sections(
 
     Only the first section that lacks the device's activities says how to record them.
     """
-    hints = {how_to_record(what, scope.trace.meta.format) for what in ("device", "everything")}
+    hints = {how_to_record("everything", scope.trace.meta.format), how_to_record_device(scope.trace)}
     made, hinted = [], False
     for analysis, outcome in outcomes:
         lacks = outcome.not_captured if isinstance(outcome, Result) else None
