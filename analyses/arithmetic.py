@@ -15,7 +15,13 @@ import numpy as np
 
 from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.program import program
-from tracekit.analyses.roofline.analysis import matrix_utilisation, rated_pieces
+from tracekit.analyses.roofline.analysis import (
+    TELLING_SHARE,
+    computing_share,
+    matrix_utilisation,
+    rated_pieces,
+    uncounted_kernels,
+)
 from tracekit.analyses.roofline.pieces import ANALYTIC
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import format_flop, format_share
@@ -59,6 +65,10 @@ class Arithmetic(msgspec.Struct, frozen=True):
     """Of the peak of the device for this precision, by the matrix FLOPs (MFU), 0 to 1; None if the peak is not known."""
     flag: str
     """What records the shapes of operators; empty for a program without PyTorch."""
+    computing: float | None
+    """The share of the time of computation whose FLOPs are known, 0 to 1; None if that is not known."""
+    uncounted: str
+    """The replayed kernels of which the counters do not tell the FLOPs; empty if there are none."""
     on_cpu: bool
     """The time is that of operators, since no device was captured."""
 
@@ -71,8 +81,11 @@ class Arithmetic(msgspec.Struct, frozen=True):
 
     @property
     def figures(self) -> str:
-        """The figures as `1.20 TFLOP a step by shapes (analytic): 4.10 TFLOP/s on average`; empty without any."""
-        if self.source is None or self.flops is None:
+        """The figures as `1.20 TFLOP a step by shapes (analytic): 4.10 TFLOP/s on average`; empty without any, or if they are of next
+        to nothing of the computation.
+        """
+        nothing = self.computing is not None and self.computing < 1 - _WHOLE
+        if self.source is None or self.flops is None or nothing:
             return ""
         amount = f"{format_flop(self.flops)} in the window"
         if self.flops_per_step is not None:
@@ -82,6 +95,10 @@ class Arithmetic(msgspec.Struct, frozen=True):
             time = "operators' time" if self.on_cpu else "device time"
             text += f", known for {format_share(self.covered)} of the {time}"
             least, more = "at least ", " or more"
+        if self.uncounted:
+            text, least = f"{text}, without {self.uncounted}", "at least "
+        if self.computing is not None and self.computing < TELLING_SHARE:
+            return f"{least}{text} and {format_share(self.computing)} of the computation"
         if self.tflops is not None:
             text += f": {least}{format_flop(self.tflops * 1e12, per_second=True)} on average"
         if self.utilisation is not None:
@@ -109,7 +126,7 @@ def _arithmetic(scope: Scope) -> Arithmetic:
         flops = manifest.flops_per_step * steps
         known = _Known(flops, flops, "manifest", None, None)
     if known is None or scope.duration <= 0:
-        return Arithmetic(None, None, None, None, None, None, None, None, flag, scope.on_cpu)
+        return Arithmetic(None, None, None, None, None, None, None, None, flag, None, "", scope.on_cpu)
     timed = not has_ranges(scope.trace)
     utilisation = matrix_utilisation(scope) if timed and known.source != "manifest" else None
     sensible = utilisation is not None and _LEAST_SHARE <= utilisation <= 1
@@ -123,6 +140,8 @@ def _arithmetic(scope: Scope) -> Arithmetic:
         precision=known.precision,
         utilisation=utilisation if sensible else None,
         flag=flag,
+        computing=computing_share(scope) if timed and known.source != "manifest" else None,
+        uncounted=uncounted_kernels(scope),
         on_cpu=scope.on_cpu,
     )
 

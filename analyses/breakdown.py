@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.counters.analysis import how_to_record_device
 from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once, step_spans
 from tracekit.facts.units import format_ns, format_share
@@ -186,5 +187,6 @@ def _not_captured(scope: Scope) -> NotCaptured | None:
         return NotCaptured(
             "no device activity and no operators", how_to_record("everything", scope.trace.meta.format)
         )
-    how = how_to_record("device", scope.trace.meta.format)
-    return NotCaptured("no device activity", how, "the self time of operators takes its place")
+    return NotCaptured(
+        "no device activity", how_to_record_device(scope.trace), "the self time of operators takes its place"
+    )

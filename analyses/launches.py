@@ -15,12 +15,12 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.counters.analysis import how_to_record_device
 from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView, no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US, count_of, format_ns, format_share
 from tracekit.groups import at_rows, groups, kept, or_none
-from tracekit.readers import how_to_record
 from tracekit.statistics import duration_aggregates
 from tracekit.trace import DEVICE_SCHEMA, Schema, Trace, empty
 
@@ -29,6 +29,9 @@ __all__ = ["SHORT_NS", "TABLES", "Launches", "launches"]
 SHORT_NS = 10 * NS_PER_US
 _HOST_LATE = 0.5
 """From here on most work begins when the host gets to it, not when the device is free."""
+
+_FELT: Final = 0.2
+"""From this share of the window on, the idle time before late launches counts against them, however few they are."""
 
 _MEASURES = ("launch_delay", "queue_delay", "launch_call", "device_time")
 
@@ -97,7 +100,7 @@ def _launches(scope: Scope) -> Launches:
     queue, queues = _queue(rows)
     late = float(rows["late"].sum()) / count if count else None
     return Launches(
-        answer=_answer(rows, bound, short_share, late),
+        answer=_answer(rows, bound, short_share, late, _idle_before_late(scope)),
         not_captured=_not_captured(scope, count),
         delays=_delays(rows),
         by_name=_by_name(rows),
@@ -163,6 +166,20 @@ _LINKED: Final[Schema] = {
     **dict.fromkeys(("launch_bound", "late"), pl.Boolean),
     **dict.fromkeys(("launch_delay", "queue_delay"), pl.Int64),
 }
+
+
+def _idle_before_late(scope: Scope) -> float:
+    """The share of the window in which a device was idle and what ended that was launched only meanwhile; the mean of the devices."""
+    rows = scope.activities[["device_id", "start", "end", "launch_id"]].sort("device_id", "start", "end")
+    whole = scope.duration * rows["device_id"].n_unique()
+    if whole <= 0:
+        return 0.0
+    dry = pl.col("end").cum_max().shift(1).over("device_id").fill_null(scope.start)
+    called = at_rows(scope.trace.host["start"], rows["launch_id"]).alias("called")
+    gaps = rows.hstack([called]).select(
+        pl.when((pl.col("called") > dry) & (pl.col("start") > dry)).then(pl.col("start") - dry)
+    )
+    return int(gaps.to_series().sum()) / whole
 
 
 def _delays(rows: pl.DataFrame) -> pl.DataFrame:
@@ -242,7 +259,9 @@ def _calls(scope: Scope, linked: pl.DataFrame) -> pl.DataFrame:
     return grouped.with_columns(name, role.alias("role")).sort("total_ns", "name", descending=[True, False])
 
 
-def _answer(rows: pl.DataFrame, bound: int, short_share: float | None, late: float | None) -> str:
+def _answer(
+    rows: pl.DataFrame, bound: int, short_share: float | None, late: float | None, idle: float
+) -> str:
     if not rows.height or late is None:
         return "No launch of device work was recorded."
     calls = rows["launch_id"].n_unique()
@@ -252,6 +271,8 @@ def _answer(rows: pl.DataFrame, bound: int, short_share: float | None, late: flo
         if late >= _HOST_LATE
         else f"Most launches are early enough: {format_share(1 - late)} of the activities were queued before their stream ran dry"
     )
+    if late < _HOST_LATE and idle >= _FELT:
+        verdict += f". Before the others, the device was idle for {format_share(idle)} of the time"
     return (
         f"{verdict}. {count_of(calls, 'call')} launched {count_of(rows.height, 'activity', 'activities')}. "
         f"{format_share(bound / rows.height)} are shorter than their launch call, and "
@@ -261,5 +282,5 @@ def _answer(rows: pl.DataFrame, bound: int, short_share: float | None, late: flo
 
 def _not_captured(scope: Scope, count: int) -> NotCaptured | str | None:
     if scope.on_cpu:
-        return NotCaptured("no device activity", how_to_record("device", scope.trace.meta.format))
+        return NotCaptured("no device activity", how_to_record_device(scope.trace))
     return None if count else no_launches(scope)

@@ -76,7 +76,7 @@ def _memory(scope: Scope) -> Memory:
         None if timeline is not None else f"no allocator events; {how_to_record('memory', trace.meta.format)}"
     )
     return Memory(
-        answer=_answer(copies, peaks),
+        answer=_answer(copies, peaks, set(trace.device["device_id"].unique().to_list())),
         copies=copies,
         peaks=peaks,
         timeline=None
@@ -170,25 +170,23 @@ def _peaks(timeline: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     )
 
 
-def _answer(copies: pl.DataFrame, peaks: pl.DataFrame | None) -> str:
+def _answer(copies: pl.DataFrame, peaks: pl.DataFrame | None, devices: set[int]) -> str:
     parts = []
     if copies.height:
         took = format_ns(int(copies["total_ns"].sum()))
-        verb = (
-            f"moved {format_bytes(int(copies['bytes'].sum()))}"
+        parts.append(
+            f"copies and fills moved {format_bytes(int(copies['bytes'].sum()))} in {took}"
             if any_known(copies["bytes"])
-            else "moved a number of bytes that was not recorded"
+            else f"copies and fills took {took}; their bytes were not recorded"
         )
-        parts.append(f"copies and fills {verb} in {took}")
     else:
         parts.append("there were no copies on a device")
     for row in peaks.iter_rows(named=True) if peaks is not None else []:
+        number = row["device_id"]
+        # ROCm's profiler counts devices otherwise than the allocator of PyTorch.
+        whose = "" if number in devices or not devices else "the allocator's "
         # Of the host, PyTorch counts only what it allocates while it records: no weights, no state of the optimizer.
-        where = (
-            "memory allocated on the host while recording"
-            if row["device_id"] < 0
-            else f"device {row['device_id']}"
-        )
+        where = "memory allocated on the host while recording" if number < 0 else f"{whose}device {number}"
         more = "or more" if row["relative"] else ""
         parts.append(f"{where} peaked at {format_bytes(row['peak_bytes'])} {more}".rstrip())
     text = "; ".join(parts)

@@ -42,7 +42,7 @@ from tracekit.facts.launch_apis import GRAPH_COPY, GRAPH_LAUNCH
 from tracekit.facts.stack_names import GRAPH_LAYER, PHASES
 from tracekit.groups import any_known, at_rows, groups, kept, none_to_null, or_none, text_codes
 from tracekit.names import fused_operators
-from tracekit.readers import flag_for
+from tracekit.readers import flag_for, format_named
 from tracekit.spans import BoolArray, Int64Array, distinct_rows, take
 from tracekit.trace import Trace
 
@@ -227,7 +227,7 @@ def _missing(scope: Scope, model: StackModel) -> tuple[str, ...]:
             f"no layers: the ranges that {trace.layer_ranges.label} selects enclose no operator and no launch"
         )
     elif not model.layers.methods:
-        missing.append(f"no layers: record with {flag_for('layers', trace.meta.format)}")
+        missing.append(_no_layers(trace))
     nodes = model.backward.is_node
     if nodes.any() and not (model.backward.forward >= 0).any():
         missing.append(
@@ -235,6 +235,13 @@ def _missing(scope: Scope, model: StackModel) -> tuple[str, ...]:
             " profile the forward pass in the same window"
         )
     return tuple(missing)
+
+
+def _no_layers(trace: Trace) -> str:
+    if "stacks" in trace.meta.captured and format_named(trace.meta.format).of_pytorch:
+        # To record stacks again changes nothing.
+        return "no layers: the recorded stacks name no modules; use `tracekit run`, or record_function around the modules"
+    return f"no layers: record with {flag_for('layers', trace.meta.format)}"
 
 
 # -- activities of CUDA graphs ----------------------------------------------------------------------

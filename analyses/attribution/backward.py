@@ -15,8 +15,9 @@ import polars as pl
 
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.attribution.recomputed import recomputed_spans
+from tracekit.facts.program_names import TRAINING_KERNEL
 from tracekit.facts.stack_names import BACKWARD_NODE, ENGINE_THREAD
-from tracekit.groups import NameTable, any_matching, are_known, kept, none_to_null, or_none
+from tracekit.groups import NameTable, any_matching, are_known, distinct, kept, none_to_null, or_none
 from tracekit.spans import BoolArray, Int64Array, NarrowArray, narrow, take
 from tracekit.trace import Trace
 
@@ -34,7 +35,8 @@ class Backward(msgspec.Struct, frozen=True, eq=False):
     `forward` is the span of the forward operator of each node (−1 where it is not in the file, and for spans that
     are no node). `follows` marks nodes without a number whose `forward` is that of the node before. `recomputed` marks
     forward operators that run again inside a node, with all that lies in them. `hidden`: the process has a thread of the
-    engine, but the trace shows neither work of it nor operators, so that any work may be backward.
+    engine, or kernels are named after training, but the trace shows neither work of the engine nor operators, so that any
+    work may be backward.
     """
 
     is_node: BoolArray
@@ -63,10 +65,17 @@ def backward_of(trace: Trace, stack: HostStack) -> Backward:
     source = _last_numbered(stack, is_node, numbered, node)
     forward = np.where(follows, take(forward, source), forward)
     again = recomputed_spans(stack, is_node, node, forward)
-    has_engine = any_matching(trace.threads["name"].to_list(), ENGINE_THREAD)
-    hidden = has_engine and not engine.size and not stack.of_kind("op").any()
+    hidden = not engine.size and not stack.of_kind("op").any() and _trains(trace)
     node, forward = narrow(node, stack.size), narrow(forward, stack.size)
     return Backward(is_node, node, forward, follows, engine, again, hidden)
+
+
+def _trains(trace: Trace) -> bool:
+    """Whether the process has a thread of the autograd engine, or kernels are named after the backward pass or an optimizer."""
+    kernels = distinct(trace.device["name"]).cast(pl.String).to_list()
+    return any_matching(trace.threads["name"].to_list(), ENGINE_THREAD) or any_matching(
+        kernels, TRAINING_KERNEL
+    )
 
 
 def _engine_threads(trace: Trace, stack: HostStack, is_node: BoolArray, node: Int64Array) -> Int64Array:

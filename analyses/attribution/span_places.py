@@ -162,7 +162,8 @@ def stack_model(trace: Trace, steps: pl.DataFrame | None = None) -> StackModel:
     stack = host_stack(trace)
     backward = backward_of(trace, stack)
     layers = layers_of(trace, stack, backward.engine_threads, pseudo_layers(), steps)
-    phases = phases_of(stack, backward, layers, program(trace))
+    thin = "missing_operators" in trace.health["kind"]
+    phases = phases_of(stack, backward, layers, program(trace), thin=thin)
     return StackModel(stack, layers, backward, phases)
 
 
@@ -189,7 +190,7 @@ class Phases(msgspec.Struct, frozen=True, eq=False):
     """`marker` is the nearest range around each span that tells a phase (−1 for none); `marked_phase` and
     `marked_layer` are what such ranges tell, `marked_backward` the layer of the backward pass of what runs in them. `main` maps a process to the thread that runs its steps; `collective_threads` run
     nothing but collectives. `synchronised` is the time until which a forward pass of DistributedDataParallel (a marker) sends its buffers
-    to all ranks. `in_numbered`: which spans lie in a forward operator with a sequence number. `trains`: there is a backward pass or an optimizer; `models`: there may be a forward pass, since the
+    to all ranks. `in_numbered`: which spans lie in a forward operator with a sequence number. `trains`: there is a backward pass or an optimizer, or there may be; `models`: there may be a forward pass, since the
     program shows PyTorch or trains.
     """
 
@@ -256,8 +257,8 @@ class Phases(msgspec.Struct, frozen=True, eq=False):
         return phase
 
 
-def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Program) -> Phases:
-    """The phases of a trace."""
+def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Program, *, thin: bool) -> Phases:
+    """The phases of a trace. If most operators are missing from it (`thin`), nothing shows that there was no backward pass."""
     phase = np.full(stack.size, -1, dtype=np.int64)
     layer, back = phase.copy(), phase.copy()
     for pattern, name, pseudo in PHASE_MARKERS:
@@ -287,7 +288,7 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Progr
         synchronised=_synchronised(stack),
         in_numbered=stack.nesting.nearest_ancestor(numbered) >= 0,
         buffer_layer=layers.id_of(BUFFER_LAYER, "phase"),
-        trains=trains,
+        trains=trains or thin,
         models=trains or shown.pytorch,
     )
 

@@ -13,7 +13,7 @@ from tracekit.counted_work import COUNTED, WORK_SCHEMA, work_of
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH
 from tracekit.facts.units import count_of
 from tracekit.groups import any_known
-from tracekit.readers import how_to_record
+from tracekit.readers import flag_for, how_to_record
 from tracekit.trace import Trace
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Counters",
     "counters",
     "has_ranges",
+    "how_to_record_device",
     "join_kernels",
     "join_launches",
     "linked",
@@ -137,6 +138,13 @@ def replayed(counters: pl.DataFrame | None) -> pl.DataFrame | None:
 def has_ranges(trace: Trace) -> bool:
     """Whether counters were measured kernel by kernel, so that the times of the trace are those of replays."""
     return replayed(trace.counters) is not None
+
+
+def how_to_record_device(trace: Trace) -> str:
+    """What records the work of a device: in a counter run, a profile without counters, since the kernels are only measured."""
+    if has_ranges(trace):
+        return f"profile without {flag_for('counters', trace.meta.format)}"
+    return how_to_record("device", trace.meta.format)
 
 
 def measured_ranges(trace: Trace) -> pl.DataFrame:

@@ -332,12 +332,12 @@ def _answer(
     if not layers_known:
         phases = ", ".join(f"{name} {format_share(part)}" for name, part in by_phase["phase", "share"].rows())
         return f"The layers of {total} of {what} are unknown. By phase: {phases}."
+    known = by_pattern.filter(pl.col("pattern") != UNATTRIBUTED)
     largest = ", ".join(
-        f"{label} {format_share(share)}" for label, _, share in most_own_time(by_pattern, count=_NAMED)
+        f"{label} {format_share(share)}" for label, _, share in most_own_time(known, count=_NAMED)
     )
-    return (
-        f"{format_share(covered)} of {total} of {what} is in layers or named phases. The largest: {largest}."
-    )
+    text = f"{format_share(covered)} of {total} of {what} is in layers or named phases."
+    return f"{text} The largest: {largest}." if largest else text
 
 
 def most_own_time(by_pattern: pl.DataFrame, *, count: int) -> list[tuple[str, int, float]]:

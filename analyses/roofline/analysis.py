@@ -24,13 +24,24 @@ from tracekit.analyses.roofline.levels import LEVEL_SCHEMA, levels, under_roofs
 from tracekit.analyses.roofline.pieces import RECORDED, pieces
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.ceilings import Ceilings, catalogue_ceilings, recorded_ceilings
-from tracekit.facts.units import format_ns, format_share
-from tracekit.groups import at_rows, kept, or_none, text_codes
+from tracekit.facts.kernel_rules import TENSOR_CORE
+from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.groups import are_known, at_rows, kept, or_none, text_codes
 from tracekit.names import shorten_name
 from tracekit.readers import how_to_record
 from tracekit.trace import DeviceInfo, Schema, Trace
 
-__all__ = ["TABLES", "Roofline", "device_ceilings", "matrix_utilisation", "rated_pieces", "roofline"]
+__all__ = [
+    "TABLES",
+    "TELLING_SHARE",
+    "Roofline",
+    "computing_share",
+    "device_ceilings",
+    "matrix_utilisation",
+    "rated_pieces",
+    "roofline",
+    "uncounted_kernels",
+]
 
 _LEVELS: Final = {
     "operators": ("By operator", "operator", "", " rated_share"),
@@ -229,6 +240,26 @@ def matrix_utilisation(scope: Scope, *, again: bool = False) -> float | None:
     return busy / time if busy <= time else None
 
 
+def computing_share(scope: Scope) -> float | None:
+    """The share of the time of kernels that compute whose FLOPs are known, 0 to 1; None without such a time."""
+    rows = rated_pieces(scope)[["kind", "category", "flops", "piece_ns", "duration"]]
+    rows = kept(rows, (rows["kind"] != "memcpy") & (rows["kind"] != "memset"))
+    rows = kept(rows, rows["category"] != "communication")
+    known = int(kept(rows, are_known(rows["flops"]))["piece_ns"].sum())
+    total = int(rows["duration"].sum())
+    return known / total if total else None
+
+
+def uncounted_kernels(scope: Scope) -> str:
+    """Of how many kernels the counters do not tell the FLOPs, where kernels were replayed; empty if they tell those of all."""
+    rows = rated_pieces(scope)
+    if not has_ranges(scope.trace) or are_known(rows["flops"]).all():
+        return ""
+    names = kept(rows, ~are_known(rows["flops"]))["name"].cast(pl.String)
+    text = f"{format_count(names.len())} of {format_count(rows.height)} kernels"
+    return f"{text}, which use tensor cores" if names.str.contains(f"(?i){TENSOR_CORE}").all() else text
+
+
 def _coverage(rows: pl.DataFrame) -> pl.DataFrame:
     """The table of that name."""
     total = int(rows["duration"].sum())
@@ -276,6 +307,8 @@ def _ceilings(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(found, schema=_CEILINGS)
 
 
+TELLING_SHARE: Final = 0.5
+"""If the FLOPs of less than this part of the computation are known, their rate tells nothing of the whole."""
 _WRONG: Final = 100
 """Caches make work faster than the memory's roof allows, but none by so much."""
 _TOLD_SHARE: Final = 0.005
@@ -301,7 +334,13 @@ def _answer(
     if not total and not has_ranges(scope.trace):
         return "The window holds no work."
     if not total:
-        return "The times are not known, since the kernels were replayed to count their work."
+        text = "The times are not known, since the kernels were replayed to count their work."
+        lost = uncounted_kernels(scope)
+        return (
+            f"{text} The counters do not tell the FLOPs of {lost}: sums over these are lower limits."
+            if lost
+            else text
+        )
     time = "operators' time" if scope.on_cpu else "device time"
     flops, moved = (format_share(_share(model[name], total)) for name in ("flops_ns", "bytes_ns"))
     rest = f"FLOPs are known for {flops} of the {time}, and bytes for {moved}."
@@ -328,7 +367,7 @@ def _answer(
         where = "outside operators" if name is None else f"in {shorten_name(name, _NAME)}"
         limit = "" if bound is None else f", {bound}-bound"
         text += f" Most of that is {where}: {format_ns(round(wasted))}, at {format_share(share)}{limit}."
-    if model["model_utilisation"] is not None:
+    if model["model_utilisation"] is not None and (computing_share(scope) or 0.0) >= TELLING_SHARE:
         least = "" if flops == format_share(1) else "at least "
         text += f" Model FLOPs utilisation is {least}{format_share(model['model_utilisation'])}."
     return text

@@ -7,6 +7,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.breakdown import Breakdown
+from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.result import has_launch_calls
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share, densest
 from tracekit.analyses.scope import Scope
@@ -112,7 +113,12 @@ def _lacking(trace: Trace, scope: Scope) -> list[tuple[str, str, str]]:
     launched = trace.has_device or called
     has_ops = "ops" in captured or (trace.host.height > 0 and bool((trace.host["kind"] == "op").any()))
     rows: list[tuple[bool, str, str, str]] = [
-        (called and not trace.has_device, "device activity", "figures of the device", "everything"),
+        (
+            called and not trace.has_device and not has_ranges(trace),
+            "device activity",
+            "figures of the device",
+            "everything",
+        ),
         (not has_ops, "operators", "times by operator and layer", "everything"),
         (
             trace.has_device and "launches" not in captured and not has_launch_calls(trace),

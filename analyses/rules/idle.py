@@ -213,6 +213,8 @@ def _cause(scope: Scope, gaps: pl.DataFrame) -> str:
     pieces = idle_causes(scope).pieces.join(gaps, on=["device_id", "gap_id"], how="semi")
     sums = pieces.group_by(pl.col("cause").cast(pl.String)).agg(pl.col("duration_ns").sum())
     cause, ns = sums.sort("duration_ns", "cause").row(-1)
+    if cause == "python" and "stacks" not in scope.trace.meta.captured and 2 * ns > sums["duration_ns"].sum():
+        return "; for most of that no call of the host is recorded"
     explained = cause not in ("not_captured", "unexplained", _PROFILER) and 2 * ns > sums["duration_ns"].sum()
     return f"; the main cause is {cause_name(cause)}" if explained else ""
 

@@ -19,9 +19,11 @@ from tracekit.analyses.rules.idle_time import (
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle, densest, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
+from tracekit.facts.stack_names import HOST_TO_DEVICE
 from tracekit.facts.units import NS_PER_MS, NS_PER_US, count_of, format_count, format_ns, format_share, times
 from tracekit.groups import NameTable, at_rows, kept, or_none
 from tracekit.intervals import IntervalSet
+from tracekit.spans import Int64Array
 from tracekit.trace import Trace
 
 __all__ = ["ALLOCATION_CALLS", "BLOCKING_SYNCHRONISATION", "SHORT_KERNELS"]
@@ -120,6 +122,12 @@ BLOCKING_COPY_NS: Final = 50 * NS_PER_US
 NO_WAIT_NS: Final = 10 * NS_PER_US
 """A call that finds the device done returns within some µs, as the one does that follows a blocking copy."""
 
+_TO_DEVICE: Final = Advice(
+    "Copy with non_blocking=True from pinned memory.",
+    plain="Copy with asynchronous calls from pinned memory.",
+    flags=("--pin-memory",),
+)
+"""The advice about waits for copies to the device."""
 _REMEDY: Final = {
     "item|local_scalar|is_nonzero|bool": Advice(
         "Keep the value on the device: accumulate losses and metrics as tensors, and call .item() only every N steps. "
@@ -170,10 +178,16 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
         and waited / scope.duration < LEAST_WAIT
     ):
         return None
+    sent = pl.Series("sent", np.isin(waits["span_id"].to_numpy(), _copies(trace, HOST_TO_DEVICE)))
     by_operator = (
-        waits.with_columns(outermost_operators(scope, waits["span_id"]))
+        waits.with_columns(outermost_operators(scope, waits["span_id"]), sent)
         .group_by("operator")
-        .agg(pl.len().alias("count"), pl.col("duration").sum(), pl.col("name").mode().sort().first())
+        .agg(
+            pl.len().alias("count"),
+            pl.col("duration").sum(),
+            pl.col("name").mode().sort().first(),
+            pl.col("sent").all(),
+        )
         .sort("duration", "operator", descending=[True, False], nulls_last=True)
     )
     worst = by_operator.row(0, named=True)
@@ -189,18 +203,23 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
         text=f"The host waited for {format_ns(waited)}, {format_share(waited / scope.duration)} of the time. The device was idle for {format_ns(at_stake)} during and after the waits.{cause} "
         f"{who} waits longest ({worst['name']}): {times(worst['count'])}, {format_ns(worst['duration'])}.",
         ns_at_stake=at_stake,
-        advice=_remedy(worst["operator"]),
+        advice=_TO_DEVICE if worst["sent"] else _remedy(worst["operator"]),
         stretches=longest(waits),
     )
 
 
 def _waits(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    copies = kept(trace.device[["name", "launch_id"]], trace.device["kind"] == "memcpy")
-    to_host = or_none(copies["launch_id"])[NameTable(copies["name"]).matching("DtoH")]
+    to_host = _copies(trace, "DtoH")
     long = (calls["duration"] >= BLOCKING_COPY_NS).to_numpy()
     blocking_copy = pl.Series(np.isin(calls["span_id"].to_numpy(), to_host) & long)
     waited = (calls["role"] == "synchronisation") & (calls["duration"] >= NO_WAIT_NS)
     return kept(calls, waited | blocking_copy)
+
+
+def _copies(trace: Trace, pattern: str) -> Int64Array:
+    """The launches of the copies whose name matches."""
+    copies = kept(trace.device[["name", "launch_id"]], trace.device["kind"] == "memcpy")
+    return or_none(copies["launch_id"])[NameTable(copies["name"]).matching(pattern)]
 
 
 def _inside_steps(waits: pl.DataFrame, calls: pl.DataFrame, scope: Scope) -> pl.DataFrame:

@@ -133,6 +133,7 @@ def low_part_of_step(scope: Scope, result: Steps) -> Evidence | None:
         f"{format_ns(total / steps)} (mean of {steps} steps).",
         ns_at_stake=at_stake,
         severity=by_share(at_stake, total),
+        advice=_USUAL.get(_place(begin, stop)),
         stretches=longest(pl.DataFrame({"start": starts, "duration": ends - starts})),
     )
 
@@ -169,19 +170,24 @@ def _place(begin: int, stop: int) -> str:
     return "at the beginning" if begin == 0 else "at the end" if stop == CHUNKS else "in one part"
 
 
+_LOOK: Final = "See what the host does there (tracekit idle --causes, tracekit view --html)."
+_USUAL: Final = {
+    "at the beginning": Advice(
+        f"{_LOOK}\n[training] The usual cause is a wait for data.",
+        plain=f"{_LOOK} The usual cause is a wait for data.",
+    ),
+    "at the end": Advice(
+        f"{_LOOK}\n[training] Usual causes are the optimizer, reads of values and logging.",
+        plain=f"{_LOOK} Usual causes are copies to the host, output and logging.",
+    ),
+}
+"""The advice by the place in the step; within a step there are no usual causes."""
+
 LOW_PART_OF_STEP = Rule(
     id="low_part_of_step",
     analysis="steps",
     evidence=low_part_of_step,
     runs="device",
-    advice=Advice(
-        "See what the host does there (tracekit idle --causes, tracekit view --html).\n"
-        "[training] Usual causes are a wait for data at the beginning, and the optimizer, reads of values or logging at "
-        "the end.",
-        plain=(
-            "See what the host does there (tracekit idle --causes, tracekit view --html). Usual causes are a wait for "
-            "data at the beginning, and copies to the host, output or logging at the end."
-        ),
-    ),
+    advice=Advice(_LOOK),
     restates=True,
 )

@@ -30,6 +30,7 @@ def test_fires_on_the_end_of_the_step() -> None:
     assert found.ns_at_stake is not None
     assert abs(found.ns_at_stake - 72 * MS) < MS
     assert found.severity == "warning"
+    assert "at the beginning" not in found.advice
 
 
 @pytest.mark.slow
@@ -42,6 +43,7 @@ def test_says_where() -> None:
     assert inside is not None
     assert inside.title == "The device is mostly idle in one part of each step"
     assert "between 30 and 60 %" in inside.evidence
+    assert "sual cause" not in inside.advice
 
 
 def test_silent_when_it_is_not_the_same_part() -> None:

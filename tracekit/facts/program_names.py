@@ -14,6 +14,7 @@ __all__ = [
     "PYTORCH_KERNEL",
     "PYTORCH_RANGE",
     "TEXT_FUNCTION",
+    "TRAINING_KERNEL",
     "TRAITS",
     "UNNAMED_FUNCTION",
 ]
@@ -39,12 +40,17 @@ TEXT_FUNCTION: Final = r"_dtoa$|printf|^_?PyUnicode|^PyOS_double_to_string|^_IO_
 UNNAMED_FUNCTION: Final = r"^(0x[0-9a-fA-F]+|\[.*\])$"
 """An address without a symbol, or what nsys writes in place of a function (`[Broken backtraces]`, `[vdso]`)."""
 
+TRAINING_KERNEL: Final = (
+    r"(?i)backward|_bwd_|dgrad|wgrad|multi_tensor_apply|bwd_?(kernel|data|weight)|fused_?adam|adam_kernel"
+)
+"""Names of kernels of the backward pass and of optimizers."""
+
 TRAITS: Final[dict[str, tuple[str, str | None]]] = {
     "training": (
         r"^autograd::engine::|^Optimizer\.step|^torch::autograd::|^\w+Backward[0-9]*$|^tracekit\.phase/(backward|optimizer)$"
         r"|^FSDP::[a-z_]*backward|^RegisterPostBackward|^torch\.distributed\.ddp\.reducer|(?i)^[^0-9A-Za-z_]*(backward|bwd|optimi[sz]er([ _.]?step)?)([ _]?pass)?[^0-9A-Za-z_]*$"
         r"|^autograd_backward",
-        r"(?i)backward|_bwd_|dgrad|wgrad|multi_tensor_apply|bwd_?(kernel|data|weight)|fused_?adam|adam_kernel",
+        TRAINING_KERNEL,
     ),
     "sparse_gradients": (
         r"^aten::(_embedding_bag|embedding)_sparse_backward|^aten::_sparse_coo_tensor",

@@ -10,6 +10,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.completeness import completeness
+from tracekit.analyses.counters.analysis import has_ranges, how_to_record_device
 from tracekit.analyses.registry import Analysis
 from tracekit.analyses.result import NotCaptured, Result, TableView, column_of, processor_word
 from tracekit.analyses.scope import Scope
@@ -40,7 +41,7 @@ def sections(
 
     Only the first section that lacks the device's activities says how to record them.
     """
-    hints = {how_to_record(what, scope.trace.meta.format) for what in ("device", "everything")}
+    hints = {how_to_record("everything", scope.trace.meta.format), how_to_record_device(scope.trace)}
     made, hinted = [], False
     for analysis, outcome in outcomes:
         lacks = outcome.not_captured if isinstance(outcome, Result) else None
@@ -84,11 +85,15 @@ _DOUBTS: Final = {
     "launches": "only recorded launches count",
 }
 """What missing records leave uncertain, by section."""
+_TIMED: Final = ("breakdown", "steps", "idle", "layers", "kernels", "ops", "launches")
+"""The sections about times, which say nothing of the program where kernels were replayed."""
 
 
 def _doubt(section: str, scope: Scope) -> str:
-    """What a section's answer begins with if the file lacks records or names that it rests on, else nothing."""
+    """What a section's answer begins with if kernels were replayed, or the file lacks records or names that it rests on."""
     complete = completeness(scope)
+    if section in _TIMED and has_ranges(scope.trace):
+        return "Times include the replay of kernels. "
     if section not in _DOUBTS or complete.sure:
         return ""
     if not complete.broken and not complete.operators.thin:

@@ -48,7 +48,7 @@ from tracekit.verdict.evidence import (
     record_again,
     standing,
 )
-from tracekit.verdict.idle_words import host_code
+from tracekit.verdict.idle_words import host_code, in_long_gaps
 from tracekit.verdict.kernels import fusible_advice, top_kernels_advice
 from tracekit.verdict.losses import BESIDE_SHARE, Loss, beside, bounds, frames, losses_of, losses_of_work
 from tracekit.verdict.model import Advice, Cost, Verdict
@@ -325,7 +325,10 @@ def _advice(
     first = [of_finding(warm_up)] if warm_up else []
     code = host_code(results, parts.device_id)
     answers = [mpi] if (mpi := mpi_advice(results, parts.basis, scope)) else []
-    if code is not None and code.place and code.ns >= LEAST_CODE_SHARE * parts.basis:
+    fired = {each.finding.id for each in findings}
+    # Code between short gaps is what launches the kernels: it is the matter of that rule, and cannot be done less often.
+    launching = "host_bound_launches" in fired and not in_long_gaps(results, parts.device_id)
+    if code is not None and code.place and not launching and code.ns >= LEAST_CODE_SHARE * parts.basis:
         answers.append(host_code_advice(code, parts.basis, scope))
     unseen = code is not None and not (code.place or frames(scope)) and 2 * code.ns >= worst.ns
     about = worst.bound if bound == "compute-bound" else bound
@@ -336,7 +339,6 @@ def _advice(
         saves = (advice[0].ns_at_stake or 0) >= LITTLE * parts.basis
         return advice if saves else (few, *advice[:-1])
     kernels = _computing(results, "by_name")
-    fired = {each.finding.id for each in findings}
     # The part of a computation that could be saved is unknown.
     computing = top_kernels_advice(kernels, parts.compute, parts.basis, scope, fired)
     fusible = fusible_advice(kernels, parts.compute, scope) if bound == "compute-bound" else None
