@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import planted_sides
@@ -103,4 +105,32 @@ def test_equal_steps_with_other_kernels_are_not_tested() -> None:
     assert (
         told["test"]
         == "Each step takes as long on both sides; 20 steps of the new side against 20 steps of the base."
+    )
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    whole = Path("sample_traces/cnn_cpu/trace.json.gz")
+    text = gzip.decompress(whole.read_bytes())
+    cut = tmp_path / "cut.json"
+    cut.write_bytes(text[: 3 * len(text) // 4])
+    base, new = (digest_of(tracekit.read(path)) for path in (whole, cut))
+    again = Digest.unpacked(new.packed())
+    for side in (new, again):
+        assert (
+            diff_of([base], [side])
+            .notes[0]
+            .startswith("Figures of the new side may be wrong: the file is trunc")
+        )
+    assert not any("may be wrong" in note for note in diff_of([base], [base]).notes)
+
+
+def test_of_a_side_without_work_nothing_else_is_said(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.json"
+    empty.write_text("[]")
+    base, new = (
+        digest_of(tracekit.read(path)) for path in ("sample_traces/cnn_cpu/trace.json.gz", str(empty))
+    )
+    assert diff_of([base], [new]).notes == (
+        "Figures of the new side may be wrong: the file holds no span of a host and no activity of a device.",
+        "The new side has no work, so nothing else can be compared.",
     )
