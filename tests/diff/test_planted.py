@@ -248,3 +248,18 @@ def test_what_is_new_in_one_layer_is_told_of_this_layer() -> None:
     found = diff_of([_base(on_cpu=False)], [_digest([*program, again], 5, on_cpu=False)])
     assert found.changes[0].place["layer"] == "blocks.1.attn.out"
     assert "blocks.1.attn.out (Linear) is new" in found.changes[0].title
+
+
+def test_a_layer_whose_class_has_another_name_is_matched() -> None:
+    """Where a profile has no names of layers, their paths are made of their classes."""
+    program = training_loop()
+    renamed = mapped(
+        program,
+        lambda work: ".mlp" in str(work.layer),
+        lambda work: replace(work, layer=str(work.layer).replace(".mlp.up", ".mlp.Wide"), type="Other"),
+    )
+    found = diff_of([_base(on_cpu=False)], [_digest(renamed, 5, on_cpu=False)])
+    assert [change.title for change in found.changes] == [
+        f"layer blocks.{i}.mlp.up is now blocks.{i}.mlp.Wide" for i in range(BLOCKS)
+    ]
+    assert not found.notes

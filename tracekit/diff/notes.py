@@ -42,10 +42,14 @@ def notes_of(
     """The notes, the most important first."""
     sides = (base, "base"), (new, "new side")
     per = "window" if windows else "step"
+    damaged: dict[str, list[str]] = {}
     for pool, name in sides:
-        if damage := list(dict.fromkeys(kind for one in pool.side.facts for kind in one.damage)):
-            meant = "; ".join(MEANINGS[kind][1] if kind in MEANINGS else kind for kind in damage)
-            yield f"Figures of the {name} may be wrong: {meant}."
+        damage = dict.fromkeys(kind for one in pool.side.facts for kind in one.damage)
+        meant = "; ".join(MEANINGS[kind][1] if kind in MEANINGS else kind for kind in damage)
+        damaged.setdefault(meant, []).append(name)
+    for meant, names in damaged.items():
+        if meant:
+            yield f"Figures of the {' and the '.join(names)} may be wrong: {meant}."
     if idle := [name for pool, name in sides if not _works(pool)]:
         yield f"The {' and the '.join(idle)} {'have' if len(idle) > 1 else 'has'} no work, so nothing else can be compared."
         return
