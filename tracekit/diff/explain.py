@@ -341,7 +341,9 @@ class _Search:
             self._whole("idle", mine, by, node)
 
     def _unsure(self, idle: Array) -> None:
-        """What is left of a category of work or a cause, if that is much, or much of a change that is: it may be noise."""
+        """What is left of a category of work or a cause, if that is much, or much of a change that is: it may be noise. If nearly all of
+        it is in one cell, only of this one.
+        """
         much, change = _MUCH / _LEAST * self.least, abs(float(self.cells.new.sum() - self.cells.base.sum()))
         least = max(self.least, min(much, _PART * change)) if change >= much else much
         for mask in (idle, ~idle & (self.cells.base > 0)):
@@ -349,7 +351,12 @@ class _Search:
             left = groups.sums(self.left)
             for group in np.flatnonzero(np.abs(left) >= least):
                 kind: ChangeKind = "idle" if mask is idle else "slower" if left[group] > 0 else "faster"
-                self._whole(kind, groups.cells(int(group)), ("category",), -1, sure=False)
+                mine = groups.cells(int(group))
+                order = mine[np.argsort(-np.abs(self.left[mine]))]
+                first, second = (float(self.left[each].sum()) for each in (order[:1], order[1:2]))
+                alone = first / left[group] >= _AS_GOOD_IDLE and abs(second) < _WITHIN * abs(first)
+                by = ("cell",) if alone else ("category",)
+                self._whole(kind, order[:1] if alone else mine, by, -1, sure=False)
 
 
 def _specific(good: Array, weight: Array, kind: Array, depth: Array) -> int:
