@@ -183,6 +183,8 @@ def loops() -> tuple[Digest, Digest]:
         ("layer:*ocks.1*:10%", "failed"),
         ("phase:optimizer:15%", "passed"),
         ("communication:5%", "passed"),
+        ("idle:allocation:5%", "passed"),  # a cause that no step has is 0 ns on both sides
+        ("category:sort:5%", "passed"),
     ],
 )
 def test_a_gate_is_on_the_part_that_it_names(gate: str, outcome: str) -> None:
@@ -202,6 +204,27 @@ def test_a_part_that_no_run_has_is_an_error_with_the_nearest_name() -> None:
     base, new = loops()
     with pytest.raises(UsageError, match=r"no step has the layer 'block\.1'; did you mean blocks\.1"):
         judge_runs([parse_gate("layer:block.1:5%")], [[base]], [[new]])
+
+
+@pytest.mark.parametrize(
+    ("gate", "says"),
+    [
+        ("category:matrix multiplication:5%", "write category:gemm:LIMIT"),
+        (
+            "idle:data loading:5%",
+            "no step has idle time by the cause 'data loading'; write idle:data_loading:",
+        ),
+        ("idle:nothing:5%", "choose one of synchronisation, data_loading, "),
+        ("layer:encoder:5%", "the tables of the comparison have the names"),
+        ("layer:mlp.up:5%", "write layer:*mlp.up:LIMIT"),
+        ("kernel:128x:5%", "write kernel:*128x*:LIMIT"),
+    ],
+)
+def test_a_name_that_a_table_shows_or_a_part_of_one_is_told_as_a_gate_writes_it(gate: str, says: str) -> None:
+    base, new = loops()
+    with pytest.raises(UsageError) as error:
+        judge_runs([parse_gate(gate)], [[base]], [[new]])
+    assert says in str(error.value)
 
 
 def test_a_step_of_several_ranks_is_as_long_as_that_of_the_slowest() -> None:

@@ -89,7 +89,13 @@ def synchronisation(program: Program, rng: random.Random) -> Planted:
         lambda work: replace(work, waits=200 * US),
     )
     place = {"cause": "synchronisation", "name": "cudaStreamSynchronize", "layer": layer}
-    return Planted(made, "idle", place, delta=200 * US * MICRO_BATCHES)
+    return Planted(made, "idle", place, delta=_undisturbed(made) - _undisturbed(program))
+
+
+def _undisturbed(program: Program) -> int:
+    """ns of a step without noise: after a wait the device also waits until the host has launched again."""
+    steps = digest_of(trace_of(program, 1, on_cpu=False, steps=5, noise=0)).steps["time_ns"]
+    return int(steps.sum()) // steps.len()
 
 
 def twice_the_calls(program: Program, _: random.Random) -> Planted:
@@ -216,3 +222,44 @@ def test_nothing_is_found_between_runs_of_one_program(on_cpu: bool) -> None:
     found = diff_of([_base(on_cpu)], [_digest(training_loop(), 77, on_cpu)])
     assert found.changes == ()
     assert found.rest == found.change
+
+
+@pytest.mark.parametrize("more", [True, False], ids=["added", "removed"])
+def test_waits_are_named_with_the_time_that_the_host_needs_to_be_ahead_again(more: bool) -> None:
+    program, late = training_loop(), 2 * US
+    waiting = mapped(
+        program, lambda work: work.phase == "forward", lambda work: replace(work, waits=late, ns=work.ns)
+    )
+    planted = _undisturbed(waiting) - _undisturbed(program)
+    sides = [_base(on_cpu=False)], [_digest(waiting, 3, on_cpu=False)]
+    first = diff_of(*(sides if more else sides[::-1])).changes[0]
+    calls = sum(work.phase == "forward" for work in program) * MICRO_BATCHES
+    assert first.title.startswith(
+        f"cudaStreamSynchronize is called {calls} {'more' if more else 'fewer'} times per step; the device is idle"
+    )
+    assert first.delta_ns == pytest.approx(planted if more else -planted, rel=0.05)
+
+
+def test_what_is_new_in_one_layer_is_told_of_this_layer() -> None:
+    """An operator that other layers have too is new in every layer around it as well."""
+    program = training_loop()
+    gelu = next(work for work in program if work.operator == "aten::gelu")
+    again = replace(gelu, layer="blocks.1.attn.out", type="Linear", ns=400 * US)
+    found = diff_of([_base(on_cpu=False)], [_digest([*program, again], 5, on_cpu=False)])
+    assert found.changes[0].place["layer"] == "blocks.1.attn.out"
+    assert "blocks.1.attn.out (Linear) is new" in found.changes[0].title
+
+
+def test_a_layer_whose_class_has_another_name_is_matched() -> None:
+    """Where a profile has no names of layers, their paths are made of their classes."""
+    program = training_loop()
+    renamed = mapped(
+        program,
+        lambda work: ".mlp" in str(work.layer),
+        lambda work: replace(work, layer=str(work.layer).replace(".mlp.up", ".mlp.Wide"), type="Other"),
+    )
+    found = diff_of([_base(on_cpu=False)], [_digest(renamed, 5, on_cpu=False)])
+    assert [change.title for change in found.changes] == [
+        f"layer blocks.{i}.mlp.up is now blocks.{i}.mlp.Wide" for i in range(BLOCKS)
+    ]
+    assert not found.notes

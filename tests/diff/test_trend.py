@@ -171,6 +171,13 @@ def test_a_change_says_since_when_by_how_much_and_what_differs() -> None:
     assert f"differs from the one before it in torch ({versions['torch']} → 9.9)" in answer
 
 
+def test_the_newest_run_is_compared_with_those_before_it() -> None:
+    rows = nights({})
+    slow = nights({len(rows) - 1: 0.2})
+    answer = trend_section(trend_of([*rows[:-1], slow[-1]])).answer
+    assert "slower than the runs before it; run it again" in answer
+
+
 def test_what_changed_most_is_named() -> None:
     from dataclasses import replace
 

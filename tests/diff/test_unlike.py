@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import planted_sides
 import polars as pl
 
 import tracekit
+from tests.diff.programs import mapped, trace_of, training_loop
 from tracekit.diff import diff_of
 from tracekit.digest import Digest, digest_of
 
@@ -104,3 +107,50 @@ def test_equal_steps_with_other_kernels_are_not_tested() -> None:
         told["test"]
         == "Each step takes as long on both sides; 20 steps of the new side against 20 steps of the base."
     )
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    whole = Path("sample_traces/cnn_cpu/trace.json.gz")
+    text = gzip.decompress(whole.read_bytes())
+    cut = tmp_path / "cut.json"
+    cut.write_bytes(text[: 3 * len(text) // 4])
+    base, new = (digest_of(tracekit.read(path)) for path in (whole, cut))
+    again = Digest.unpacked(new.packed())
+    for side in (new, again):
+        assert (
+            diff_of([base], [side])
+            .notes[0]
+            .startswith("Figures of the new side may be wrong: the file is trunc")
+        )
+    assert not any("may be wrong" in note for note in diff_of([base], [base]).notes)
+
+
+def test_of_a_side_without_work_nothing_else_is_said(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.json"
+    empty.write_text("[]")
+    base, new = (
+        digest_of(tracekit.read(path)) for path in ("sample_traces/cnn_cpu/trace.json.gz", str(empty))
+    )
+    assert diff_of([base], [new]).notes == (
+        "Figures of the new side may be wrong: the file holds no span of a host and no activity of a device.",
+        "The new side has no work, so nothing else can be compared.",
+    )
+
+
+def test_what_some_steps_take_longer_in_one_place_is_told_of_that_place() -> None:
+    """So few steps prove little, but all of the change is in one operator of one layer."""
+    program = training_loop()
+    wanted = program[-1 - next(at for at, work in enumerate(reversed(program)) if work.phase == "forward")]
+    slow = mapped(program, lambda work: work is wanted, lambda work: replace(work, ns=4 * work.ns))
+    base, often, seldom = (
+        digest_of(trace_of(each, seed, on_cpu=True, steps=30))
+        for each, seed in ((program, 3), (program, 4), (slow, 4))
+    )
+    assert often.leaves.equals(seldom.leaves)
+    every = pl.col("step") % 6 == 0
+    values = pl.concat([often.values.filter(~every), seldom.values.filter(every)])
+    sums = values.group_by("step").agg(pl.col("ns").sum().alias("time_ns"))
+    steps = often.steps.drop("time_ns").join(sums, on="step").select(often.steps.columns)
+    first = diff_of([base], [replace(often, values=values, steps=steps)]).changes[0]
+    assert not first.sure
+    assert (first.place["layer"], first.place["operator"]) == (wanted.layer, wanted.operator)

@@ -4,7 +4,8 @@ What differs in kind comes first: work of one side only, other kernels, types, s
 largest groups are taken in which everything differs so. Then, for what is left and the same on both sides, the hypothesis "the
 calls of this group take longer by one factor, and nothing else changed" is tried for every group; the one that leaves least
 (the sum of |change − predicted change|) is taken, the more specific of two that do equally well; what it explains is taken away;
-again, until what is left is noise. Idle time goes by cause: there, the group whose sum changed most.
+again, until what is left is noise. Idle time goes by cause: there, the group whose sum changed most. If there are more calls that
+wait for the device, or fewer, the idle time in them and that until the host has launched more work are one change.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tracekit.diff.cells import Cells, Groups, groups_of
 from tracekit.diff.inputs import types_told
 from tracekit.diff.model import ChangeKind
 
-__all__ = ["Found", "explained"]
+__all__ = ["WAITS", "Found", "Waits", "explained"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -57,6 +58,19 @@ _OF_IDLE: Final = (
     ("cell",),
 )
 
+WAITS: Final = ("waits",)
+"""`Found.by` of idle time that goes with more or fewer waiting calls."""
+_AFTER_WAITS: Final = (
+    "synchronisation",
+    "operator_dispatch",
+    "library_call",
+    "python",
+    "host_code",
+    "launch_api",
+    "launch_latency",
+)
+"""Why a device that has done all its work waits for the host."""
+
 _PURE: Final = 0.97
 _FEWER: Final = 0.02
 _SURE: Final = 4.5
@@ -90,15 +104,25 @@ class Found:
     sure: bool = True
 
 
-def explained(cells: Cells, parents: Array, *, names: bool) -> list[Found]:
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How many more calls per step wait for the device, and how long the calls that only one side has take: the lead that the host
+    loses in them, so the most that the device can be idle after them.
+    """
+
+    more: float = 0.0
+    most_ns: float = 0.0
+
+
+def explained(cells: Cells, parents: Array, *, names: bool, waits: Waits) -> list[Found]:
     """The changes; their cells may overlap, their amounts do not. `names`: kernels of both sides have the same names."""
     if not cells.base.size:
         return []
-    return _Search(cells, parents, names=names).found
+    return _Search(cells, parents, names=names, waits=waits).found
 
 
 class _Search:
-    def __init__(self, cells: Cells, parents: Array, *, names: bool) -> None:
+    def __init__(self, cells: Cells, parents: Array, *, names: bool, waits: Waits) -> None:
         self.cells = cells
         self.parents = parents
         self.left = cells.new - cells.base
@@ -124,6 +148,7 @@ class _Search:
         self._pure("more_calls", more)
         self._pure("fewer_calls", fewer)
         self._factors(open_ & ~more & ~fewer)
+        self._waits(idle, waits)
         self._idle(idle)
         self._unsure(idle)
 
@@ -279,6 +304,19 @@ class _Search:
 
     # -- idle time -----------------------------------------------------------------------------------
 
+    def _waits(self, wanted: Array, waits: Waits) -> None:
+        """Idle time that goes with more or fewer calls that wait; if nearly all of it is in such calls, the usual groups name it better."""
+        if abs(waits.more) < _FEWER:
+            return
+        causes = self.cells.frame["category"].cast(pl.String)
+        mine = np.flatnonzero(wanted & causes.is_in(_AFTER_WAITS).to_numpy() & (self.left != 0))
+        sign = 1 if waits.more > 0 else -1
+        calling = (causes.gather(mine) == "synchronisation").to_numpy()
+        within, delta = (sign * float(self.left[cells].sum()) for cells in (mine[calling], mine))
+        least = max(self.least, _SURE * (self.cells.noise(mine) or 0.0))
+        if least <= delta <= waits.most_ns and 0 < within < _AS_GOOD_IDLE * delta:
+            self._whole("idle", mine, WAITS, -1)
+
     def _idle(self, wanted: Array) -> None:
         groups = groups_of(self.cells, wanted, self.parents, _OF_IDLE)
         if not groups.kind.size:
@@ -303,7 +341,9 @@ class _Search:
             self._whole("idle", mine, by, node)
 
     def _unsure(self, idle: Array) -> None:
-        """What is left of a category of work or a cause, if that is much, or much of a change that is: it may be noise."""
+        """What is left of a category of work or a cause, if that is much, or much of a change that is: it may be noise. If nearly all of
+        it is in one cell, only of this one.
+        """
         much, change = _MUCH / _LEAST * self.least, abs(float(self.cells.new.sum() - self.cells.base.sum()))
         least = max(self.least, min(much, _PART * change)) if change >= much else much
         for mask in (idle, ~idle & (self.cells.base > 0)):
@@ -311,7 +351,12 @@ class _Search:
             left = groups.sums(self.left)
             for group in np.flatnonzero(np.abs(left) >= least):
                 kind: ChangeKind = "idle" if mask is idle else "slower" if left[group] > 0 else "faster"
-                self._whole(kind, groups.cells(int(group)), ("category",), -1, sure=False)
+                mine = groups.cells(int(group))
+                order = mine[np.argsort(-np.abs(self.left[mine]))]
+                first, second = (float(self.left[each].sum()) for each in (order[:1], order[1:2]))
+                alone = first / left[group] >= _AS_GOOD_IDLE and abs(second) < _WITHIN * abs(first)
+                by = ("cell",) if alone else ("category",)
+                self._whole(kind, order[:1] if alone else mine, by, -1, sure=False)
 
 
 def _specific(good: Array, weight: Array, kind: Array, depth: Array) -> int:

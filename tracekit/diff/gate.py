@@ -21,7 +21,11 @@ import polars as pl
 from tracekit.diff.noise import FEWEST_STEPS, Estimate, Runs, StepComparison, StepFigures, compare_times
 from tracekit.digest import Digest
 from tracekit.errors import UsageError, nearest
+from tracekit.facts.idle_names import CAUSES
+from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import count_of, format_ns, format_share
+from tracekit.names import category_name
+from tracekit.trace import CATEGORIES
 
 __all__ = [
     "EXIT_CODES",
@@ -50,6 +54,14 @@ PARTS: Final = {
 }  # fmt: skip
 """What a gate can be on beside the step, and the column of a digest's leaves with its names. The first four, which are kinds of leaf,
 need no name; kernels and their categories are those of work; of the others idle time is a part."""
+
+_VOCABULARY: Final[dict[str, tuple[str, ...]]] = {
+    "compute": CATEGORIES,
+    "category": CATEGORIES,
+    "idle": CAUSES,
+    "phase": PHASES,
+}
+"""Names that mean something where no step has them too: 0 ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +242,7 @@ def judge_runs(
 ) -> list[Judgement]:
     """Whether two sides keep to each gate; a side is a list of runs, a run the digests of its ranks, of which whole `windows` may be compared.
 
-    The time of a part is that of all ranks and devices together. Raises UsageError for a gate on something that no run has.
+    The time of a part is that of all ranks and devices together. Raises UsageError for a gate on a name that no run has.
     """
     sides, found, per = (base, new), list[Judgement](), "window" if windows else "step"
     whole = [[step_times(run, windows=windows) for run in side] for side in sides]
@@ -239,9 +251,10 @@ def judge_runs(
             found.append(judge(gate, whole[0], whole[1], paired=paired, per=per))
             continue
         digests = [one for side in sides for run in side for one in run]
-        if gate.name and not any(_meant(gate, one).height for one in digests):
+        known = gate.name in _VOCABULARY.get(gate.part, ())
+        if gate.name and not known and not any(_meant(gate, one).height for one in digests):
             names = {name for one in digests for name in _leaves(gate, one)[PARTS[gate.part]].drop_nulls()}
-            raise UsageError(f"no step has the {gate.part} {gate.name!r}", remedy=nearest(gate.name, names))
+            raise _nothing_meant(gate, names)
         parts = [
             [
                 _by_step(run, [_part(gate, one) for one in run], pl.col("ns").sum(), windows=windows)
@@ -255,6 +268,23 @@ def judge_runs(
             judge(gate, parts[0], parts[1], paired=paired, step_times=times, devices=devices, per=per)
         )
     return found
+
+
+def _nothing_meant(gate: Gate, names: set[str]) -> UsageError:
+    """The error for a gate whose name no part of a step has; `names` are those that there are."""
+    words = _VOCABULARY.get(gate.part, ())
+    if shown := [name for name in words if category_name(name) == gate.name]:
+        remedy = f"write {gate.part}:{shown[0]}:LIMIT"
+    elif holding := [name for name in names if gate.name in name]:
+        after = "" if any(name.endswith(gate.name) for name in holding) else "*"
+        remedy = f"write {gate.part}:*{gate.name}{after}:LIMIT"
+    else:
+        listed = (
+            f"choose one of {', '.join(words)}" if words else "the tables of the comparison have the names"
+        )
+        remedy = nearest(gate.name, names.union(words), listed)
+    what = f"idle time by the cause {gate.name!r}" if gate.part == "idle" else f"{gate.part} {gate.name!r}"
+    return UsageError(f"no step has {'' if gate.part == 'idle' else 'the '}{what}", remedy=remedy)
 
 
 def _by_step(

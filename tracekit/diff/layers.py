@@ -1,7 +1,7 @@
 """Which layer of the new side is which of the base: by path, below other wrappers, by type and order, by what it does.
 
 A layer that is matched by order or content has to do the same work: at least half of what either runs (the operators; far from its old
-place their shapes too) is what the other runs.
+place, or with another type, their shapes too) is what the other runs.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _prefix(tree: _Tree, parts: int) -> str:
 
 
 def _by_order(waiting: list[tuple[int, int]], pairs: _Pairs, base: _Tree, new: _Tree) -> None:
-    """Below layers that are matched, those of one type in their order."""
+    """Below layers that are matched, those of one type in their order; then those that only changed their type."""
     taken = {j for j, _ in pairs.values()}
     while waiting:
         above, beside = waiting.pop()
@@ -151,18 +151,21 @@ def _by_order(waiting: list[tuple[int, int]], pairs: _Pairs, base: _Tree, new: _
         for j in new.children.get(beside, []):
             if j not in taken and new.of_model[j]:
                 left[_class(new, j)].append(j)
-        for i in base.children.get(above, []):
-            if i in pairs or not left or not base.of_model[i]:
-                continue
-            same = left[_class(base, i)]
-            same.sort(key=lambda j: new.name[j] != base.name[i])
-            work = base.work(i, shapes=False)
-            found = next((j for j in same if _alike(work, new.work(j, shapes=False))), None)
-            if found is not None:
-                same.remove(found)
-                pairs[i] = found, "order"
-                taken.add(found)
-                waiting.append((i, found))
+        for retyped in (False, True):
+            others = [j for same in left.values() for j in same]
+            for i in base.children.get(above, []):
+                if i in pairs or not others or not base.of_model[i]:
+                    continue
+                same = others[:_MOST_TRIED] if retyped else left[_class(base, i)]
+                same.sort(key=lambda j: new.name[j] != base.name[i])
+                work = base.work(i, shapes=retyped)
+                alike = (j for j in same if _alike(work, new.work(j, shapes=retyped)))
+                found = next(alike, None) if work or not retyped else None
+                if found is not None:
+                    (others if retyped else same).remove(found)
+                    pairs[i] = found, "order"
+                    taken.add(found)
+                    waiting.append((i, found))
 
 
 def _class(tree: _Tree, at: int) -> str:

@@ -12,6 +12,7 @@ from tracekit.diff.matching import Comparable
 from tracekit.diff.pool import Pool
 from tracekit.facts.units import count_of, format_ns, format_share, listed
 from tracekit.groups import any_known
+from tracekit.health import MEANINGS
 
 __all__ = ["notes_of"]
 
@@ -41,6 +42,17 @@ def notes_of(
     """The notes, the most important first."""
     sides = (base, "base"), (new, "new side")
     per = "window" if windows else "step"
+    damaged: dict[str, list[str]] = {}
+    for pool, name in sides:
+        damage = dict.fromkeys(kind for one in pool.side.facts for kind in one.damage)
+        meant = "; ".join(MEANINGS[kind][1] if kind in MEANINGS else kind for kind in damage)
+        damaged.setdefault(meant, []).append(name)
+    for meant, names in damaged.items():
+        if meant:
+            yield f"Figures of the {' and the '.join(names)} may be wrong: {meant}."
+    if idle := [name for pool, name in sides if not _works(pool)]:
+        yield f"The {' and the '.join(idle)} {'have' if len(idle) > 1 else 'has'} no work, so nothing else can be compared."
+        return
     yield from _unlike(base, new, comparable, matched)
     if windows:
         without = " and the ".join(name for pool, name in sides if not pool.side.has_steps)
@@ -93,6 +105,10 @@ def _unlike(base: Pool, new: Pool, comparable: Comparable, matched: pl.DataFrame
             else "no work of either has"
         )
         yield f"These look like different programs: {some} a counterpart on the other side. So a list of changes says little."
+
+
+def _works(pool: Pool) -> bool:
+    return bool((pool.leaves["kind"] != "idle").any())
 
 
 def _has_layers(pool: Pool) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.diff.cells import Cells
-from tracekit.diff.explain import Found
+from tracekit.diff.explain import WAITS, Found
 from tracekit.diff.inputs import inputs_told, types_told
 from tracekit.diff.layers import Nodes
 from tracekit.diff.model import Contribution
@@ -106,7 +106,9 @@ class Teller:
         if (rows["how"] == "category").any():  # other operators and kernels stand in one cell there
             place.pop("operator", None)
             place.pop("name", None)
-        node = found.node if found.node >= 0 else self._common(rows["node"])
+        node = found.node
+        if found.by != ("layer",) and (inner := self._common(rows["node"])) >= 0:
+            node = inner  # what is new may be so in an outer layer as well, but stands in this one
         if node >= 0:
             place["layer"] = self.nodes.frame["path"][node]
             kind = self.nodes.frame["type"][node]
@@ -115,6 +117,8 @@ class Teller:
                 place["type"] = kind
         if found.kind == "idle" and "category" in place:
             place["cause"] = place.pop("category")
+        if found.by == WAITS:
+            place |= {"cause": "synchronisation", "name": self._waiting()[0]}
         return place
 
     def _common(self, nodes: pl.Series) -> int:
@@ -137,9 +141,14 @@ class Teller:
         return -1 if shared >= 0 and parents[shared] < 0 and len(chains) > 1 else shared
 
     def _called(self, one: Contribution, where: str, by: tuple[str, ...]) -> str:
+        """More or fewer calls, and where their time went the other way that it did."""
         after, before = _number(one.new_calls), _number(one.base_calls)
         what = ("time" if self._single(one, by) else "kernel") + ("" if after == "1" else "s")
-        return f"{where} {_verb(where, 'runs', 'run')} {after} {what} per {self.per}, not {before}"
+        against = ""
+        if (one.kind == "more_calls") != (one.delta > 0):
+            longer = "longer" if one.delta > 0 else "less time"
+            against = f", but {_verb(where, 'takes', 'take')} {longer}"
+        return f"{where} {_verb(where, 'runs', 'run')} {after} {what} per {self.per}, not {before}{against}"
 
     def _single(self, one: Contribution, by: tuple[str, ...]) -> bool:
         """Whether the work is called as often as something of it runs: operators on processors, one kernel, copies."""
@@ -169,6 +178,8 @@ class Teller:
             phrase = "" if spent else phrase
         else:
             text = f"the device is idle {amount} {'longer' if longer else 'less'}"
+        if by == WAITS:
+            return f"{self._more_often(*self._waiting())}{text} in calls that wait for it and until the host has launched more work"
         text += f" {phrase}".rstrip()
         lead = ""
         if "name" in one.place:
@@ -182,14 +193,27 @@ class Teller:
             text += f" in {_PHASES[one.place['phase']]}"  # nothing else tells it from the rest of its cause
         return lead + text
 
-    def _more_often(self, name: str) -> str:
+    def _waiting(self) -> tuple[str, str]:
+        """The call that waits whose number changed most, and in words where it is, if that is one place."""
+        more = pl.col("new_calls") - pl.col("base_calls")
+        rows = self.calls.filter(pl.col("category") == "synchronisation", more != 0)
+        name = rows.group_by("name").agg(more.sum()).sort(pl.col("new_calls").abs(), "name").row(-1)[0]
+        places = rows.filter(pl.col("name") == name).select("operator", "layer").rows()
+        if len(places) > 1:
+            return name, ""
+        operator, layer = places[0]
+        inside = [*([operator] if operator else []), *([_layer({"layer": layer})] if layer else [])]
+        return name, "".join(f" in {each}" for each in inside)
+
+    def _more_often(self, name: str, where: str = "") -> str:
         """`cudaStreamSynchronize is called 2 times more per step; `, if it is."""
         rows = self.calls.filter(pl.col("name") == name)
         more = _number(float((rows["new_calls"] - rows["base_calls"]).sum()))
         if more in ("0", "−0"):
             return ""
-        often = {"1": "once"}.get(more.removeprefix("−"), f"{more.removeprefix('−')} times")
-        return f"{name} is called {often} {'less' if more.startswith('−') else 'more'} per {self.per}; "
+        count, kind = more.removeprefix("−"), "fewer" if more.startswith("−") else "more"
+        often = {"1": f"one {kind} time"}.get(count, f"{count} {kind} times")
+        return f"{name}{where} is called {often} per {self.per}; "
 
 
 # -- where ------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.layer_spans import OF_MODEL
+from tracekit.analyses.completeness import completeness
 from tracekit.analyses.idle.pieces import idle_pieces
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, span_causes
 from tracekit.analyses.memory import memory
@@ -329,8 +330,17 @@ def _facts(scope: Scope) -> Facts:
         undisturbed_ns=() if manifest is None else tuple(manifest.step_times_ns("M")),
         recorded_utc_ns=meta.origin_utc_ns,
         samples_per_step=None if manifest is None else manifest.samples_per_step,
+        damage=_damage(scope),
         peak_memory_bytes=_peak_memory(scope),
     )
+
+
+def _damage(scope: Scope) -> tuple[str, ...]:
+    """Defects of the file after which it is not whole; if records that matter are missing, what is missing too."""
+    told = scope.trace.health["severity"].is_in(
+        ["error"] if completeness(scope).sure else ["error", "warning"]
+    )
+    return tuple(scope.trace.health.filter(told)["kind"])
 
 
 def _peak_memory(scope: Scope) -> int | None:

@@ -100,6 +100,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """When the profile began."""
     samples_per_step: Amount | None = None
     """Over all ranks."""
+    damage: tuple[str, ...] = ()
+    """The defects of its file by which figures may be wrong, as `health.MEANINGS` calls them."""
     peak_memory_bytes: Amount | None = None
     """The most that the allocator of a device held."""
 

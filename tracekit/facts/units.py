@@ -24,19 +24,21 @@ NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
 NOT_CAPTURED = "–"
+_ROUNDS_UP = 0.9995
+"""From this part of a unit on three digits round to 1.00 of it."""
 _FLOP_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def format_ns(ns: float | None) -> str:
     """A time with three significant digits and its unit.
 
-    >>> [format_ns(t) for t in (0, -999, 25_473, 3_907_825, 61_000_000_000, None)]
-    ['0 ns', '−999 ns', '25.5 µs', '3.91 ms', '61.0 s', '–']
+    >>> [format_ns(t) for t in (0, -999, 25_473, 999_500, 3_907_825, 61_000_000_000, None)]
+    ['0 ns', '−999 ns', '25.5 µs', '1.00 ms', '3.91 ms', '61.0 s', '–']
     """
     if ns is None:
         return NOT_CAPTURED
     for size, unit in ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs")):
-        if abs(ns) >= size:
+        if abs(ns) >= size * _ROUNDS_UP:
             return f"{_three_digits(ns / size)} {unit}".replace("-", "−")
     return f"{ns:.0f} ns".replace("-", "−")
 
@@ -61,7 +63,7 @@ def format_bytes(count: float | None) -> str:
     if count is None:
         return NOT_CAPTURED
     for size, unit in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if abs(count) >= size:
+        if abs(count) >= size * _ROUNDS_UP:
             return f"{_three_digits(count / size)} {unit}"
     return f"{count:.0f} B"
 
@@ -72,7 +74,7 @@ def format_flop(count: float, *, per_second: bool = False) -> str:
     >>> format_flop(0), format_flop(12_345_678_901_234), format_flop(4.1e12, per_second=True)
     ('0 FLOP', '12.3 TFLOP', '4.10 TFLOP/s')
     """
-    of_unit = next((each for each in _FLOP_UNITS if count >= each[0]), None)
+    of_unit = next((each for each in _FLOP_UNITS if count >= each[0] * _ROUNDS_UP), None)
     text = f"{count:.0f} FLOP" if of_unit is None else f"{_three_digits(count / of_unit[0])} {of_unit[1]}FLOP"
     return f"{text}/s" if per_second else text
 

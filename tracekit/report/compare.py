@@ -138,7 +138,8 @@ def _precisions(found: Comparison) -> Iterator[str]:
 
 
 def _span(values: pl.Series) -> tuple[str, str]:
-    return f"{min(values.to_list()):.2f}", f"{max(values.to_list()):.2f}"
+    low, high = (f"{end:.2f}".replace("-", "−") for end in (min(values.to_list()), max(values.to_list())))
+    return low, high
 
 
 def _where(row: Mapping[str, Any]) -> str:

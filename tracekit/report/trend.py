@@ -72,7 +72,8 @@ def _answer(trend: Trend) -> Iterator[str]:
     for at in trend.levels.lone:
         run = trend.table.row(at, named=True)
         off = run["step_ns"] / run["level_ns"]
-        yield f"{run['run']} alone is {_by(off)} than the runs around it; run it again to know whether that stays."
+        beside = "before" if at == size - 1 else "after" if at == 0 else "around"
+        yield f"{run['run']} alone is {_by(off)} than the runs {beside} it; run it again to know whether that stays."
     if noise is not None:
         yield f"Between runs the step time varies by {format_share(noise)}."
     how = "without the profiler" if trend.plain else "of the recorded steps"

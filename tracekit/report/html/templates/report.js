@@ -8,7 +8,7 @@
 
   const digits = (value) => value.toFixed(Math.abs(value) >= 99.95 ? 0 : Math.abs(value) >= 9.995 ? 1 : 2);
   const scaled = (value, sizes, least) => {
-    for (const [size, unit] of sizes) if (Math.abs(value) >= size) return `${digits(value / size)} ${unit}`;
+    for (const [size, unit] of sizes) if (Math.abs(value) >= 0.9995 * size) return `${digits(value / size)} ${unit}`;
     return `${Math.round(value)} ${least}`;
   };
   const time = (ns) => scaled(ns, [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]], "ns");
