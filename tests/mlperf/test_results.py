@@ -207,6 +207,21 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int
     return " ".join(text.out.split()), text.err
 
 
+def test_names_that_end_in_the_number_of_chips_are_one_series(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Systems called `pod8-tf` and `pod16-tf` were two kinds of system, with one size each."""
+    for chips in (8, 16):
+        place = tmp_path / "acme" / "results" / f"pod{chips}-tf" / "net"
+        described = tmp_path / "acme" / "systems" / f"pod{chips}-tf.json"
+        for folder in (place, described.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        described.write_text(f'{{"number_of_nodes": 1, "accelerators_per_node": {chips}}}')
+        for number in range(3):
+            (place / f"result_{number}.txt").write_text("".join(logged(8 * chips, 4, 640 / chips)))
+    assert "acme, pod-tf, net: 16 chips train 1.98 times as fast as 8" in answer(capsys, tmp_path)[0]
+
+
 def test_what_limits_each_step_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = results(
         tmp_path,
@@ -400,4 +415,16 @@ def test_forecasts_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp
     asked.write_text("id,benchmark\n1,net\n")
     assert "it has no column accelerators" in answer(capsys, "--fit", folder, "--forecast", asked, code=2)[1]
     asked.write_text("benchmark,accelerators\nnet,-3\n")
-    assert "no number of chips" in answer(capsys, "--fit", folder, "--forecast", asked, code=2)[1]
+    assert (
+        "row 1 below the titles has no number of chips"
+        in answer(capsys, "--fit", folder, "--forecast", asked, code=2)[1]
+    )
+    asked.write_text("benchmark,accelerators\nnet,8\nnet,eight\n")
+    assert "row 2 below the titles" in answer(capsys, "--fit", folder, "--forecast", asked, code=2)[1]
+    asked.write_text("benchmark,accelerators\nnet,8\n,8\n")
+    assert (
+        "row 2 below the titles has no benchmark"
+        in answer(capsys, "--fit", folder, "--forecast", asked, code=2)[1]
+    )
+    lost = answer(capsys, "--fit", folder, "--forecast", tmp_path / "lost.csv", code=3)[1]
+    assert lost.endswith("lost.csv: no such file; check the path\n")

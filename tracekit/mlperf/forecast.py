@@ -203,7 +203,8 @@ def _series_for(series: Mapping[str, Sequence[Cell]], question: Question) -> str
     def fits(name: str) -> tuple[bool, bool, int]:
         cell = series[name][0]
         same = cell.organisation == question.organisation
-        return same and kind_of(cell.system) == kind_of(question.system), same, len(series[name])
+        asked = kind_of(question.system, question.accelerators)
+        return same and kind_of(cell.system, cell.accelerators) == asked, same, len(series[name])
 
     return max(wanted, key=fits, default=None)
 
