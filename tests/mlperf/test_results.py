@@ -365,6 +365,24 @@ def test_planted_powers_are_recovered_beyond_the_sizes_that_were_run(exponent: f
     assert held >= 0.85 * len(errors)
 
 
+def test_steps_that_grow_with_the_chips_at_one_batch_of_a_chip() -> None:
+    """Sizes with one batch of a chip were forecast at their mean, however much messages around the ring made the steps longer."""
+
+    def at(chips: int) -> Cell:
+        run_s = 4.0 * 100 * (1.0 + 0.004 * (chips - 1)) / chips
+        run = LoggedRun(name="", status="success", run_s=run_s, epochs=4.0, batch=8 * chips)
+        return Cell("we", f"box-{chips}", "net", chips, 8 * chips, (run,))
+
+    known = [at(chips) for chips in (8, 16, 32, 64, 128)]
+    for chips in (256, 512):
+        found = forecast(known, Question("net", chips, 8 * chips, 4.0))
+        assert found is not None
+        assert found.seconds == pytest.approx(at(chips).score_s, rel=1e-6)
+    few = forecast(known[:3], Question("net", 64, 512, 4.0))
+    assert few is not None
+    assert few.high > 1.06 * few.seconds  # of three sizes no law is named, but they differ
+
+
 def test_amdahl_s_law_is_exact_where_it_holds() -> None:
     def at(chips: int) -> Cell:
         return Cell(
