@@ -37,7 +37,7 @@ STRAGGLERS: Final = {
 def stragglers_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -> pl.DataFrame:
     """One row per rank with the columns of `STRAGGLERS`.
 
-    `own_ns` is the median over its steps of the step's time without its waits; `speed` (their relative score) is the least `own_ns` of all ranks over its
+    `own_ns` is the median of a step's time without the rank's waits, over the steps that all ranks have (its own steps if there is none); `speed` (their relative score) is the least `own_ns` of all ranks over its
     own, `steadiness` (their individual score) that of its own best step over its median; null without steps. `wait_ns`, `last`, `caused_ns` and `unseen_ns` are those of
     `Waits.ranks`, `collective` the name of the collective that waits most for it. `kind`, `what` and `longer_ns` are those of `ranks.causes.causes_of`.
     """
@@ -64,8 +64,10 @@ def _own_times(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -
         ]
     )
     each = times.join(waited, on=["at", "step"], how="left").select(
-        "at", (pl.col("time_ns") - pl.col("wait_ns").fill_null(0)).clip(lower_bound=0).alias("own")
+        "at", "step", (pl.col("time_ns") - pl.col("wait_ns").fill_null(0)).clip(lower_bound=0).alias("own")
     )
+    shared = each.filter(pl.col("at").n_unique().over("step") == each["at"].n_unique())
+    each = shared if shared.height else each
     own = pl.col("own").cast(pl.Float64)
     made = each.group_by("at").agg(own.median().alias("own_ns"), own.min().alias("best"))
     positive = pl.col("own_ns") > 0

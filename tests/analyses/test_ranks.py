@@ -207,6 +207,21 @@ def test_the_late_rank_and_why(tmp_path: Path, fault: Fault, kind: str, what: st
     assert worst["longer_ns"] == pytest.approx(4 * fault.ns, rel=0.2)
 
 
+def test_a_rank_with_fewer_steps_is_compared_over_those_that_all_have(
+    ranks: list[Summary], aligned: Alignment
+) -> None:
+    """Where later steps are shorter, a rank whose trace ends before them looked slow."""
+    waits = waits_of(aligned)
+    shorter = pl.when(pl.int_range(pl.len()) < 2).then("time_ns").otherwise(pl.col("time_ns") // 2)
+    uneven = [
+        replace(one, steps=one.steps.head(2) if at == 3 else one.steps.with_columns(shorter.alias("time_ns")))
+        for at, one in enumerate(ranks)
+    ]
+    scores = ["own_ns", "speed", "steadiness"]
+    wanted = stragglers_of([replace(one, steps=one.steps.head(2)) for one in ranks], aligned, waits)
+    assert stragglers_of(uneven, aligned, waits)[scores].equals(wanted[scores])
+
+
 @pytest.mark.slow
 def test_two_late_ranks(tmp_path: Path) -> None:
     faults = (Fault(rank=1, kind="compute", ns=300_000, layer=1), Fault(rank=6, kind="data", ns=900_000))

@@ -95,6 +95,8 @@ def _of_figures(tree: Any, path: tuple[str, ...]) -> Iterator[str]:
     """What no figure may be; a report has some 10,000 of them, so the innermost loop calls as little as it can."""
     for key, value in tree.items() if isinstance(tree, dict) else zip(repeat(""), tree, strict=False):
         kind = type(value)
+        if key == "settings":  # as the user gave them: a seed may be any number
+            continue
         if kind is dict or kind is list:
             yield from _of_figures(value, (*path, key) if key else path)
         elif kind is int or kind is float:

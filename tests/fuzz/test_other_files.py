@@ -179,7 +179,7 @@ def test_absurd_numbers_of_a_log_and_a_question(
     code, _, err = run(capsys, "scaling", "--fit", folder, "--forecast", asked)
     assert (code, err) == (
         2,
-        f"tracekit: error: {asked}: a row has batch beyond 1,000,000,000,000; correct the row\n",
+        f"tracekit: error: {asked}: row 1 below the titles has batch beyond 1,000,000,000,000; correct it, or leave the row out\n",
     )
     log = folder / "8" / "result_0.txt"
     log.write_text(log.read_text().replace('"first_epoch_num": 1', '"first_epoch_num": [[]]'))

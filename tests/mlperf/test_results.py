@@ -207,6 +207,21 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int
     return " ".join(text.out.split()), text.err
 
 
+def test_names_that_end_in_the_number_of_chips_are_one_series(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Systems called `pod8-tf` and `pod16-tf` were two kinds of system, with one size each."""
+    for chips in (8, 16):
+        place = tmp_path / "acme" / "results" / f"pod{chips}-tf" / "net"
+        described = tmp_path / "acme" / "systems" / f"pod{chips}-tf.json"
+        for folder in (place, described.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        described.write_text(f'{{"number_of_nodes": 1, "accelerators_per_node": {chips}}}')
+        for number in range(3):
+            (place / f"result_{number}.txt").write_text("".join(logged(8 * chips, 4, 640 / chips)))
+    assert "acme, pod-tf, net: 16 chips train 1.98 times as fast as 8" in answer(capsys, tmp_path)[0]
+
+
 def test_what_limits_each_step_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = results(
         tmp_path,
@@ -350,6 +365,24 @@ def test_planted_powers_are_recovered_beyond_the_sizes_that_were_run(exponent: f
     assert held >= 0.85 * len(errors)
 
 
+def test_steps_that_grow_with_the_chips_at_one_batch_of_a_chip() -> None:
+    """Sizes with one batch of a chip were forecast at their mean, however much messages around the ring made the steps longer."""
+
+    def at(chips: int) -> Cell:
+        run_s = 4.0 * 100 * (1.0 + 0.004 * (chips - 1)) / chips
+        run = LoggedRun(name="", status="success", run_s=run_s, epochs=4.0, batch=8 * chips)
+        return Cell("we", f"box-{chips}", "net", chips, 8 * chips, (run,))
+
+    known = [at(chips) for chips in (8, 16, 32, 64, 128)]
+    for chips in (256, 512):
+        found = forecast(known, Question("net", chips, 8 * chips, 4.0))
+        assert found is not None
+        assert found.seconds == pytest.approx(at(chips).score_s, rel=1e-6)
+    few = forecast(known[:3], Question("net", 64, 512, 4.0))
+    assert few is not None
+    assert few.high > 1.06 * few.seconds  # of three sizes no law is named, but they differ
+
+
 def test_amdahl_s_law_is_exact_where_it_holds() -> None:
     def at(chips: int) -> Cell:
         return Cell(
@@ -400,4 +433,16 @@ def test_forecasts_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp
     asked.write_text("id,benchmark\n1,net\n")
     assert "it has no column accelerators" in answer(capsys, "--fit", folder, "--forecast", asked, code=2)[1]
     asked.write_text("benchmark,accelerators\nnet,-3\n")
-    assert "no number of chips" in answer(capsys, "--fit", folder, "--forecast", asked, code=2)[1]
+    assert (
+        "row 1 below the titles has no number of chips"
+        in answer(capsys, "--fit", folder, "--forecast", asked, code=2)[1]
+    )
+    asked.write_text("benchmark,accelerators\nnet,8\nnet,eight\n")
+    assert "row 2 below the titles" in answer(capsys, "--fit", folder, "--forecast", asked, code=2)[1]
+    asked.write_text("benchmark,accelerators\nnet,8\n,8\n")
+    assert (
+        "row 2 below the titles has no benchmark"
+        in answer(capsys, "--fit", folder, "--forecast", asked, code=2)[1]
+    )
+    lost = answer(capsys, "--fit", folder, "--forecast", tmp_path / "lost.csv", code=3)[1]
+    assert lost.endswith("lost.csv: no such file; check the path\n")

@@ -71,6 +71,32 @@ def test_the_answer_says_why_and_what_came_first(job: Job) -> None:
     ]
 
 
+def test_the_first_difference_has_a_row_beside_many_larger_ones(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer named a difference that the table did not show, since six others were larger."""
+    pair = job.beside(5)
+    assert pair is not None
+    sizes = [10 if at == 2 else 1_000 + at for at in range(9)]
+    items = pl.DataFrame(
+        {
+            "kind": "operator",
+            "what": [f"aten::op{at}" for at in range(9)],
+            "where": "forward",
+            "first": range(9),
+            "late_ns": sizes,
+            "fast_ns": 0,
+            "longer_ns": sizes,
+        }
+    )
+    monkeypatch.setattr(Job, "beside", lambda *_: replace(pair, items=items, first=2))
+    section = job_section(job)
+    assert "aten::op2" in section.answer
+    table = section.table("beside")
+    assert table is not None
+    assert table.frame["what"].to_list() == [f"aten::op{at}" for at in (2, 4, 5, 6, 7, 8)]
+
+
 @pytest.mark.slow
 def test_a_long_all_to_all_is_a_wait_for_another_rank(tmp_path: Path) -> None:
     slow = Fault(rank=6, kind="compute", ns=7_600_000, layer=0)

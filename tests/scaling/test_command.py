@@ -59,7 +59,7 @@ def test_the_answer_and_every_format(capsys: pytest.CaptureFixture[str], tmp_pat
 def test_what_does_not_compare_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text, errors = answer(capsys, ONE, tmp_path / "none")
     assert "There is one run, on 1 rank, so there is nothing to compare" in words(text)
-    assert errors == f"tracekit: left out: {tmp_path / 'none'}: no such file\n"
+    assert errors == f"tracekit: left out: {tmp_path / 'none'}: no such file; check the path\n"
     assert "no such file" in answer(capsys, tmp_path / "none", code=3)[1]
     again = tmp_path / "again"
     shutil.copytree(ONE, again)

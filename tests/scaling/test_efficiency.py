@@ -131,6 +131,14 @@ def test_a_batch_that_is_too_small(four: int, limited: bool) -> None:
 # -- runs from traces ------------------------------------------------------------------------------
 
 
+def test_a_job_of_one_rank_waits_for_none(tmp_path: Path) -> None:
+    """Its collectives stood with waits, so beside more ranks they were a gain of their own and the others' a loss."""
+    (made,) = runs_of([members(tmp_path / "one", simulate(ranks=1, columns=1, steps=2))])
+    parts = {part for part, _ in made.shares}
+    assert "exposed_communication" in parts
+    assert not parts & {"waits", "exposed_communication_and_waits"}
+
+
 def members(folder: Path, job: Job) -> list[Member]:
     folder.mkdir()
     paths = [str(path) for path in write_job(job, folder)]

@@ -75,6 +75,7 @@ class Outcome:
     error: str | None = None
     misused: bool = False
     """Whether the error is that the options do not fit the trace."""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,8 @@ def summarise(
     """
     answers = make(paths, _summaries, options, executor=executor, jobs=jobs, progress=progress)
     return [
-        Outcome(one.path, tuple(map(Summary.unpacked, one.packed)), one.error, one.misused) for one in answers
+        Outcome(one.path, tuple(map(Summary.unpacked, one.packed)), one.error, one.misused, one.remedy)
+        for one in answers
     ]
 
 

@@ -35,7 +35,7 @@ __all__ = [
 
 _SAMPLES: Final = {"resnet": 1_281_167, "ssd": 117_266, "mask": 117_266, "maskrcnn": 117_266}
 """Samples of an epoch where a log does not tell: ImageNet's training images, and COCO's with a box."""
-_SIZE: Final = re.compile(r"(_n\d+|-\d+$|(?<=_)\d+x|^\d+x)")
+_SIZE: Final = re.compile(r"([-_]n\d+(?=[-_]|$)|-\d+$|(?<=_)\d+x|^\d+x)", re.IGNORECASE)
 """What tells the size of a system within its name."""
 _FELT: Final = 0.05
 """A loss that matters, in the logarithm of the efficiency."""
@@ -126,24 +126,31 @@ def cells_of(runs: Sequence[LoggedRun]) -> list[Cell]:
 def series_of(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     """The cells that differ in size alone, with a score and a number of chips, the smallest first; by a name of the series.
 
-    Of one organisation, benchmark and kind of system, which is its name without numbers of nodes or chips.
+    Of one organisation, benchmark and kind of system (`kind_of`).
     """
     found: defaultdict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         if cell.accelerators and cell.score_s is not None:
-            found[", ".join(filter(None, (cell.organisation, kind_of(cell.system), cell.benchmark)))].append(
-                cell
-            )
+            found[
+                ", ".join(
+                    filter(None, (cell.organisation, kind_of(cell.system, cell.accelerators), cell.benchmark))
+                )
+            ].append(cell)
     return {name: sorted(group, key=lambda cell: cell.accelerators or 0) for name, group in found.items()}
 
 
-def kind_of(system: str) -> str:
-    """The name of a system without what tells its size.
+def kind_of(system: str, chips: int | None = None) -> str:
+    """The name of a system without what tells its size: numbers of nodes, and that of its chips.
 
     >>> kind_of("tpu-v3-512"), kind_of("dgx2h_n16_ngc19.05_pytorch"), kind_of("dgx2h_ngc19.05_pytorch")
     ('tpu-v3', 'dgx2h_ngc19.05_pytorch', 'dgx2h_ngc19.05_pytorch')
+    >>> kind_of("POD64-TF", 64), kind_of("HLS-Gaudi2-N24-PT", 192), kind_of("dgx2h", 16)
+    ('POD-TF', 'HLS-Gaudi2-PT', 'dgx2h')
     """
-    return _SIZE.sub("", system).strip("-_")
+    name = _SIZE.sub("", system)
+    if chips is not None:
+        name = re.sub(rf"(?<![\d.]){chips}(?![\d.])", "", name)
+    return name.strip("-_")
 
 
 def cells_table(cells: Sequence[Cell]) -> pl.DataFrame:

@@ -5,7 +5,8 @@ trains, and it stays as chips are added (in round 0.6 it follows a power of the 
 evaluate otherwise than many do, so of a series of one size it is the last evaluation. K, the training time of an epoch times the batch, depends on
 the batch of a chip, b, since a step's time does. Chips get less efficient as b gets smaller: K falls like a power of b, whose exponent changes slowly.
 So K of a size that was not run follows from that of the nearest b in its series, along the exponent that pairs of neighbouring sizes show: of its own
-series, of other systems with this benchmark, and, with little weight, of other benchmarks. Far pairs count less.
+series, of other systems with this benchmark, and, with little weight, of other benchmarks. Far pairs count less. Where sizes have one batch of a
+chip and K grows with the chips all the same, it follows the law of messages that they fit.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.mlperf.cells import Cell, kind_of, series_of
-from tracekit.scaling.laws import non_negative
+from tracekit.scaling.laws import fit_steps, non_negative
 
 __all__ = ["Forecast", "Question", "compared", "doubling_end", "forecast", "left_out"]
 
@@ -100,12 +101,12 @@ def forecast(cells: Sequence[Cell], question: Question) -> Forecast | None:
     at = log(batch / question.accelerators)
     closest = min(own, key=lambda cell: (round(abs(_place(cell) - at), 9), -(cell.accelerators or 0)))
     alike = [cell for cell in own if abs(_place(cell) - _place(closest)) < 1e-9]
-    level = float(np.mean([_level(cell, _several(own)) for cell in alike]))
+    level, unsure = _level_at(alike, _several(own), question.accelerators)
     exponent, spread = _exponent(series, chosen, (at + _place(closest)) / 2)
     far = at - _place(closest)
     apart = _apart(near, _several(own))
     training = epochs * exp(level + exponent * far) / batch
-    error = sqrt(_LEAST_SPREAD**2 + (spread * far) ** 2)
+    error = sqrt(_LEAST_SPREAD**2 + unsure**2 + (spread * far) ** 2)
     seconds = training + apart
     return Forecast(seconds, seconds * exp(-_SIDES * error), seconds * exp(_SIDES * error), batch, epochs, closest.accelerators or 0, exponent)  # fmt: skip
 
@@ -183,6 +184,20 @@ def _level(cell: Cell, several: bool) -> float:
     return log(seconds * (cell.batch or 1) / (cell.mean("epochs") or 1.0))
 
 
+def _level_at(alike: Sequence[Cell], several: bool, chips: int) -> tuple[float, float]:
+    """The level on so many chips by the cells with its batch of a chip, and its standard deviation.
+
+    There a step grows with the messages alone: by the law of several sizes if one is named, else the mean.
+    """
+    levels = [_level(cell, several) for cell in alike]
+    steps = [(cell.accelerators or 1, 1.0, exp(level)) for cell, level in zip(alike, levels, strict=True)]
+    law = next((fit for fit in fit_steps(steps) if fit.best), None)
+    if law is None:
+        return float(np.mean(levels)), float(np.std(levels))
+    middle, _, high = law.step_at(chips, 1.0)
+    return log(middle), log(high / middle) / _SIDES
+
+
 def _epochs_at(own: Sequence[Cell], batch: int) -> float:
     """The epochs that this batch needs: between the batches that were run in proportion to their logarithms, beyond them as at the last."""
     points = sorted({(log(cell.batch or 1), cell.mean("epochs") or 1.0) for cell in own})
@@ -203,7 +218,8 @@ def _series_for(series: Mapping[str, Sequence[Cell]], question: Question) -> str
     def fits(name: str) -> tuple[bool, bool, int]:
         cell = series[name][0]
         same = cell.organisation == question.organisation
-        return same and kind_of(cell.system) == kind_of(question.system), same, len(series[name])
+        asked = kind_of(question.system, question.accelerators)
+        return same and kind_of(cell.system, cell.accelerators) == asked, same, len(series[name])
 
     return max(wanted, key=fits, default=None)
 

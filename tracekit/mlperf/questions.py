@@ -34,7 +34,6 @@ _NAMES: Final = {
 }
 """How a column may be called."""
 
-
 _MOST: Final = 10**12
 """Chips, samples of a batch or epochs: no run has so many."""
 
@@ -47,6 +46,8 @@ def read_questions(path: Path) -> list[dict[str, Any]]:
     """
     try:
         frame = pl.read_csv(path, infer_schema_length=None)
+    except FileNotFoundError as error:
+        raise UnreadableTraceError("no such file", path=path, remedy="check the path") from error
     except (pl.exceptions.PolarsError, OSError) as error:
         raise UnreadableTraceError(f"it is no CSV ({str(error).splitlines()[0]})", path=path) from error
     chosen = {
@@ -58,22 +59,30 @@ def read_questions(path: Path) -> list[dict[str, Any]]:
             raise UsageError(
                 f"it has no column {name}", path=path, remedy="give benchmark and accelerators for each row"
             )
-        if frame[column].null_count() or (name == "accelerators" and not _chips(frame[column])):
-            raise UsageError(f"a row has no {name}, or one that is no number of chips", path=path)
+        good = _chips(frame[column]) if name == "accelerators" else frame[column].is_not_null()
+        _refuse(good, "no number of chips" if name == "accelerators" else f"no {name}", path)
     for name in ("accelerators", "batch", "epochs", "last_epoch"):
         column = chosen[name]
-        if (
-            column is not None
-            and frame[column].dtype.is_numeric()
-            and not (frame[column].abs() <= _MOST).all()
-        ):
-            raise UsageError(f"a row has {name} beyond {_MOST:,}", path=path, remedy="correct the row")
+        if column is not None and frame[column].dtype.is_numeric():
+            _refuse((frame[column].abs() <= _MOST).fill_null(value=True), f"{name} beyond {_MOST:,}", path)
     rows = frame.select(pl.col(column).alias(name) for name, column in chosen.items() if column is not None)
     return [{"id": number, **row} for number, row in enumerate(rows.iter_rows(named=True))]
 
 
-def _chips(column: pl.Series) -> bool:
-    return column.dtype.is_integer() and bool((column > 0).all())
+def _refuse(good: pl.Series, fault: str, path: Path) -> None:
+    """Raise UsageError for the first row that is not good."""
+    if not good.all():
+        place = good.fill_null(value=False).arg_min() or 0
+        raise UsageError(
+            f"row {place + 1:,} below the titles has {fault}",
+            path=path,
+            remedy="correct it, or leave the row out",
+        )
+
+
+def _chips(column: pl.Series) -> pl.Series:
+    """Which values are whole numbers above 0."""
+    return column.cast(pl.String).cast(pl.Int64, strict=False).gt(0).fill_null(value=False)
 
 
 def answers_of(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:

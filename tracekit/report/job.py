@@ -111,13 +111,14 @@ def _extremes_table(ranks: Table) -> Table | None:
 
 
 def _beside_table(job: Job, pair: Beside) -> Table:
-    """What differs most between the two ranks, in order of time."""
+    """What differs most between the two ranks, and what first does, in order of time."""
     rows = (job.table.row(at, named=True) for at in (pair.late, pair.fast))
     late, fast = (row["trace"] if row["rank"] is None else f"rank {row['rank']}" for row in rows)
     size = pl.col("longer_ns").abs()
-    most = pair.items.with_row_index().sort(size, descending=True).head(_MOST_ITEMS)
+    first = pl.col("index").eq_missing(pl.lit(pair.first, dtype=pl.UInt32))
+    most = pair.items.with_row_index().sort(first, size, descending=True).head(_MOST_ITEMS)
     frame = (
-        most.filter(size >= _LEAST_ITEM * size.max())
+        most.filter(first | (size >= _LEAST_ITEM * size.max()))
         .sort("index")
         .select("kind", "what", "where", "late_ns", "fast_ns", "longer_ns")
     )

@@ -24,6 +24,8 @@ _LIKE: Final = 4.0
 """Laws whose AICc differs by less explain the times equally well."""
 _EXACT: Final = 1e-9
 """Relative errors below this are those of floating point."""
+_TWICE_AS_FAR: Final = 2.0
+"""A law that errs by more than so many times as much for runs left out as another one is not their law, however few its parameters."""
 _FAR: Final = 0.2
 """A law from which times lie further, relative to them, is not their law; nor one that foretells those left out no better."""
 LEAST_SERIES: Final = 3
@@ -229,14 +231,21 @@ def _aicc(squares: float, count: int, free: int) -> float | None:
 
 
 def _judged(fits: list[Fit], laws: int) -> tuple[Fit, ...]:
-    """The fits, the best first. Among those that explain the times equally well the ones with the fewest parameters are best."""
+    """The fits, the best first. Among those that explain the times equally well the ones with the fewest parameters are best, unless another law
+    foretells those left out far better: with few runs the criterion weighs parameters more than errors.
+    """
     known = [fit.aicc for fit in fits if fit.aicc is not None]
     if len(known) < laws:
         return tuple(sorted(fits, key=lambda fit: fit.free))
     like = [fit for fit in fits if fit.aicc is not None and fit.aicc < min(known) + _LIKE]
     fewest = min(fit.free for fit in like)
+    least = min((fit.error for fit in fits if fit.error is not None), default=0.0)
+    most = min(_FAR, max(_TWICE_AS_FAR * least, _EXACT))
     judged = [
-        replace(fit, best=fit in like and fit.free == fewest and max(fit.residual, fit.error or 0) <= _FAR)
+        replace(
+            fit,
+            best=fit in like and fit.free == fewest and fit.residual <= _FAR and (fit.error or 0) <= most,
+        )
         for fit in fits
     ]
     return tuple(sorted(judged, key=lambda fit: (not fit.best, fit.aicc)))

@@ -160,7 +160,8 @@ def _run(ranks: RankSet, name: str) -> Run:
         missing=tuple(ranks.missing) if all(one.rank is not None for one in ranks.members) else (),
     )
     if run.step_times:
-        run = replace(run, shares=_shares(summaries, job))
+        alone = {0: (0, 0)} if ranks.world_size == 1 else {}  # it waits for none
+        run = replace(run, shares=_shares(summaries, alone if job is None else _exposed_waits(job)))
     if job is not None:
         run = replace(run, messages=_messages(job))
     if manifest is None:
@@ -201,9 +202,10 @@ def _step_times(summaries: Sequence[Summary]) -> tuple[int, ...]:
     return tuple(map(max, zip(*(list(rank.values()) for rank in times), strict=False)))
 
 
-def _shares(summaries: Sequence[Summary], job: Job | None) -> dict[tuple[str, str], Fraction]:
-    """Exact: sums of ns over ns."""
-    waits = {} if job is None else _exposed_waits(job)
+def _shares(
+    summaries: Sequence[Summary], waits: Mapping[int, tuple[int, int]]
+) -> dict[tuple[str, str], Fraction]:
+    """Exact: sums of ns over ns. `waits` are those of `_parts`, by rank."""
     sums: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
     steps = [Fraction(one.facts.window_ns, one.facts.all_steps) for one in summaries]
     for at, (one, step) in enumerate(zip(summaries, steps, strict=True)):

@@ -154,6 +154,8 @@ def _ranks_of(compare: str | None) -> Compare | None:
     if len(parts) > PAIR or not all(part.strip().isdecimal() for part in parts):
         raise UsageError(f"--compare {compare} names no ranks", remedy="give one or two, such as 3 or 3,0")
     ranks = [int(part) for part in parts]
+    if len(ranks) == PAIR and ranks[0] == ranks[1]:
+        raise UsageError(f"--compare {compare} names one rank twice", remedy="give two ranks, such as 3,0")
     return ranks[0], ranks[1] if len(ranks) == PAIR else None
 
 

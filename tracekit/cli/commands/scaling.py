@@ -162,7 +162,11 @@ def _read(runs: Sequence[Path], step: str | None, workers: Workers, reading: Rea
     with workers.executor(len(places)) as executor:
         read = summarise(list(places), options, executor=executor, jobs=workers.jobs)
     outcomes = {places[one.path]: replace(one, path=places[one.path]) for one in read}
-    faults += [UnreadableTraceError(one.error, path=one.path) for one in outcomes.values() if one.error]
+    faults += [
+        UnreadableTraceError(one.error, path=one.path, remedy=one.remedy)
+        for one in outcomes.values()
+        if one.error
+    ]
     members: list[list[Member]] = [
         [Member(path, summary) for path in group for summary in outcomes[path].summaries] for group in groups
     ]
