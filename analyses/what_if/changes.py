@@ -34,6 +34,8 @@ __all__ = [
     "ShardOptimizer",
 ]
 
+_MOST: Final = 1_000
+"""The largest factor of a change: times that are so many times as long still fit an Int64."""
 _FUSED_WORDS: Final = 7 / 4
 """Of Adam, a fused optimizer reads 4 tensors and writes 3, where its costliest operator reads 3 and writes 1."""
 _PARAMETER_NS: Final = (2 * NS_PER_US, 4 * NS_PER_US, 8 * NS_PER_US)
@@ -63,8 +65,11 @@ class Scale:
     factor: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.factor < float("inf"):
-            raise UsageError(f"{self.factor:g} is no factor", remedy="use 0.5 for twice as fast")
+        if not 0 <= self.factor <= _MOST:
+            raise UsageError(
+                f"{self.factor:g} is no factor",
+                remedy="use one from 0 to 1000, such as 0.5 for twice as fast",
+            )
 
     @property
     def label(self) -> str:
@@ -374,5 +379,5 @@ def _some(mask: BoolArray, fault: str, label: str, other: BoolArray | None = Non
 
 
 def _positive(factor: float) -> None:
-    if not 0 < factor < float("inf"):
-        raise UsageError(f"{factor:g} is no factor", remedy="use a number above 0, such as 2x")
+    if not 1 / _MOST <= factor <= _MOST:
+        raise UsageError(f"{factor:g} is no factor", remedy="use one from 0.001 to 1000, such as 2x")
