@@ -21,7 +21,7 @@ def autograd_in_inference(scope: Scope, _result: Kernels) -> Evidence | None:
 
     PyTorch numbers an operator while gradients are on, and counts on with each node of autograd's graph. Under `torch.no_grad()`
     and `torch.inference_mode()` operators have no number. What the nodes cost is unknown: some µs of the host for each
-    operator, the memory of all inputs that a backward pass would read, and fast paths of PyTorch that need gradients to be off.
+    operator, and the memory of all inputs that a backward pass would read.
 
     Fires when the numbers of a trace without any training show `LEAST_NODES` nodes.
     """
@@ -43,7 +43,6 @@ AUTOGRAD_IN_INFERENCE = Rule(
     analysis="kernels",
     evidence=autograd_in_inference,
     advice=Advice(
-        "If no backward pass follows, call the model under torch.inference_mode(): this saves work of the host and memory, and lets "
-        "fast paths run, such as that of torch.nn.TransformerEncoder."
+        "If no backward pass follows, call the model under torch.inference_mode(): this saves work of the host, and memory."
     ),
 )
