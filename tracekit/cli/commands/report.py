@@ -210,6 +210,7 @@ def _shown(
         if len(scopes) > MOST_AS_DATA:
             raise UsageError(
                 f"{len(scopes)} traces would each have a report in {chosen.value}",
+                path=scopes[0].trace.meta.path if scopes[0].trace.meta.parts == len(scopes) else None,
                 remedy="choose one with --process, --rank or a single file, or take all of them with --all",
             )
         return scopes, None
