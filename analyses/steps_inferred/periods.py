@@ -57,9 +57,9 @@ def launch_steps(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> Infe
         begin = _repetition(sequence)
         if not begin.size:
             return None
-        # Nothing tells where the last one ends: what the host does after its launches is not recorded.
-        times = sequence.times(begin)
-        start, until = times[:-1], times[1:]
+        start = sequence.times(begin)
+        last = rows.filter(pl.Series(launched >= start[-1])).select(pl.col("end").max()).item()
+        until = np.append(start[1:], last)
     frame = pl.DataFrame({"start": start, "duration": until - start})
     name = pl.format("step {}", pl.int_range(pl.len())).alias("name")
     length = chosen.length if chosen is not None else int(begin[1] - begin[0])

@@ -291,8 +291,8 @@ EXPECTED: Final = {
     "saxpy_mpi_a100": (
         [
             ("for host code, mostly in main", 546),
+            ("pageable memory", 216),
             ("MPI_Send (88.9 ms) and MPI_Recv", 174),
-            ("pageable memory", 173),
         ],
         None,
     ),
