@@ -26,6 +26,8 @@ _EXACT: Final = 1e-9
 """Relative errors below this are those of floating point."""
 _TWICE_AS_FAR: Final = 2.0
 """A law that errs by more than so many times as much for runs left out as another one is not their law, however few its parameters."""
+_TOLD_APART: Final = 1e6
+"""The most by which rounding may grow in a fit: its square, which the covariance has, leaves some digits of a float64."""
 _FAR: Final = 0.2
 """A law from which times lie further, relative to them, is not their law; nor one that foretells those left out no better."""
 LEAST_SERIES: Final = 3
@@ -148,10 +150,6 @@ def fit_messages(messages: pl.DataFrame) -> tuple[Fit, ...]:
 
 
 # -- least squares ---------------------------------------------------------------------------------
-
-
-_TOLD_APART: Final = 1e6
-"""The most by which rounding may grow in a fit: its square, which the covariance has, leaves some digits of a float64."""
 
 
 def _fit(
