@@ -246,3 +246,11 @@ def test_parts_that_are_zero_in_base_have_no_ratio() -> None:
     found = compare_times([[0] * 20], [[5] * 20])
     assert (found.median.ratio, found.median.low) == (None, None)
     assert found.median.p < 0.001
+
+
+def test_runs_that_differ_a_thousandfold_drew_times_below_zero() -> None:
+    runs = [[[ns] * 12 for ns in side] for side in ((10**6, 1000), (1000, 10**9, 10**9))]
+    found = compare_times(*runs)
+    assert found.verdict == "inconclusive"
+    assert found.median.low is not None
+    assert found.median.low >= 0

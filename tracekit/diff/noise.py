@@ -300,7 +300,9 @@ def _estimate(values: list[list[Floats]], stat: Any, share: float, paired: bool)
     if ratio:
         # As a power: for ratios far from 1 the lower end would lie below 0 else, and the sides could not be exchanged.
         with np.errstate(over="ignore"):
-            ends = ratio * (ends / ratio) ** wider
+            ends = (
+                ratio * np.maximum(ends / ratio, 0) ** wider
+            )  # runs that differ a thousandfold would draw times below 0
     return Estimate(
         ratio=ratio, low=min(ratio, float(ends[0])), high=max(ratio, float(ends[1])), p=p, test=test
     )
