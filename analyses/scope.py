@@ -214,15 +214,16 @@ def _annotations_there(names: pl.Series) -> str:
 
 
 def _numbered(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """The steps in order of time, those without a number of their own by their order."""
+    """The steps in order of time, each with its own number; if not all have one of their own, with the number of its place."""
     table = rows.sort("start", "duration")
     table = table.hstack([(table["start"] + table["duration"]).alias("end")])
     if (excerpt := trace.meta.excerpt) is not None:  # a step at its edge was not read as a whole
         table = table.filter((pl.col("start") >= excerpt.start) & (pl.col("end") <= excerpt.end))
     start = table["start"].to_numpy()
     table = kept(table, np.append(start[1:] != start[:-1], np.True_)[: start.size])
-    own = table["step"]
-    return with_series(table, own.zip_with(pl.Series(are_known(own)), pl.Series(np.arange(own.len()))))
+    if table["step"].null_count() or not table["step"].is_unique().all():
+        table = with_series(table, pl.Series("step", np.arange(table.height)))
+    return table
 
 
 def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -> Scope:

@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import zstandard
+from synthetic import dump, generate
 
 import tracekit
 from tests.paths import PUBLIC, SAMPLES
@@ -54,6 +55,16 @@ def test_every_ns_of_a_step_has_one_leaf(path: Path) -> None:
         assert again.steps.equals(made.steps)
         assert again.leaves.equals(made.leaves)
         assert again.values.equals(made.values)
+
+
+def test_steps_of_one_number_are_told_apart(tmp_path: Path) -> None:
+    """As in two recordings in one file: a run of them could not be compared."""
+    text = dump(generate(seed=5, steps=3, layers=2), "kineto").decode()
+    (tmp_path / "t.json").write_text(text.replace("ProfilerStep#7", "ProfilerStep#6"))
+    made = digest_of(tracekit.read(tmp_path / "t.json"))
+    assert made.steps["step"].to_list() == [0, 1, 2]
+    assert made.steps["name"].to_list() == ["ProfilerStep#5", "ProfilerStep#6", "ProfilerStep#6"]
+    assert Digest.unpacked(made.packed()).steps.equals(made.steps)
 
 
 def test_leaves_are_told_apart_by_their_texts() -> None:

@@ -84,9 +84,25 @@ class Table:
 JSON: Final = ("-f", "json")
 
 
-def questions(rng: random.Random, path: str, flags: tuple[str, ...], folder: Path) -> list[tuple[str, ...]]:
+CHANGES: Final = (
+    ("--rank",),
+    ("--scale", "kernel:*=0.5", "--remove-sync"),
+    ("--scale", "layer:*=2", "--no-loader-wait"),
+    ("--faster-host", "2", "--fuse", "optimizer"),
+    ("--cuda-graph", "--overlap-comm"),
+    ("--remove", "category:memcpy", "--bandwidth", "2"),
+    ("--device", "H200", "--shard-optimizer", "4"),
+)
+
+
+def questions(
+    rng: random.Random, path: str, flags: tuple[str, ...], bases: Path, folder: Path
+) -> list[tuple[str, ...]]:
     """The commands that are asked: mostly one, sometimes those whose answers must agree, or one twice (from the cache)."""
     from tracekit.analyses.registry import BUILT_IN
+
+    healthy = str(bases / rng.choice(("planted.json", "layers.json", "new.sqlite", "capture")))
+    sides = rng.choice(((healthy, path), (path, healthy), (path, path)))
 
     if rng.random() < 0.06:
         return [("report", path, *JSON, *flags), ("info", path, *JSON), ("doctor", path, *JSON)]
@@ -104,10 +120,26 @@ def questions(rng: random.Random, path: str, flags: tuple[str, ...], folder: Pat
         ("doctor", path): 2,
         ("layers", path): 3,
         ("kernels", path, "-f", "csv"): 3,
-        ("nsys-stats", path, "-f", "csv"): 3,
+        ("nsys-stats", path, *JSON): 3,
+        ("nsys-stats", path, "-f", "csv", "-o", str(folder / "stats")): 1,
+        ("critical-path", path, *JSON): 5,
+        ("critical-path", path): 1,
+        ("what-if", path, *rng.choice(CHANGES), *JSON): 6,
+        ("what-if", path, *rng.choice(CHANGES)): 1,
+        ("roofline", path, "--level", rng.choice(("op", "layer", "type", "model")), *JSON): 2,
+        ("xsp", path, *JSON): 3,
+        ("diff", *sides, *JSON): 4,
+        ("diff", *sides, "--gate", "3%"): 2,
+        ("diff", *sides, "-o", str(folder / "page.html")): 1,
+        ("baseline", "save", "fuzz", path): 2,
+        ("trend", path, healthy, *JSON): 2,
+        ("merge", path, "-o", str(folder / "merged.json"), "--to", "chrome"): 2,
+        ("compare", path, *JSON): 1,
+        ("dataset", path, "-o", str(folder / "runs.csv")): 1,
+        ("trajectory", path, "--key", "batch", *JSON): 1,
         ("export", path, "-o", str(folder / "frames")): 3,
         ("export", path, "--to", "chrome", "-o", str(folder / "out.json")): 3,
-        ("scrub", path, "-o", str(folder / "scrubbed.sqlite")): 2,
+        ("scrub", path, str(folder / "scrubbed.sqlite")): 2,
     }
     (words,) = rng.choices(list(weights), list(weights.values()))
     return [words, words] if "-o" not in words and rng.random() < 0.06 else [words]
@@ -121,11 +153,12 @@ def run_case(seed: int, only: str, bases: Path, folder: Path) -> dict[str, Any]:
     rng = random.Random(seed)
     kind = only or rng.choice(sorted(MUTATORS))
     os.environ["TRACEKIT_CACHE_DIR"] = str(folder / "cache")
+    os.environ["TRACEKIT_BASELINES"] = str(folder / "baselines")
     (folder / "in").mkdir()
     case = MUTATORS[kind](rng, bases, folder / "in")
     begin = time.process_time()
     answers: list[Answer] = []
-    for words in questions(rng, str(case.path), case.flags, folder):
+    for words in questions(rng, str(case.path), case.flags, bases, folder):
         code, out, err = _asked(list(words), folder)
         answers.append(Answer(words, code, out, err, [*folder.glob("page.html")]))
     faults = [f"{' '.join(one.words[:1])}: {fault}" for one in answers for fault in broken_laws(one)]

@@ -19,6 +19,8 @@ __all__ = ["Answer", "broken_laws", "disagreements"]
 LONGEST_LINE: Final = 1_000
 EXIT_CODES: Final = (0, 1, 2, 3, 4)
 UNREADABLE: Final = 3
+NOTE: Final = "tracekit: left out: "
+"""Begins a line on one of several inputs, without which the command goes on."""
 RAW: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200e\u200f\ud800-\udfff]")
 """Control, bidirectional and half characters, of which a terminal must see none."""
 NOT_NEGATIVE: Final = re.compile(
@@ -28,6 +30,9 @@ SHARES: Final = re.compile(r"((^|_)share|utilisation|occupancy|overlap)$")
 TIMES: Final = frozenset({"start_ns", "end_ns", "origin_utc_ns", "offset_ns"})
 OF_A_STEP: Final = frozenset({"workload.phases"})
 """Tables whose means are those of a step, however often the row's thing happens in one."""
+OF_CHANGES: Final = (("diff",), ("what-if",))
+CHANGES: Final = frozenset({"delta_ns", "tree_delta_ns", "share", "gain_ns", "gain_share"})
+"""Of two runs: each may be less than nothing, and more than the whole."""
 LARGEST: Final = 2**63
 
 
@@ -57,8 +62,11 @@ def broken_laws(answer: Answer) -> Iterator[str]:
         yield f"stderr: {err.strip()[-300:]}"
     if answer.code and not err.strip() and not out.strip():
         yield "a failure without a word"
-    if answer.code in (2, 3) and (err.count("\n") != 1 or len(err) > LONGEST_LINE + 1):
-        yield f"an error of {err.count(chr(10))} lines and {len(err)} characters: {err[:200]!r}"
+    if "--help'" in err:
+        yield f"the campaign asks what no command understands: {err.strip()[-300:]}"
+    said = "".join(line for line in err.splitlines(keepends=True) if not line.startswith(NOTE))
+    if answer.code in (2, 3) and (said.count("\n") != 1 or len(err) > LONGEST_LINE + 1):
+        yield f"an error of {said.count(chr(10))} lines and {len(err)} characters: {err[:200]!r}"
     for name, text in (("stderr", err), ("stdout", out)):
         raw = RAW.search(text.replace("\n", " ").replace("\t", " "))
         if raw:
@@ -66,7 +74,7 @@ def broken_laws(answer: Answer) -> Iterator[str]:
     for page in answer.pages:
         if MARKER in page.read_text(errors="replace") or "<script>marker" in page.read_text(errors="replace"):
             yield f"a name is an element in {page.name}"
-    if answer.code not in (2, 3) and "json" in answer.words:
+    if "json" in answer.words and (answer.out or answer.code in (0, 1)):
         yield from _of_json(out)
 
 
@@ -77,7 +85,9 @@ def _of_json(text: str) -> Iterator[str]:
         yield f"no JSON: {error}: {text[:200]!r}"
         return
     yield from _of_figures(tree, ())
-    analyses = tree.get("analyses") or {} if isinstance(tree, dict) else {}
+    analyses = {}
+    if isinstance(tree, dict):
+        analyses = tree.get("analyses") or {name: tree[name] for name in tree.keys() & {"diff"}}
     yield from _of_sums(
         {
             f"{analysis}.{table}": rows
@@ -101,6 +111,8 @@ def _of_figures(tree: Any, path: tuple[str, ...]) -> Iterator[str]:
             yield from _of_figures(value, (*path, key) if key else path)
         elif kind is int or kind is float:
             name = key or path[-1]
+            if path[:1] in OF_CHANGES and name in CHANGES:
+                continue
             low, high = _limits(name, "counters" in path)
             if not low <= value <= high:
                 yield f"{'.'.join((*path, name)[-4:])} = {value}: not from {low} to {high}"
@@ -136,23 +148,30 @@ def _of_sums(tables: Tables) -> Iterator[str]:
             row[f"{part}_ns"] for part in ("host_wait", "kernel_wait", "other", "unknown")
         ):
             yield f"stream {row['stream_id']}: the parts are not the idle time"
-    times = {name: _sum(tables[name], column) for name, column in DEVICE_TIMES.items() if tables.get(name)}
-    if len(set(times.values())) > 1:
-        yield f"the time of all activities is not one: {times}"
+    for what, columns in SAME_SUMS.items():
+        times = {name: _sum(tables[name], column) for name, column in columns.items() if tables.get(name)}
+        if times and max(times.values()) - min(times.values()) > 1e-9 * max(map(abs, times.values())):
+            yield f"{what} is not one: {times}"
     for name, rows in tables.items():
         yield from _of_statistics(name, rows)
 
 
-DEVICE_TIMES: Final = {
-    "kernels.by_category": "total_ns",
-    "kernels.by_name": "total_ns",
-    "layers.by_phase": "device_ns",
-    "layers.coverage": "duration_ns",
-    "layers.tree": "device_own_ns",
+SAME_SUMS: Final = {
+    "the time of all activities": {
+        "kernels.by_category": "total_ns",
+        "kernels.by_name": "total_ns",
+        "layers.by_phase": "device_ns",
+        "layers.coverage": "duration_ns",
+        "layers.tree": "device_own_ns",
+    },
+    "the critical path": {f"critical-path.by_{part}": "total_ns" for part in ("cause", "layer", "operator")},
+    "the change of a step": {
+        f"diff.{table}": "delta_ns" for table in ("phase", "layer", "type", "operator", "category", "name")
+    },
 }
 
 
-def _sum(rows: list[dict[str, Any]], column: str) -> int:
+def _sum(rows: list[dict[str, Any]], column: str) -> float:
     return sum(row[column] for row in rows)
 
 

@@ -115,7 +115,9 @@ def _job(paths: Sequence[Path], reading: Reading, wanted: set[int] | None) -> Jo
     found = rank_sets(members)
     if not found:
         raise UsageError(
-            "there are not two traces to merge",
+            "no two of these traces are ranks of one job"
+            if len(members) > 1
+            else "there are not two traces to merge",
             path=paths[0],
             remedy="give the traces of a job's ranks, or their folder",
         )
