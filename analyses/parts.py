@@ -105,7 +105,7 @@ class ProcessorParts(msgspec.Struct, frozen=True):
 
 
 class DeviceParts(msgspec.Struct, frozen=True):
-    """Times in ns of the busiest device. `compute + communication + memory + idle = basis`; the four waits sum to `idle`."""
+    """Times in ns of the busiest device. `compute + communication + memory + idle = basis`; the four waits and `recording` sum to `idle`."""
 
     who: str
     """The device as a sentence begins with it."""
@@ -122,6 +122,11 @@ class DeviceParts(msgspec.Struct, frozen=True):
     """The part of `memory` in which only copies of the set-up ran."""
     data_loading: int
     host_wait: int
+    """Without what the recording adds."""
+    recording: int
+    """What the recording adds to the wait for the host: it slows the host, and no kernel. 0 where it was not measured."""
+    slowed: float
+    """How many times as long a recorded step takes; 1 where that was not measured."""
     queued_wait: int
     unknown_wait: int
     before: int
@@ -147,6 +152,15 @@ class DeviceParts(msgspec.Struct, frozen=True):
     def idle(self) -> int:
         """The rest of the basis, in ns."""
         return self.basis - self.busy
+
+    @property
+    def plain(self) -> int:
+        """The basis without what the recording adds, in ns."""
+        return self.basis - self.recording
+
+    def program_ns(self, waited_ns: int) -> int:
+        """A part of the recorded wait for the host without what the recording adds to it: its share of `host_wait`, in ns."""
+        return round(waited_ns * self.host_wait / max(self.host_wait + self.recording, 1))
 
 
 RunParts = DeviceParts | ProcessorParts | CounterRun | NothingRan
@@ -234,6 +248,8 @@ def _device_parts(scope: Scope) -> DeviceParts:
     waits = _waits(scope, device)
     earlier = kept(scope.earlier, scope.earlier["device_id"] == device)
     worked = scope.intervals(device)
+    slowed = slowed_by_recording(scope.trace)
+    recording = min(waits["host"], scope.duration - round(scope.duration / slowed))
     return DeviceParts(
         who="The device" if devices.height == 1 else f"Device {device}",
         device_id=device,
@@ -245,7 +261,9 @@ def _device_parts(scope: Scope) -> DeviceParts:
         memory=int(row["exposed_memory_ns"]),
         set_up=_set_up(scope, device),
         data_loading=waits["loading"],
-        host_wait=waits["host"],
+        host_wait=waits["host"] - recording,
+        recording=recording,
+        slowed=slowed,
         queued_wait=waits["queued"],
         unknown_wait=waits["unknown"],
         before=IntervalSet.of(earlier["start"].to_numpy(), earlier["end"].to_numpy()).measure,

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from tracekit.analyses.parts import DeviceParts, run_parts
+from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.program import program
 from tracekit.analyses.registry import Analysis, get_analysis
 from tracekit.analyses.result import Result
@@ -40,7 +42,7 @@ from tracekit.analyses.rules import (
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share, with_flags
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.traits import traits
-from tracekit.findings import SHOWN_SHARE, Finding, rank
+from tracekit.findings import SHOWN_SHARE, Bound, Finding, rank
 from tracekit.readers import RECORDABLE, flag_for
 from tracekit.trace import Trace
 
@@ -128,15 +130,31 @@ def _is_nothing(evidence: Evidence, scope: Scope) -> bool:
 
 
 def _finding(rule: Rule, evidence: Evidence, scope: Scope) -> Finding:
+    at_stake = evidence.ns_at_stake
+    if at_stake and rule.analysis in _OF_IDLE_TIME and rule.answers <= _OF_THE_HOST:
+        at_stake = _without_recording(at_stake, scope)
     return Finding(
         id=rule.id,
-        severity=evidence.severity or by_share(evidence.ns_at_stake, scope.duration),
+        severity=evidence.severity or by_share(at_stake, scope.duration),
         title=evidence.title,
         evidence=evidence.text,
         advice=words_for(evidence.advice or rule.advice, scope, plain=rule.advice.plain),
-        ns_at_stake=evidence.ns_at_stake,
+        ns_at_stake=at_stake,
         stretches=evidence.stretches,
     )
+
+
+_OF_IDLE_TIME: Final = frozenset({"breakdown", "idle", "launches"})
+_OF_THE_HOST: Final[frozenset[Bound]] = frozenset({"host-bound", "launch/short-kernel-bound"})
+"""What rules of these sections that explain no other bound find is idle time of a device."""
+
+
+def _without_recording(idle_ns: int, scope: Scope) -> int:
+    """Idle time in ns, at most as long as it takes without what the recording adds."""
+    if scope.on_cpu or slowed_by_recording(scope.trace) == 1.0:
+        return idle_ns
+    parts = run_parts(scope)
+    return min(idle_ns, parts.idle - parts.recording) if isinstance(parts, DeviceParts) else idle_ns
 
 
 _CONDITION: Final = re.compile(r"^\[(.+?)\] ", re.MULTILINE)

@@ -170,7 +170,11 @@ def _on_device(
     if parts.activities < TOO_LITTLE and bound == "compute-bound":
         bound = "too little"
     computing = _compute_costs(parts, results)
-    costs = sorted([*computing, *(x.cost(parts.basis) for x in losses), _set_up(parts)], key=lambda c: -c.ns)
+    others = (
+        _set_up(parts),
+        Cost("the recording, while the device waits", parts.recording, parts.recording / parts.basis),
+    )
+    costs = sorted([*computing, *(x.cost(parts.basis) for x in losses), *others], key=lambda c: -c.ns)
     warm_up = _warm_up(findings, scope, parts.basis)
     advice = _advice(scope, parts, results, findings, bound, worst, warm_up)
     notes = notes_on(parts, scope, losses, bound, warm_up)
@@ -263,6 +267,8 @@ def _headline(bound: Bound, parts: DeviceParts, worst: Loss, computing: list[Cos
     """One sentence; every share in it is of the basis."""
     busy = format_share(parts.busy / parts.basis)
     start = f"{parts.who} was busy {busy} of {format_ns(parts.basis)} ({parts.basis_name}){_split(parts)}"
+    if parts.recording:
+        start += f", and about {format_share(parts.busy / parts.plain)} of the time without the recording"
     share = format_share(worst.ns / parts.basis)
     clause = None if worst.clause is None else worst.clause.replace("{share}", share)
     if bound == "too little":
@@ -323,7 +329,7 @@ def _advice(
     warm_up: Owned | None,
 ) -> tuple[Advice, ...]:
     first = [of_finding(warm_up)] if warm_up else []
-    code = host_code(results, parts.device_id)
+    code = host_code(results, parts)
     answers = [mpi] if (mpi := mpi_advice(results, parts.basis, scope)) else []
     fired = {each.finding.id for each in findings}
     # Code between short gaps is what launches the kernels: it is the matter of that rule, and cannot be done less often.

@@ -10,6 +10,7 @@ import msgspec
 import polars as pl
 
 from tracekit.analyses.idle.host_code import HOST_CODE, formats_text, sampled_most
+from tracekit.analyses.parts import DeviceParts
 from tracekit.analyses.result import Result
 from tracekit.facts.idle_names import PYTHON_FILE
 from tracekit.facts.stack_names import PARTS_OF_STEP
@@ -55,21 +56,21 @@ IDLE_PHRASES: Final = {
 """The host's activity while the device waited for it."""
 
 
-def main_cause(results: Mapping[str, Result], device_id: int, basis: int, *, frames: bool) -> str:
+def main_cause(results: Mapping[str, Result], parts: DeviceParts, *, frames: bool) -> str:
     """`, including 31.0 % for Python code, mostly in train.py(42): step`; empty if no cause on the host is known.
 
-    The share is that of the basis (ns). `frames`: the trace has frames of Python code.
+    The share is that of the basis, less the cause's part of what the recording adds. `frames`: the trace has frames of Python code.
     """
-    causes = _host_causes(results, device_id)
-    if not causes or not basis:
+    causes = _host_causes(results, parts.device_id)
+    if not causes or not parts.basis:
         return ""
     cause, ns, _ = causes[0]
+    place = where(results, cause, parts.device_id)
     if cause == "data_loading":  # the name of the loss already says so
-        return where(results, cause, device_id)
-    place = where(results, cause, device_id)
+        return place
     unseen = cause in HOST_CODE and not place and not frames
     what = "with no record of what the host did" if unseen else f"{IDLE_PHRASES[cause]}{place}"
-    return f", including {format_share(ns / basis)} {what}"
+    return f", including {format_share(parts.program_ns(ns) / parts.basis)} {what}"
 
 
 class HostCode(msgspec.Struct, frozen=True):
@@ -84,16 +85,15 @@ class HostCode(msgspec.Struct, frozen=True):
     """The cause's name in the tables."""
 
 
-def host_code(results: Mapping[str, Result], device_id: int) -> HostCode | None:
-    """The code of the host for which the device waits most; None if its main cause is another."""
-    causes = _host_causes(results, device_id)
+def host_code(results: Mapping[str, Result], parts: DeviceParts) -> HostCode | None:
+    """The code of the host for which the device waits most, less its part of what the recording adds; None if its main cause is another."""
+    causes = _host_causes(results, parts.device_id)
     if not causes or causes[0][0] not in HOST_CODE:
         return None
     cause, ns, _ = causes[0]
     functions = results["idle"].tables().get("by_function")
-    return HostCode(
-        IDLE_PHRASES[cause], ns, where(results, cause, device_id), formats_text(functions) is not None, cause
-    )
+    place, formats = where(results, cause, parts.device_id), formats_text(functions) is not None
+    return HostCode(IDLE_PHRASES[cause], parts.program_ns(ns), place, formats, cause)
 
 
 def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:

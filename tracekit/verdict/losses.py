@@ -59,14 +59,15 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 def bounds(worst: Loss, parts: DeviceParts) -> bool:
-    """Whether the largest loss bounds the run."""
-    return worst.ns >= max(LOSS_SHARE * parts.basis, 1) or worst.ns > parts.compute
+    """Whether the largest loss bounds the run, as it is without the recording."""
+    return worst.ns >= max(LOSS_SHARE * parts.plain, 1) or worst.ns > parts.compute
 
 
 def beside(parts: DeviceParts, worst: Loss) -> bool:
     """Whether the largest loss beside computation is worth words: by itself, or as the main part of the idle time."""
-    idle = parts.idle if 2 * worst.ns >= parts.idle and worst.bound in _WAITS else 0
-    return max(worst.ns, idle) >= BESIDE_SHARE * parts.basis
+    idle = parts.idle - parts.recording
+    idle = idle if 2 * worst.ns >= idle and worst.bound in _WAITS else 0
+    return max(worst.ns, idle) >= BESIDE_SHARE * parts.plain
 
 
 def losses_of_work(parts: DeviceParts) -> Iterable[Loss]:
@@ -76,7 +77,7 @@ def losses_of_work(parts: DeviceParts) -> Iterable[Loss]:
 
 
 def losses_of(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[Loss]:
-    """All losses of a device, with idle time by what it waited for; they and the computation sum to the basis."""
+    """All losses of a device, with idle time by what it waited for; they, the computation and what the recording adds sum to the basis."""
     yield from losses_of_work(parts)
     loading = "waiting for the data loader"
     waited = "it waited {share} of the time for the "
@@ -88,7 +89,7 @@ def losses_of(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[Los
     )
     host = "host between short kernels" if launch_bound else "host"
     bound: Bound = "launch/short-kernel-bound" if launch_bound else "host-bound"
-    cause = main_cause(results, parts.device_id, parts.basis, frames=frames(scope))
+    cause = main_cause(results, parts, frames=frames(scope))
     yield Loss(bound, f"waiting for the {host}", parts.host_wait, f"{waited}{host}{cause}")
     several = parts.streams > 1
     queued = "idle with queued work, cause unknown" if several else "gaps between queued kernels"
@@ -102,7 +103,9 @@ def losses_of(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[Los
 
 def _leads_in(parts: DeviceParts) -> bool:
     """Whether the host was late mostly before the device did anything."""
-    return parts.lead_in >= max(LEAD_IN_PART * parts.host_wait, LEAD_IN_SHARE * parts.basis)
+    return parts.lead_in >= max(
+        LEAD_IN_PART * (parts.host_wait + parts.recording), LEAD_IN_SHARE * parts.basis
+    )
 
 
 def _launch_bound(results: Tables) -> bool:

@@ -52,6 +52,11 @@ def notes_on(
         yield (
             f"The profile includes warm-up: {title[:1].lower()}{title[1:]}, so the figures say little about the steady state."
         )
+    if parts.recording and losses:
+        yield (
+            f"Recording makes a step {parts.slowed:.2f} times as long, and the device waits meanwhile. The {format_ns(parts.recording)} "
+            "that it adds do not count as waiting for the host here; the tables show all times as recorded."
+        )
     if parts.set_up >= LEAD_IN_SHARE * parts.basis:
         share = format_share(parts.set_up / parts.basis)
         yield (
