@@ -29,6 +29,7 @@ PRECISIONS: Final = (
 )
 WIDENED: Final = ("bf16", "fp16", "fp8")
 """Outside the matrix units PyTorch computes in fp32 on tensors of these types."""
+_OF_SPARSE: Final = ("aten::_nnz", "aten::_values", "aten::_indices", "aten::_coalesce")
 _KEYS: Final = ("name", *INPUTS)
 FIGURES: Final = ("flops", "read", "written", "precision", "matrix")
 _NOTHING: Final = (-1, -1, -1, -1, False)
@@ -114,6 +115,7 @@ def counted_operators(
     spans = rows["span_id"].to_numpy()
     counted = np.zeros(host.height, dtype=bool)
     counted[spans] = True
+    counted &= ~_around_sparse(host, nesting)
     family = [
         name for name, operator in known.items() if operator.family == "matmul"
     ]  # of a matrix with a vector, too
@@ -132,6 +134,18 @@ def counted_operators(
     figure[~outermost] = -1
     owner = narrow(nesting.nearest_ancestor(outermost), host.height)
     return CountedOperators(by_inputs[list(FIGURES)].to_numpy(), figure, owner)
+
+
+def _around_sparse(host: pl.DataFrame, nesting: Nesting) -> BoolArray:
+    """The calls around those of which only sparse tensors have any: the recorded sizes are those of the dense tensor, not of the work."""
+    around = np.zeros(host.height, dtype=bool)
+    spans = np.flatnonzero(host["name"].is_in(_OF_SPARSE).to_numpy())
+    while spans.size:
+        spans = np.unique(nesting.parent[spans])
+        spans = spans[spans >= 0]
+        spans = spans[~around[spans]]
+        around[spans] = True
+    return around
 
 
 def _with_inputs_of_others(

@@ -182,6 +182,19 @@ def _index_copy(inputs: Inputs) -> Work:
     return _scattered(inputs, 2, 3, adds=False)
 
 
+@FAMILY.model("aten::_index_put_impl_")
+def _index_put(inputs: Inputs) -> Work:
+    """`_index_put_impl_(self, indices, values, accumulate, …)` as the gradient of an index: each value is added to its place.
+
+    What the indices take is left out, since sizes within a list are not always recorded. Without `accumulate` one value may be
+    written to many places, so nothing is known.
+    """
+    if not inputs.flag(3):
+        return Work(None, None, None)
+    written = made(inputs.elements(2), inputs.itemsize(0))
+    return Work(inputs.elements(2), _plus(bytes_of(inputs, [2]), written), written, inputs.precision(0))
+
+
 @FAMILY.model("aten::embedding_dense_backward")
 def _embedding_back(inputs: Inputs) -> Work:
     """`embedding_dense_backward(grad, indices, num_weights, …)`: a table of zeros to which each row is added."""

@@ -216,6 +216,38 @@ def test_bytes_are_those_of_the_tensors_that_torch_reads_and_makes(tmp_path) -> 
     assert not wrong
 
 
+def test_the_gradient_of_an_index_adds_its_values() -> None:
+    """Of a list of indices the profiler writes no sizes."""
+    inputs = (
+        [[2048, 27, 27], [], [2048, 351], [], []],
+        ["float", "", "float", "Scalar", "Scalar"],
+        ["", "", "", "True", "True"],
+    )
+    work = operator_work("aten::_index_put_impl_", *inputs)
+    assert work is not None
+    count = 2048 * 351
+    assert (work.flops, work.read, work.written) == (count, 8 * count, 4 * count)
+    written = operator_work("aten::_index_put_impl_", *inputs[:2], ["", "", "", "False", "True"])
+    assert written is None or written.flops is None
+
+
+def test_an_update_by_a_sparse_gradient_is_not_that_of_the_whole_table(tmp_path) -> None:
+    """An optimizer of DLRM was said to reach 19 times what the memory allows: the profiler writes the sizes of the dense table."""
+    table = torch.nn.Embedding(10_000, 16, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    table(torch.arange(8)).sum().backward()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as prof:
+        optimizer.step()
+    path = tmp_path / "trace.json"
+    prof.export_chrome_trace(str(path))
+    trace = tracekit.read(path)
+    update = trace.host["name"].cast(str) == "aten::add_"
+    assert update.any()
+    work = counted(trace)
+    assert max(work.read[update.to_numpy()]) < 4 * 10_000 * 16
+    assert max(work.read.sum(), work.written.sum()) < 4 * 10_000 * 16
+
+
 def test_types_are_promoted_as_torch_promotes_them() -> None:
     told = 0
     for one, other in itertools.product(TYPES, TYPES):
