@@ -132,7 +132,7 @@ def _is_nothing(evidence: Evidence, scope: Scope) -> bool:
 def _finding(rule: Rule, evidence: Evidence, scope: Scope) -> Finding:
     at_stake = evidence.ns_at_stake
     if at_stake and rule.analysis in _OF_IDLE_TIME and rule.answers <= _OF_THE_HOST:
-        at_stake = _without_recording(at_stake, scope)
+        at_stake = _without_recording(at_stake, scope, of_host=bool(rule.answers))
     return Finding(
         id=rule.id,
         severity=evidence.severity or by_share(at_stake, scope.duration),
@@ -149,12 +149,14 @@ _OF_THE_HOST: Final[frozenset[Bound]] = frozenset({"host-bound", "launch/short-k
 """What rules of these sections that explain no other bound find is idle time of a device."""
 
 
-def _without_recording(idle_ns: int, scope: Scope) -> int:
-    """Idle time in ns, at most as long as it takes without what the recording adds."""
+def _without_recording(idle_ns: int, scope: Scope, *, of_host: bool) -> int:
+    """Idle time in ns without what the recording adds: waits for the host lose their part of that, others are at most what is left."""
     if scope.on_cpu or slowed_by_recording(scope.trace) == 1.0:
         return idle_ns
     parts = run_parts(scope)
-    return min(idle_ns, parts.idle - parts.recording) if isinstance(parts, DeviceParts) else idle_ns
+    if not isinstance(parts, DeviceParts):
+        return idle_ns
+    return parts.program_ns(idle_ns) if of_host else min(idle_ns, parts.idle - parts.recording)
 
 
 _CONDITION: Final = re.compile(r"^\[(.+?)\] ", re.MULTILINE)

@@ -24,7 +24,7 @@ from tracekit.trace import Trace, one_of
 
 __all__ = ["GROUPS", "Shapes", "shapes_of"]
 
-GROUPS: Final = ("path", "layers", "idle", "streams", "threads", "python")
+GROUPS: Final = ("path", "idle", "streams", "layers", "threads", "python")
 """What lanes are of, from the top down; lanes of a group can be hidden together."""
 
 _G: Final = {name: number for number, name in enumerate(GROUPS)}
