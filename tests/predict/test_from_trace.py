@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
 import polars as pl
 import pytest
+from manifests import manifest
 from paths import PUBLIC, SAMPLES
 from planted import MS, US, Planted
 
 import tracekit
 from tracekit.analyses.scope import select
 from tracekit.errors import InconclusiveError, UsageError
+from tracekit.manifest import Run
 from tracekit.predict.from_trace import FromTrace, predict_from_trace
 from tracekit.trace import DeviceInfo, Trace
 
@@ -125,6 +128,28 @@ def test_the_host_bounds_the_step_on_a_faster_device() -> None:
     found = predicted(made.done(), device=H100)
     assert found.step_ns >= 4 * MS
     assert found.low_ns < found.step_ns
+
+
+def test_kernels_take_what_they_took_however_long_the_recording_made_the_step() -> None:
+    """A step of BERT on an H100 was said to take 38 ms instead of 61: its kernels were made as much shorter as its host."""
+    made = Step()
+    for _ in range(40):
+        made.busy = made.clock + 20 * US
+        made.mm(65536, 512, 512, 60 * US)
+        made.clock = made.busy + 80 * US  # the host is late for the next
+    trace = made.done()
+    recorded = select(trace).duration
+    runs = [
+        Run(level="M", step_times_ns=[recorded * 5 // 8]),
+        Run(level="MLG", step_times_ns=[recorded], trace="trace.json"),
+    ]
+    trace = dataclasses.replace(trace, manifest=manifest(runs=runs))
+    found = predicted(trace)
+    assert found.now_ns == pytest.approx(found.step_ns) == pytest.approx(recorded * 5 / 8)
+    assert part(found, "gemm")["now_ns"] == pytest.approx(40 * 60 * US, rel=1e-3)
+    twice = predicted(trace, batch=2)
+    assert part(twice, "waiting for the host")["predicted_ns"] < part(found, "waiting for the host")["now_ns"]
+    _conserved(trace, batch=2)
 
 
 def _with_gradients(backward: int) -> Trace:

@@ -232,17 +232,20 @@ def _on_device(
     waited, other = whole.host_wait / steps, (whole.queued_wait + whole.unknown_wait) / steps
     parts.add("between kernels", other, dict.fromkeys(_CASES, other), "takes what it took")
     busy = {case: computed[case] + copying[case] + communicated + other + loaded[case] for case in _CASES}
-    host = _host_ns(scope, whole) / steps + loader_ns(scope) / steps * (conditions.batch - 1)
+    host = max(_host_ns(scope, whole) - whole.recording, 0) / steps + loader_ns(scope) / steps * (
+        conditions.batch - 1
+    )
     now = whole.compute / steps
     waits = {case: max(waited - max(computed[case] - now, 0.0), host - busy[case], 0.0) for case in _CASES}
-    # A recording slows the host; and a host that waits in each step hides nothing behind more work.
-    waits["low"] = max(waited - max(computed["low"] - now, 0.0), host * _UNRECORDED - busy["low"], 0.0)
+    # A recording slows the host, by how much may not be known; and a host that waits in each step hides nothing behind more work.
+    least = host * (1.0 if whole.recording else _UNRECORDED)
+    waits["low"] = max(waited - max(computed["low"] - now, 0.0), least - busy["low"], 0.0)
     waits["low"] = min(waits["low"], waits["predicted"])
-    waits["high"] = max(waits["high"], waited)
+    waits["high"] = max(*waits.values(), waited)
     parts.add("waiting for the host", waited, waits, "more work hides it, less shows it")
     if not whole.launch_calls:
         notes.append("the host's calls were not recorded: how long the host needs for a step is not known")
-    return whole.basis / steps
+    return whole.plain / steps
 
 
 def _host_ns(scope: Scope, whole: DeviceParts) -> float:
