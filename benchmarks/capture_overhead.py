@@ -2,10 +2,12 @@
 
     python benchmarks/capture_overhead.py                      # resnet50, encoder and, where it is there, bert
     python benchmarks/capture_overhead.py cnn@4x32 --rounds 20 # a workload at a batch and a size
+    python benchmarks/capture_overhead.py --device cuda        # the same workloads, larger
 
 All variants train one model on one batch in one process and take turns, in another order each round. The figure of a round is the
-CPU time of the variant's median step over that of M's in the same round; the table has the median of the rounds and
-the quartiles around it. CPU time of all threads, because other jobs on a machine disturb it less than wall time.
+time of the variant's median step over that of M's in the same round; the table has the median of the rounds and
+the quartiles around it. On a CPU it is the CPU time of all threads, because other jobs on a machine disturb it less than wall time;
+on a GPU the time between events in the stream at the ends of steps.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from typing import Any
 import torch
 
 from tracekit.capture import workloads
+from tracekit.capture.device import synchronize
 from tracekit.capture.marks.instrument import Instrumentation
 from tracekit.capture.marks.nvtx_domain import NvtxDomain
 from tracekit.capture.marks.timed import TimedMarks
@@ -39,8 +42,10 @@ from tracekit.capture.training import Training
 from tracekit.capture.workloads import WorkloadOptions
 from tracekit.manifest import CaptureOptions, Level, Settings
 
-CPU = torch.device("cpu")
-DEFAULT = ["resnet50@2x96", "encoder@8x64", "bert@1x32"]
+DEFAULT = {
+    "cpu": ["resnet50@2x96", "encoder@8x64", "bert@1x32"],
+    "cuda": ["resnet50@64x224", "encoder@8x64", "bert@16x256"],
+}
 AIM_NVTX_NS = 1_000
 AIM_LAYERS = 1.05
 AIM_ON = ("resnet50", "bert")
@@ -74,7 +79,7 @@ VARIANTS = [
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU seconds of the median step; of ending the profile, per step; bytes of the trace per step."""
+    """Seconds of the median step; of ending the profile, per step; bytes of the trace per step."""
 
     step_s: float
     end_s: float
@@ -82,28 +87,42 @@ class Cost:
     gzip_bytes: float
 
 
-def built(name: str, batch: int | None, size: int | None) -> Training:
+def built(name: str, batch: int | None, size: int | None, device: torch.device) -> Training:
     torch.manual_seed(0)
     factory, variant = workloads.find(name)
-    recipe = factory.load()(WorkloadOptions(CPU, batch=batch, size=size, variant=variant))
+    recipe = factory.load()(WorkloadOptions(device, batch=batch, size=size, variant=variant))
     if not isinstance(recipe, Recipe):
         sys.exit(f"{name} brings a loop of its own")
-    return Training(recipe, Settings(batch=batch, size=size), CPU)
+    return Training(recipe, Settings(device=device.type, batch=batch, size=size), device)
 
 
-def measured(training: Training, batches: Iterator[Any], variant: Variant, steps: int, work: Path) -> Cost:
+def measured(
+    training: Training,
+    batches: Iterator[Any],
+    variant: Variant,
+    steps: int,
+    work: Path | None,
+    device: torch.device,
+) -> Cost:
+    """The cost of a variant; the size of its trace only if `work` is given, a folder to write it to."""
+    on_gpu = device.type == "cuda"
+    now = time.perf_counter if on_gpu else time.process_time
     times = []
-    with recording(variant.level, training.model, CPU, variant.options(steps)) as live:
+    with recording(variant.level, training.model, device, variant.options(steps)) as live:
         for step in range(steps + 1):
-            began = time.process_time()
+            began = now()
             train_step(training, batches, live.phase)
             if step:  # the first one is the profiler's warm-up
-                times.append(time.process_time() - began)
-            ending = time.process_time()
+                times.append(now() - began)
+            if step == steps:
+                synchronize(device)
+            ending = now()
             live.step()
-        end_s = (time.process_time() - ending) / steps
+        end_s = (now() - ending) / steps
+    if on_gpu:
+        times = [ns / 1e9 for ns in live.recorded_step_times_ns()]
     raw = packed = 0.0
-    if variant.level == "MLG" and live.recorded is not None:
+    if work is not None and variant.level == "MLG" and live.recorded is not None:
         source, target = work / "raw.json", work / "packed.gz"
         live.recorded.export(str(source))
         pack_trace(source, target, {})
@@ -113,7 +132,7 @@ def measured(training: Training, batches: Iterator[Any], variant: Variant, steps
     return Cost(median(times), end_s, raw, packed)
 
 
-def rounds_of(training: Training, rounds: int, steps: int) -> dict[str, list[Cost]]:
+def rounds_of(training: Training, rounds: int, steps: int, device: torch.device) -> dict[str, list[Cost]]:
     batches = repeat(next(training.batches()))
     found: dict[str, list[Cost]] = {variant.name: [] for variant in VARIANTS}
     with tempfile.TemporaryDirectory() as folder:
@@ -122,7 +141,8 @@ def rounds_of(training: Training, rounds: int, steps: int) -> dict[str, list[Cos
         for number in range(rounds):
             turn = number % len(VARIANTS)
             for variant in VARIANTS[turn:] + VARIANTS[:turn]:
-                found[variant.name].append(measured(training, batches, variant, steps, Path(folder)))
+                work = None if number else Path(folder)
+                found[variant.name].append(measured(training, batches, variant, steps, work, device))
     return found
 
 
@@ -132,15 +152,14 @@ def ratios(costs: dict[str, list[Cost]], name: str) -> list[float]:
 
 def table(costs: dict[str, list[Cost]]) -> list[str]:
     lines = [
-        "| recorded | CPU of a step over M | quartiles | ending the profile | trace a step, gzip |",
+        "| recorded | step over M | quartiles | ending the profile | trace a step, gzip |",
         "|---|---|---|---|---|",
     ]
     for name, of_rounds in costs.items():
         found = ratios(costs, name)
         low, _, high = quantiles(found, n=4) if len(found) > 1 else 3 * found
-        end, raw, packed = (
-            median(getattr(c, f) for c in of_rounds) for f in ("end_s", "json_bytes", "gzip_bytes")
-        )
+        end = median(cost.end_s for cost in of_rounds)
+        raw, packed = of_rounds[0].json_bytes, of_rounds[0].gzip_bytes
         trace = f"{raw / 1e6:.2f} MB, {packed / 1e3:.0f} kB" if raw else ""
         ended = f"{end * 1e3:.1f} ms a step" if raw else ""
         lines.append(f"| {name} | {median(found):.3f} | {low:.3f} to {high:.3f} | {ended} | {trace} |")
@@ -194,29 +213,34 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("workloads", nargs="*", metavar="NAME[@BATCHxSIZE]")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=2, help="timed steps of a variant in a round")
+    parser.add_argument(
+        "--steps", type=int, help="timed steps of a variant in a round: 2 on a CPU, 5 on a GPU"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
+    device, on_gpu = torch.device(options.device), options.device == "cuda"
+    rounds, steps = options.rounds or (4 if on_gpu else 8), options.steps or (4 if on_gpu else 2)
     torch.set_num_threads(options.threads)
     nanoseconds = nvtx_ns()
     print(f"NVTX range without a tool: {nanoseconds:.0f} ns")
     print(f"what the level ML adds to a module's call: {layer_call_ns():.0f} ns")
     missed = [f"an NVTX range takes {nanoseconds:.0f} ns"] if nanoseconds >= AIM_NVTX_NS else []
     figures: dict[str, Any] = {"nvtx_ns": nanoseconds}
-    for text in options.workloads or [name for name in DEFAULT if is_there(name)]:
-        training = built(*parsed(text))
-        costs = rounds_of(training, options.rounds, options.steps)
+    for text in options.workloads or filter(is_there, DEFAULT[options.device]):
+        training = built(*parsed(text), device)
+        costs = rounds_of(training, rounds, steps, device)
         step, modules = median(c.step_s for c in costs["M"]), len(list(training.model.modules()))
         print(
-            f"\n{text}: {step * 1e3:.1f} CPU ms a step, {modules} modules\n",
+            f"\n{text}: {step * 1e3:.1f} {'' if on_gpu else 'CPU '}ms a step, {modules} modules\n",
             *table(costs),
             sep="\n",
             flush=True,
         )
         layers = median(ratios(costs, "ML"))
-        if layers >= AIM_LAYERS and text.startswith(AIM_ON):
+        if not on_gpu and layers >= AIM_LAYERS and text.startswith(AIM_ON):
             missed.append(f"{text}: layers cost {layers - 1:.1%} of a step")
         figures[text] = {name: [vars(cost) for cost in of_rounds] for name, of_rounds in costs.items()}
     if options.json:

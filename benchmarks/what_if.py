@@ -1,10 +1,11 @@
-"""Predict what a change would gain, make the change, and measure: real loops on this machine's processors.
+"""Predict what a change would gain, make the change, and measure: real loops.
 
-Each loop has one cause of lost time: a slow loader, values read one by one, a layer that computes twice, an optimizer that is
-not fused. It is recorded with the cause; `what_if` predicts the step without it; then it is recorded without the cause. Steps are
-measured by the time that the loop's thread ran, since other programs may run beside it.
+Each loop has one cause of lost time: a slow loader, values that the host reads, a layer that computes twice, an optimizer that is
+not fused, and on a GPU a step that is no CUDA graph. It is recorded with the cause; `what_if` predicts the step without it; then it is
+recorded without the cause. On a processor steps are measured by the time that the loop's thread ran, since other programs may run beside
+it, on a GPU by events; there the table also has the steps without the profiler, to which the predicted share is applied.
 
-    python benchmarks/what_if.py [--repeat 3]      prints a table for docs/what-if.md
+    python benchmarks/what_if.py [--repeat 3] [--device cuda]     prints a table for docs/what-if.md
 """
 
 from __future__ import annotations
@@ -13,17 +14,29 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.profiler import ProfilerActivity, record_function, schedule
 
 import tracekit
-from tracekit.analyses.what_if import Change, Fuse, NoLoaderWait, Remove, Scale, what_if
+from tracekit.analyses.what_if import (
+    Change,
+    CudaGraph,
+    Fuse,
+    NoLoaderWait,
+    Remove,
+    RemoveSync,
+    Scale,
+    what_if,
+)
+from tracekit.capture.profiler import OneCycle
 
 STEPS = 10
 BATCH = 32
@@ -44,41 +57,47 @@ class Twice(nn.Module):
         return result
 
 
-def mlp(*, twice: bool) -> tuple[nn.Module, tuple[int, ...]]:
+def mlp(*, twice: bool, large: bool) -> tuple[nn.Module, tuple[int, ...]]:
     heavy = Twice(nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512)), twice=twice)
     layers = [
         nn.Linear(256, 512),
         nn.ReLU(),
         heavy,
-        *(nn.Linear(512, 512) for _ in range(4)),
+        *(nn.Linear(512, 512) for _ in range(24 if large else 4)),
         nn.Linear(512, 10),
     ]
     return nn.Sequential(*layers), (256,)
 
 
-def cnn(*, twice: bool) -> tuple[nn.Module, tuple[int, ...]]:
-    heavy = Twice(nn.Conv2d(32, 32, 3, padding=1), twice=twice)
+def cnn(*, twice: bool, large: bool) -> tuple[nn.Module, tuple[int, ...]]:
+    width = 128 if large else 32
+    heavy = Twice(nn.Conv2d(width, width, 3, padding=1), twice=twice)
     layers = [
-        nn.Conv2d(3, 32, 3, padding=1),
+        nn.Conv2d(3, width, 3, padding=1),
         nn.ReLU(),
         heavy,
         nn.ReLU(),
         nn.AdaptiveAvgPool2d(4),
         nn.Flatten(),
     ]
-    return nn.Sequential(*layers, nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)), (3, 24, 24)
+    side = 112 if large else 24
+    return nn.Sequential(*layers, nn.Linear(16 * width, 512), nn.ReLU(), nn.Linear(512, 10)), (3, side, side)
 
 
 class Encoder(nn.Module):
-    """Two encoder layers over sequences, the feed-forward part of the second wrapped."""
+    """Encoder layers over sequences, and one more feed-forward part, wrapped."""
 
-    def __init__(self, *, twice: bool) -> None:
+    def __init__(self, depth: int, width: int, *, twice: bool) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(64, 4, 256, batch_first=True) for _ in range(2)
+            nn.TransformerEncoderLayer(width, max(4, width // 64), 4 * width, batch_first=True)
+            for _ in range(depth)
         )
-        self.heavy = Twice(nn.Sequential(nn.Linear(64, 1024), nn.GELU(), nn.Linear(1024, 64)), twice=twice)
-        self.head = nn.Linear(64, 10)
+        wide = 16 * width
+        self.heavy = Twice(
+            nn.Sequential(nn.Linear(width, wide), nn.GELU(), nn.Linear(wide, width)), twice=twice
+        )
+        self.head = nn.Linear(width, 10)
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
@@ -86,8 +105,10 @@ class Encoder(nn.Module):
         return self.head(self.heavy(data).mean(1))
 
 
-def encoder(*, twice: bool) -> tuple[nn.Module, tuple[int, ...]]:
-    return Encoder(twice=twice), (16, 64)
+def encoder(*, twice: bool, large: bool) -> tuple[nn.Module, tuple[int, ...]]:
+    if large:
+        return Encoder(4, 512, twice=twice), (256, 512)
+    return Encoder(2, 64, twice=twice), (16, 64)
 
 
 MODELS: dict[str, Callable[..., tuple[nn.Module, tuple[int, ...]]]] = {
@@ -98,26 +119,26 @@ MODELS: dict[str, Callable[..., tuple[nn.Module, tuple[int, ...]]]] = {
 
 
 class Samples(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
-    """Random samples; each takes a while if `slow` is set."""
+    """Random samples; each takes so many additions."""
 
-    def __init__(self, shape: tuple[int, ...], *, slow: bool) -> None:
-        self.data, self.slow = torch.randn(BATCH * (STEPS + 6), *shape), slow
+    def __init__(self, shape: tuple[int, ...], additions: int) -> None:
+        self.data, self.additions = torch.randn(BATCH, *shape), additions
 
     def __len__(self) -> int:
-        return len(self.data)
+        return BATCH * (STEPS + 6)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        if self.slow:
-            sum(range(12_000))
-        return self.data[index], index % 10
+        sum(range(self.additions))
+        return self.data[index % BATCH], index % 10
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause of lost time and the change that takes it away."""
+    """A cause of lost time, the change that takes it away, and the loop after it (None: the plain one)."""
 
     name: str
     change: Change
+    after: str | None = None
 
 
 CAUSES = (
@@ -126,84 +147,194 @@ CAUSES = (
     Cause("layer computes twice", Scale("layer:heavy", 0.5)),
     Cause("optimizer not fused", Fuse()),
 )
+GPU_CAUSES = (
+    CAUSES[0],
+    Cause("a value read in each layer", RemoveSync()),
+    *CAUSES[2:],
+    Cause("each kernel launched by itself", CudaGraph(), after="CUDA graph"),
+)
 
 
-def record(model: str, cause: str | None, folder: Path) -> tuple[Path, list[float]]:
-    """The trace of a loop with this cause of lost time, and the time in ms that its thread ran in each recorded step."""
-    torch.manual_seed(0)
-    net, shape = MODELS[model](twice=cause == "layer computes twice")
-    loader = torch.utils.data.DataLoader(Samples(shape, slow=cause == "slow loader"), batch_size=BATCH)
-    optimizer = torch.optim.AdamW(net.parameters(), foreach=False, fused=cause != "optimizer not fused")
-    values: list[torch.Tensor] = list(torch.randn(3000).unbind())
-    history: list[object] = []
-    target, ran = folder / "trace.json", [time.thread_time()]
-    plan = schedule(wait=1, warmup=3, active=STEPS, repeat=1)
-    with profile(
-        activities=[ProfilerActivity.CPU],
-        schedule=plan,
-        record_shapes=True,
-        on_trace_ready=lambda prof: prof.export_chrome_trace(str(target)),
-    ) as prof:
-        for data, labels in loader:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(net(data), labels)
-            loss.backward()
-            optimizer.step()
-            if cause == "values read one by one":
-                with record_function("history"):
-                    history.extend(value.item() for value in values)
+def read(_layer: nn.Module, _inputs: object, output: torch.Tensor) -> None:
+    output.detach().flatten()[0].item()
+
+
+class Loop:
+    """Training with a cause of lost time, on a device."""
+
+    def __init__(self, model: str, cause: str | None, device: torch.device) -> None:
+        torch.manual_seed(0)
+        self.device, self.cause, on_gpu = device, cause, device.type == "cuda"
+        net, shape = MODELS[model](twice=cause == "layer computes twice", large=on_gpu)
+        self.net = net.to(device)
+        fused = cause != "optimizer not fused"
+        self.optimizer = torch.optim.AdamW(
+            net.parameters(), foreach=False, fused=fused, capturable=fused and on_gpu
+        )
+        additions = (60_000 if on_gpu else 12_000) if cause == "slow loader" else 0
+        samples = Samples(shape, additions)
+        self.loader = torch.utils.data.DataLoader(samples, batch_size=BATCH, pin_memory=on_gpu)
+        self.values = list(torch.randn(3000).unbind()) if cause == "values read one by one" else []
+        for layer in net.modules() if cause == "a value read in each layer" else ():
+            if not list(layer.children()):
+                layer.register_forward_hook(read)
+        self.graph = self.captured(shape) if cause == "CUDA graph" else None
+
+    def update(self, data: torch.Tensor, labels: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        nn.functional.cross_entropy(self.net(data), labels).backward()
+        self.optimizer.step()
+
+    def captured(self, shape: tuple[int, ...]) -> torch.cuda.CUDAGraph:
+        """The update as one graph, of inputs that stay where they are."""
+        self.data = torch.zeros(BATCH, *shape, device=self.device)
+        self.labels = torch.zeros(BATCH, dtype=torch.long, device=self.device)
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            for _ in range(3):
+                self.update(self.data, self.labels)
+        torch.cuda.current_stream().wait_stream(beside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.update(self.data, self.labels)
+        return graph
+
+    def step(self, data: torch.Tensor, labels: torch.Tensor) -> None:
+        if self.graph is not None:
+            self.data.copy_(data, non_blocking=True)
+            self.labels.copy_(labels, non_blocking=True)
+            self.graph.replay()
+            return
+        self.update(*(each.to(self.device, non_blocking=True) for each in (data, labels)))
+        if self.values:
+            with record_function("history"):
+                history = [value.item() for value in self.values]
             history.clear()
-            prof.step()
-            ran.append(time.thread_time())
-    # The last recorded step also writes the trace.
-    return target, [1e3 * (after - before) for before, after in pairwise(ran)][4 : 3 + STEPS]
+
+    def mark(self) -> Any:
+        """This moment, of the device or of this thread."""
+        if self.device.type == "cpu":
+            return time.thread_time()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def run(self, trace: Path | None) -> list[float]:
+        """Times in ms of the recorded steps but the last, which also writes the trace; without a path nothing is recorded."""
+        on_gpu = self.device.type == "cuda"
+        recorder = OneCycle(
+            activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])],
+            schedule=schedule(wait=1, warmup=3, active=STEPS, repeat=1),
+            record_shapes=True,
+            on_trace_ready=lambda prof: prof.export_chrome_trace(str(trace)),
+        )
+        marks = [self.mark()]
+        with nullcontext() if trace is None else recorder:
+            for data, labels in self.loader:
+                self.step(data, labels)
+                if trace is not None:
+                    recorder.step()
+                marks.append(self.mark())
+        if not on_gpu:
+            return [1e3 * (after - before) for before, after in pairwise(marks)][4 : 3 + STEPS]
+        torch.cuda.synchronize()
+        return [before.elapsed_time(after) for before, after in pairwise(marks)][4 : 3 + STEPS]
 
 
-def kept(trace: tracekit.Trace, change: Change) -> float:
-    """The part of a step that is left after the change, as predicted, over the shorter half of the steps, which were disturbed less."""
-    steps = what_if(trace, [change]).steps
-    if steps is None:
+def kept(trace: tracekit.Trace, change: Change, *, on_gpu: bool) -> float:
+    """The part of a step that is left after the change, as predicted.
+
+    On a processor over the shorter half of the steps, which were disturbed less; on a GPU the host runs ahead of them.
+    """
+    found = what_if(trace, [change])
+    if found.steps is None or found.step_before_ns is None or found.step_after_ns is None:
         raise SystemExit("the trace has no steps")
-    shorter = steps.sort("before_ns").head(STEPS // 2)
+    if on_gpu:
+        return found.step_after_ns / found.step_before_ns
+    shorter = found.steps.sort("before_ns").head(STEPS // 2)
     return float(shorter["after_ns"].sum() / shorter["before_ns"].sum())
 
 
-def pairs(repeat: int) -> Iterator[tuple[str, str, float, float, float]]:
-    """Model, cause, and the step in ms: recorded, predicted, measured, over some recordings each."""
-    with tempfile.TemporaryDirectory() as folder:
-        for model in MODELS:
-            for cause in CAUSES:
-                before: list[float] = []
-                after: list[float] = []
-                left = []
-                for _ in range(repeat):
-                    path, ran = record(model, cause.name, Path(folder))
-                    before += ran
-                    left.append(kept(tracekit.read(path), cause.change))
-                    after += record(model, None, Path(folder))[1]
-                took = statistics.median(before)
-                yield model, cause.name, took, took * statistics.median(left), statistics.median(after)
+@dataclass
+class Pair:
+    """A loop and a cause: steps in ms with and without it, recorded and (on a GPU) not, and the part that should be left."""
+
+    model: str
+    cause: str
+    before: float
+    after: float
+    kept: float
+    plain_before: float | None = None
+    plain_after: float | None = None
+
+    @property
+    def error(self) -> float:
+        return abs(self.before * self.kept - self.after) / self.after
+
+    def row(self) -> str:
+        cells = [self.model, self.cause, *_times(self.before, self.kept, self.after)]
+        if self.plain_before is not None and self.plain_after is not None:
+            cells += _times(self.plain_before, self.kept, self.plain_after)
+        return f"| {' | '.join(cells)} |"
+
+
+def _times(before: float, kept: float, after: float) -> list[str]:
+    error = abs(before * kept - after) / after
+    return [*(f"{each:.2f} ms" for each in (before, before * kept, after)), f"{error:.1%}"]
+
+
+def measured(model: str, cause: Cause, repeat: int, device: torch.device, trace: Path) -> Pair | None:
+    """Medians over some recordings; None if a loop or a prediction fails, which it tells."""
+    on_gpu = device.type == "cuda"
+    times: list[list[float]] = [[], [], [], []]
+    left = []
+    try:
+        for _ in range(repeat):
+            loop = Loop(model, cause.name, device)
+            times[0] += loop.run(trace)
+            left.append(kept(tracekit.read(trace), cause.change, on_gpu=on_gpu))
+            without = Loop(model, cause.after, device)
+            times[1] += without.run(trace)
+            if on_gpu:
+                times[2] += loop.run(None)
+                times[3] += without.run(None)
+    except (tracekit.TracekitError, RuntimeError) as error:
+        print(f"| {model} | {cause.name} | {type(error).__name__}: {error} |", flush=True)
+        return None
+    before, after, *plain = (statistics.median(each) for each in times if each)
+    return Pair(model, cause.name, before, after, statistics.median(left), *plain)
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="*", default=list(MODELS), metavar="mlp|cnn|encoder")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
     torch.set_num_threads(1)
-    errors, signs = [], []
-    gains: dict[str, list[tuple[float, float]]] = {}
-    print("| loop | cause taken away | recorded | predicted | measured | error |")
-    print("|---|---|---|---|---|---|")
-    for model, cause, before, predicted, after in pairs(parser.parse_args().repeat):
-        error = abs(predicted - after) / after
-        errors.append(error)
-        gains.setdefault(model, []).append((before - predicted, before - after))
-        signs.append((predicted < before) == (after < before))
-        print(
-            f"| {model} | {cause} | {before:.2f} ms | {predicted:.2f} ms | {after:.2f} ms | {error:.1%} |",
-            flush=True,
-        )
-    ranks = [(a[0] > b[0]) == (a[1] > b[1]) for each in gains.values() for a, b in combinations(each, 2)]
+    plain = " before, no profiler | predicted | measured | error |" if given.device != "cpu" else ""
+    print(f"| loop | cause taken away | recorded | predicted | measured | error |{plain}")
+    print("|" + "---|" * (10 if plain else 6))
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for model, cause in product(given.models, GPU_CAUSES if plain else CAUSES):
+            pair = measured(
+                model, cause, given.repeat, torch.device(given.device), Path(folder) / "trace.json"
+            )
+            if pair is not None:
+                found.append(pair)
+                print(pair.row(), flush=True)
+    signs = [(pair.kept < 1) == (pair.after < pair.before) for pair in found]
+    ranks = [
+        (a.before * (1 - a.kept) > b.before * (1 - b.kept)) == (a.before - a.after > b.before - b.after)
+        for a, b in combinations(found, 2)
+        if a.model == b.model
+    ]
+    errors = [pair.error for pair in found]
     print(
         f"\nMean error {statistics.mean(errors):.1%}, worst {max(errors):.1%}; sign right in {sum(signs)} of {len(signs)}, "
         f"the larger of two gains in {sum(ranks)} of {len(ranks)}."

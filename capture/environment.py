@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 import sys
 from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,8 @@ __all__ = ["GIT_SECONDS", "describe_machine", "git_revision"]
 
 _LIBRARIES = ("transformers", "timm", "torchvision", "nvtx", "numpy")
 GIT_SECONDS = 5
+_DRIVER = Path("/proc/driver/nvidia/version"), Path("/sys/module/nvidia/version")
+_RELEASE = re.compile(r"\b\d{3}\.\d+(\.\d+)*\b")
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
@@ -43,15 +47,18 @@ def _versions(device: torch.device) -> dict[str, str]:
     versions.update({name: version for name, version in built_for.items() if version})
     if device.type == "cuda" and torch.version.cuda:
         versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
-        versions["cuda driver"] = _driver()
+        if (driver := _driver()) is not None:
+            versions["nvidia driver"] = driver
     return versions
 
 
-def _driver() -> str:
-    """The CUDA version that the driver supports, such as 13.1; `unknown` if torch cannot ask the driver."""
-    ask: Any = getattr(torch._C, "_cuda_getDriverVersion", None)
-    number = int(ask()) if ask is not None else 0
-    return f"{number // 1000}.{number % 1000 // 10}" if number else "unknown"
+def _driver() -> str | None:
+    """The release of NVIDIA's driver, such as 580.95.05, as its kernel module tells it; None if it does not."""
+    for file in _DRIVER:
+        with suppress(OSError):
+            if release := _RELEASE.search(file.read_text(encoding="utf-8", errors="replace")):
+                return release[0]
+    return None
 
 
 def git_revision() -> str | None:

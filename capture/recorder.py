@@ -16,7 +16,7 @@ import torch
 from tracekit.capture import counters, workloads
 from tracekit.capture.device import resolve_device, synchronize, tensor_cores
 from tracekit.capture.environment import describe_machine
-from tracekit.capture.flops import flop_counter
+from tracekit.capture.flops import by_counter, flop_counter
 from tracekit.capture.marks.instrument import describe_layers
 from tracekit.capture.marks.names import PhaseRange, no_phase
 from tracekit.capture.marks.ranges import ProfilerMarks
@@ -32,7 +32,7 @@ from tracekit.capture.output import (
 from tracekit.capture.plan import Plan
 from tracekit.capture.recipe import Recipe
 from tracekit.capture.sessions import Recorded, recording
-from tracekit.capture.step_errors import own_errors
+from tracekit.capture.step_errors import lacks_memory, own_errors
 from tracekit.capture.training import Training
 from tracekit.capture.watch import Watch
 from tracekit.capture.workloads import Workload, WorkloadOptions
@@ -129,7 +129,7 @@ class _Capture:
             progress(_announced(level, self.plan.options.steps))
             self._reported_at = time.monotonic()
             if level == "metrics":
-                self._count_flops()
+                self._count_flops(progress)
                 self._write(None)
                 if counters.has_counters(self.device):
                     self._measure_counters()
@@ -193,13 +193,22 @@ class _Capture:
         else:
             self.manifest = write_capture(self.folder, self.manifest, recorded)
 
-    def _count_flops(self) -> None:
-        """Count the FLOPs of one step, except for compiled blocks, which hide their operators."""
+    def _count_flops(self, progress: Callable[[str], None]) -> None:
+        """Count the FLOPs of one step, except for compiled blocks, which hide their operators.
+
+        If the counter fails, the capture goes on without them; an error of the step itself is raised.
+        """
         if self.plan.settings.compile:
             return
-        with flop_counter() as counter:
-            train_step(self.workload, self._batches, no_phase)
-        synchronize(self.device)
+        try:
+            with flop_counter() as counter:
+                train_step(self.workload, self._batches, no_phase)
+            synchronize(self.device)
+        except Exception as error:
+            if lacks_memory(error) or not by_counter(error):
+                raise
+            progress(f"warning: the FLOPs of a step could not be counted: {reason_of(error)}")
+            return
         self.manifest = msgspec.structs.replace(self.manifest, flops_per_step=counter.get_total_flops())
 
     def _measure_counters(self) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerActivity, schedule
 
 from tracekit.capture.device import StepClock, ToolWindow, resolve_device, synchronize
 from tracekit.capture.environment import describe_machine
@@ -38,6 +38,7 @@ from tracekit.capture.marks.timed import TimedMarks
 from tracekit.capture.nsys import collects, under_nsys
 from tracekit.capture.output import forget_older_traces, new_folder, reason_of, trace_file, write_capture
 from tracekit.capture.plan import check_numbers
+from tracekit.capture.profiler import OneCycle
 from tracekit.errors import UsageError
 from tracekit.facts.units import count_of
 from tracekit.manifest import CaptureOptions, Level, Manifest, Run, Setting
@@ -66,7 +67,7 @@ class Session:
         options: CaptureOptions,
         marks: Marks,
         *,
-        profiler: profile | None = None,
+        profiler: OneCycle | None = None,
         instrumentation: Instrumentation | None = None,
         timed: TimedMarks | None = None,
         window: ToolWindow | None = None,
@@ -298,11 +299,11 @@ def write_session(
     forget_older_traces(folder, live.manifest)
 
 
-def _profiler(options: CaptureOptions, device: torch.device) -> profile:
+def _profiler(options: CaptureOptions, device: torch.device) -> OneCycle:
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    return profile(
+    return OneCycle(
         activities=activities,
         schedule=schedule(wait=options.wait, warmup=options.warmup, active=options.steps, repeat=1),
         record_shapes=options.record_shapes,

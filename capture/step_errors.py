@@ -18,7 +18,7 @@ from tracekit.capture.plan import Plan
 from tracekit.capture.tracebacks import own_part, own_text
 from tracekit.errors import OutOfMemoryError, TracekitError, UsageError, WorkloadError
 
-__all__ = ["own_errors"]
+__all__ = ["lacks_memory", "own_errors"]
 
 _LONGEST_TEXT: Final = 200
 _NO_MEMORY: Final = ("not enough memory", "can't allocate memory", "out of memory")
@@ -60,6 +60,14 @@ def own_errors(plan: Plan) -> Iterator[None]:
         ) from error
 
 
+def lacks_memory(error: BaseException) -> bool:
+    """True if there was not enough memory, on the device or the host."""
+    text = str(error)
+    return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or any(
+        words in text for words in _NO_MEMORY
+    )
+
+
 def _of_machine(error: BaseException, plan: Plan) -> TracekitError | None:
     """The error as one line, if the machine and not the code causes it."""
     text = str(error)
@@ -70,9 +78,7 @@ def _of_machine(error: BaseException, plan: Plan) -> TracekitError | None:
             "the loader processes have no shared memory left (/dev/shm)",
             remedy="lower --batch or --workers, or enlarge it",
         )
-    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or any(
-        words in text for words in _NO_MEMORY
-    ):
+    if lacks_memory(error):
         return OutOfMemoryError(
             f"a step of {plan.workload} does not fit the memory of {plan.settings.device}",
             remedy="lower --batch or --size, or add --checkpoint-activations",

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import warnings
 from collections import OrderedDict
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.autograd.profiler_util import EventList
+from torch.profiler import profile
 from torch.utils.checkpoint import checkpoint
 
 from tracekit.capture import output
@@ -41,6 +44,29 @@ def hooks(model: nn.Module) -> int:
 
 def layer_ranges(document) -> list[dict]:
     return [e for e in document["traceEvents"] if str(e.get("name")).startswith(LAYER_PREFIX)]
+
+
+def test_one_cycle_is_recorded_without_a_warning_that_another_would_forget_it(
+    tmp_path: Path, monkeypatch, load_trace
+) -> None:
+    """torch 2.11 warns at every start, so a user saw it with every capture."""
+    prepare = profile.prepare_trace
+
+    def as_in_2_11(profiler: profile) -> None:
+        prepare(profiler)
+        if not profiler.acc_events:
+            warnings.warn("Profiler clears events at the end of each cycle.", stacklevel=2)
+
+    monkeypatch.setattr(profile, "prepare_trace", as_in_2_11)
+    monkeypatch.setattr(
+        EventList, "_build_tree", None
+    )  # the events of torch's own tables: seconds, for nothing
+    model = tiny()
+    with session(tmp_path, model=model, options=ONE_STEP) as live:
+        train(model, live)
+    assert layer_ranges(load_trace(tmp_path / "trace.json.gz"))
+    with pytest.warns(UserWarning, match="clears events"), profile():
+        pass
 
 
 @pytest.mark.quick(1)

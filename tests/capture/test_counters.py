@@ -106,6 +106,19 @@ def test_where_kernels_cannot_be_measured_alone_nothing_is_asked(tmp_path: Path,
     assert counters.measure(lambda: None, CPU, tmp_path / "x", ranks=1) == "nsys is using the counters"
 
 
+@pytest.mark.parametrize(
+    ("built_for", "has"), [("11.8", True), ("12.6", True), ("12.8", False), ("13.0", False)]
+)
+def test_a_torch_without_counters_is_not_asked(
+    tmp_path: Path, monkeypatch, built_for: str, has: bool
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", built_for)
+    monkeypatch.setattr(counters, "profile_step", profiled(RANGE) if has else refused)
+    told = counters.measure(lambda: None, CPU, tmp_path / "x", ranks=1)
+    why = f"torch's profiler has none in builds for CUDA above 12.6, and this one is for {built_for}"
+    assert told == (None if has else why)
+
+
 def test_torch_knows_what_the_profiler_is_told() -> None:
     config = torch._C._profiler._ExperimentalConfig(
         profiler_metrics=list(counters.METRICS), profiler_measure_per_kernel=True

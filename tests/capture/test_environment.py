@@ -76,6 +76,26 @@ def test_the_machine_is_described_and_not_named() -> None:
         assert secret not in text
 
 
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.82.01  Wed Oct 27 21:21:55 UTC 2021",
+            "470.82.01",
+        ),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build", "580.95.05"),
+        ("570.133\n", "570.133"),
+        ("GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)", None),
+        (None, None),
+    ],
+)
+def test_the_driver_is_what_its_module_tells(text, release, tmp_path: Path, monkeypatch) -> None:
+    if text is not None:
+        (tmp_path / "version").write_text(text)
+    monkeypatch.setattr(environment, "_DRIVER", (tmp_path / "none", tmp_path / "version"))
+    assert environment._driver() == release
+
+
 def test_only_libraries_that_are_loaded_have_a_version(monkeypatch) -> None:
     monkeypatch.delitem(environment.sys.modules, "timm", raising=False)
     assert "timm" not in describe_machine(CPU)["versions"]

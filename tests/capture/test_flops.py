@@ -1,12 +1,17 @@
 """FLOPs of fused operators: the same as those of the products that they are made of."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from tracekit.capture.flops import _COUNTS, flop_counter
+from tracekit.capture.run import run
+from tracekit.manifest import CaptureOptions, Settings
 
 
 def counted(work) -> int:
@@ -31,6 +36,38 @@ def test_fused_attention_counts_as_the_plain_one(backward: bool) -> None:
     assert plain == (3 if backward else 1) * 2 * (2 * 3 * 7 * 5 * 8) * 2
     # The fused backward computes the scores once more, which saves to keep them.
     assert fused == plain + (2 * 2 * 3 * 7 * 5 * 8 if backward else 0)
+
+
+@pytest.mark.parametrize("heads", [3, 1], ids=["a key each", "a key for three heads"])
+def test_attention_counts_as_in_the_newest_torch(heads: int) -> None:
+    """`llama` shares keys among heads, of which torch 2.11 raised "shapes are incompatible": it cost the end of the capture."""
+    query, key, value, gradient = (2, 3, 7, 8), (2, heads, 5, 8), (2, heads, 5, 6), (2, 3, 7, 6)
+    for name in ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu"):
+        count = _COUNTS[f"_scaled_dot_product_{name}"]
+        backward = _COUNTS[f"_scaled_dot_product_{name}_backward"]
+        assert count(query, key, value) == sdpa_flop_count(query, key, value)
+        assert backward(gradient, query, key, value) == sdpa_backward_flop_count(gradient, query, key, value)
+
+
+def failing(*_: object, **__: object) -> int:
+    raise AssertionError("shapes are incompatible")
+
+
+def test_a_counter_that_fails_costs_the_flops_and_not_the_capture(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(flop_registry, torch.ops.aten.addmm, failing)
+    lines: list[str] = []
+    manifest = run(
+        "cnn",
+        tmp_path,
+        settings=Settings(batch=1, size=8),
+        options=CaptureOptions(steps=1),
+        levels=("metrics", "M"),
+        progress=lines.append,
+    ).manifest
+    assert (manifest.flops_per_step, manifest.stopped, len(manifest.runs)) == (None, None, 1)
+    assert (
+        "warning: the FLOPs of a step could not be counted: AssertionError: shapes are incompatible" in lines
+    )
 
 
 @pytest.mark.parametrize("directions", [1, 2])
