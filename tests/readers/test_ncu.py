@@ -115,6 +115,14 @@ def flops(tmp_path: Path, metrics: dict[str, tuple[str, str]], name: str = "k") 
     return read(tmp_path, ncu.raw([ncu.Launch(name, metrics)])).kernels["flops"][0]
 
 
+def test_columns_about_the_machine_are_no_metrics(tmp_path: Path) -> None:
+    """Nsight Compute 2025.3 on an H100 adds 201 such columns, whatever --metrics says."""
+    of_machine = ("device__attribute_architecture", "nvlink__max_count", "profiler__replayer_passes")
+    metrics = {"dram__bytes_read.sum": ("byte", 7.0), **dict.fromkeys(of_machine, ("", 384.0))}
+    found = read(tmp_path, ncu.raw([ncu.Launch("k", metrics)])).metrics
+    assert found["metric"].to_list() == ["dram__bytes_read.sum"]
+
+
 def test_flops_need_all_instructions(tmp_path: Path) -> None:
     whole = ncu.counted(5)
     assert flops(tmp_path, whole) == 5

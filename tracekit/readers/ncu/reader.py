@@ -9,6 +9,7 @@ machines are never read.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -59,6 +60,8 @@ _IDENTITY: Final = {
     "CC": "compute_capability",
 }
 _NO_METRICS: Final = frozenset({*_IDENTITY, "Context", "Kernel Time", "Section Name"})
+_OF_MACHINE: Final = r"^(device|c2clink|nvlink|numa|profiler)__"
+"""Columns of the raw page that newer versions add about the machine and the tool: the same for each kernel, and no metric."""
 _SIZES: Final = r"(\d+)\D+(\d+)\D+(\d+)"
 
 
@@ -140,7 +143,9 @@ def _details(table: CsvTable, path: Path, log: HealthLog) -> tuple[pl.DataFrame,
 
 def _raw(table: CsvTable, path: Path, log: HealthLog) -> tuple[pl.DataFrame, pl.DataFrame]:
     frame = table.frame
-    names = [name for name in frame.columns if name not in _NO_METRICS]
+    names = [
+        name for name in frame.columns if name not in _NO_METRICS and not re.match(_OF_MACHINE, name)
+    ]
     # The row below the header holds units and has no ID.
     has_units = frame.height > 0 and not (frame["ID"][0] or "").strip()
     printed = dict(zip(frame.columns, frame.row(0), strict=True)) if has_units else {}
