@@ -47,6 +47,8 @@ _LINK: Final = {"low": 1.0, "predicted": 0.8, "high": 0.5}
 """The share of a link's peak that an all-reduce of large buckets reaches."""
 _UNRECORDED: Final = 0.7
 """The share of the host's recorded time that it takes at least without recording."""
+_FELT: Final = 0.1
+"""From this part of a step on, a wait for the host says that the host bounds it."""
 _CASES: Final = ("predicted", "low", "high")
 
 
@@ -229,23 +231,36 @@ def _on_device(
     )
     loaded = _between(loading, conditions.batch)
     parts.add("waiting for data", loading, loaded, "grows with the batch")
-    waited, other = whole.host_wait / steps, (whole.queued_wait + whole.unknown_wait) / steps
+    added = _added_by_recording(scope, whole) / steps
+    waited = (whole.host_wait + whole.recording) / steps - added
+    other = (whole.queued_wait + whole.unknown_wait) / steps
     parts.add("between kernels", other, dict.fromkeys(_CASES, other), "takes what it took")
     busy = {case: computed[case] + copying[case] + communicated + other + loaded[case] for case in _CASES}
-    host = max(_host_ns(scope, whole) - whole.recording, 0) / steps + loader_ns(scope) / steps * (
+    host = max(_host_ns(scope, whole) / steps - added, 0.0) + loader_ns(scope) / steps * (
         conditions.batch - 1
     )
     now = whole.compute / steps
     waits = {case: max(waited - max(computed[case] - now, 0.0), host - busy[case], 0.0) for case in _CASES}
-    # A recording slows the host, by how much may not be known; and a host that waits in each step hides nothing behind more work.
-    least = host * (1.0 if whole.recording else _UNRECORDED)
+    # How much a recording slows the host is known where the device waits for it without one, too. A host that waits in each step
+    # hides nothing behind more work.
+    told = added > 0 and waited >= _FELT * (whole.basis / steps - added)
+    least = host * (1.0 if told else _UNRECORDED)
     waits["low"] = max(waited - max(computed["low"] - now, 0.0), least - busy["low"], 0.0)
     waits["low"] = min(waits["low"], waits["predicted"])
     waits["high"] = max(*waits.values(), waited)
     parts.add("waiting for the host", waited, waits, "more work hides it, less shows it")
     if not whole.launch_calls:
         notes.append("the host's calls were not recorded: how long the host needs for a step is not known")
-    return whole.plain / steps
+    return whole.basis / steps - added
+
+
+def _added_by_recording(scope: Scope, whole: DeviceParts) -> float:
+    """What the recording adds to the window, in ns: it slows the host, so it is a part of the wait for it; 0 where that was not measured."""
+    plain = workload(scope).step_ns if scope.trace.manifest is not None else None
+    if plain is None:
+        return 0.0
+    longer = whole.basis - plain * max(scope.steps.height, 1)
+    return min(max(longer, 0.0), whole.host_wait + whole.recording)
 
 
 def _host_ns(scope: Scope, whole: DeviceParts) -> float:

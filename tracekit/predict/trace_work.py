@@ -36,6 +36,8 @@ _WEIGHTS: Final = {
 _BYTES: Final = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _FIXED: Final = ("optimizer", "communication")
 """Phases whose work does not depend on the batch."""
+_OVER_BATCH: Final = r"batch_norm|norm\w*_backward"
+"""Operators whose kernels sum over the batch: they have as many blocks as there are channels, and each block works longer."""
 _MATRICES: Final = ("gemm", "convolution", "attention", "rnn")
 _START_NS: Final = {True: 5_000, False: 2_000}
 """What a call takes however small its work is: of an operator on processors, and of a kernel."""
@@ -151,12 +153,14 @@ def _with_times(rows: pl.DataFrame, scope: Scope, *, same: bool) -> pl.DataFrame
 
 
 def _room(rows: pl.DataFrame, scope: Scope) -> pl.Expr:
-    """The share of the multiprocessors that a kernel has blocks for: more blocks take the others first."""
+    """The share of the multiprocessors that a kernel has blocks for: more blocks take the others first, where a larger batch brings any."""
     known = {one.device_id: one.sm_count for one in scope.trace.meta.devices if one.sm_count}
     if not known or "blocks" not in rows.columns:
         return pl.lit(1.0)
     count = pl.col("device_id").replace_strict(known, default=None, return_dtype=pl.Int64)
-    return (pl.col("blocks") / count).clip(upper_bound=1.0).fill_null(1.0)
+    room = (pl.col("blocks") / count).clip(upper_bound=1.0).fill_null(1.0)
+    over_batch = pl.col("operator").cast(pl.String).str.contains(_OVER_BATCH).fill_null(value=False)
+    return pl.when(over_batch).then(1.0).otherwise(room)
 
 
 def _weight_bytes(work: pl.DataFrame, scope: Scope) -> list[float]:
