@@ -91,7 +91,9 @@ def _usual(
     """The usual lag of each link in ns, by its kind; also that of the gaps of streams, which were `free` before their vertices."""
     kind, launch = links.kind, links.kind == _KIND["launch"]
     target, called = links.target[launch], time[links.source[launch]]
-    idle = delay[launch][called >= free[target]]
+    held = np.zeros(time.size, dtype=bool)  # by another stream: what passes until then is no latency
+    held[links.target[np.isin(kind, [_KIND["event"], _KIND["inferred_wait"]])]] = True
+    idle = delay[launch][(called >= free[target]) & ~held[target]]
     queued = target[called < free[target] - _QUEUED_NS]
     gap_ns = _typical(gap[queued], *_GAP_NS)
     usual = np.full(kind.size, gap_ns, dtype=np.int64)

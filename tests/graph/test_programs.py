@@ -131,6 +131,75 @@ def test_a_path_goes_to_the_slow_rank_and_back(tmp_path: Path) -> None:
     ]
 
 
+def side_stream(steps: int) -> list[Command]:
+    """Steps in which a copy on another stream waits for a product, and the next product for the copy."""
+    step = [
+        Command("step"),
+        Command("launch", 400_000, 7, name=KERNELS[0]),
+        Command("wait", stream=13, other=7),
+        Command("launch", 600_000, 13, name=KERNELS[1]),
+        Command("wait", stream=7, other=13),
+        Command("launch", 300_000, 7, name=KERNELS[0]),
+        Command("sync", stream=7),
+    ]
+    return step * steps
+
+
+@pytest.mark.parametrize("kept", ["nameless", "calls", "none"])
+def test_waits_of_streams_whose_records_name_no_stream_were_lost(kept: str, tmp_path: Path) -> None:
+    """From CUDA 13 on, PyTorch's profiler writes −1 for the stream that a wait was for. And by time, without records, only the first
+    activity of a stream was ever found to wait."""
+    program = side_stream(4)
+    run = simulate(program)
+    if kept != "nameless":
+        run.events = [event for event in run.events if event["cat"] != "cuda_sync"]
+    if kept == "none":
+        run.events = [event for event in run.events if "Event" not in event["name"]]
+    for event in run.events:
+        if event["name"] == "Stream Wait Event":
+            event["args"] |= {"wait_on_stream": -1, "wait_on_cuda_event_record_corr_id": -1}
+    scope = select(tracekit.read(write(run, tmp_path / "t.json")))
+    result = critical_path(scope)
+    assert result.device_ns == 4 * 1_300_000
+    assert result.replay_error < 0.01
+    assert dependencies(scope).count("inferred_wait") == 8
+    assert ("8 waits of streams" in (result.not_captured or "")) == (kept == "nameless")
+    again = simulate(program, Speeds({KERNELS[1]: 0.5}))
+    assert what_if(scope, [Scale(f"kernel:{KERNELS[1]}", 0.5)]).after_ns == again.window
+
+
+def test_a_library_that_forks_into_several_streams_at_once(tmp_path: Path) -> None:
+    """The call that made a stream wait is not the last one before its launch, and its kernel begins late beside others."""
+    fork = [Command("wait", stream=lane, other=7) for lane in (30, 31)]
+    step = [
+        Command("step"),
+        Command("launch", 2_000_000, 7, name=KERNELS[0]),
+        *fork,
+        Command("launch", 100_000, 7, name=KERNELS[1]),
+        Command("launch", 50_000, 30, name=KERNELS[1]),
+        Command("launch", 90_000, 31, name=KERNELS[1]),
+        Command("wait", stream=7, other=31),
+        Command("launch", 500_000, 7, name=KERNELS[0]),
+        Command("sync", stream=7),
+    ]
+    run = simulate(step * 2)
+    run.events = [event for event in run.events if event["cat"] != "cuda_sync"]
+    for event in run.events:
+        if event["cat"] == "kernel" and event["tid"] in (30, 31):
+            event["ts"] += 25  # the device was full
+            event["dur"] -= 25
+    scope = select(tracekit.read(write(run, tmp_path / "t.json")))
+    made = dependencies(scope)
+    lines, between = made.lines, made.between
+    pairs = {
+        (int(lines.stream[lines.line[a]]), int(lines.stream[lines.line[b]]))
+        for a, b in zip(between.source, between.target, strict=True)
+    }
+    assert {(7, 30), (7, 31)} <= pairs
+    unknown = critical_path(scope).by_cause.filter(cause="unexplained")["total_ns"].sum()
+    assert unknown == 0
+
+
 @pytest.mark.parametrize("told", [True, False])
 def test_others_wait_for_a_root_only_if_the_trace_tells_it(told: bool, tmp_path: Path) -> None:
     def rank(ns: int) -> list[Command]:
