@@ -22,7 +22,6 @@ from tracekit.spans import BoolArray
 __all__ = [
     "Bandwidth",
     "Change",
-    "CudaGraph",
     "FasterHost",
     "Fuse",
     "NoLoaderWait",
@@ -42,8 +41,6 @@ _PARAMETER_NS: Final = (2 * NS_PER_US, 4 * NS_PER_US, 8 * NS_PER_US)
 """What it takes the host to collect a parameter and its states for one call."""
 _CALL_NS: Final = (20 * NS_PER_US, 50 * NS_PER_US, 100 * NS_PER_US)
 """What such a call takes the host."""
-_GRAPH_NS: Final = (5 * NS_PER_US, 10 * NS_PER_US, 30 * NS_PER_US)
-"""What the launch of a graph takes the host."""
 
 
 class Change(Protocol):
@@ -188,29 +185,6 @@ class Fuse:
         draft.assume(
             "A fused optimizer takes the mean of what all its in-place operators take and of 1.75 passes of the costliest one; at least one "
             "pass of that one, at most all of them."
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class CudaGraph:
-    """Each step is one graph: the host launches it once."""
-
-    label: str = "--cuda-graph"
-
-    def apply(self, draft: Draft) -> None:
-        """Take away the code that launches the work of steps, but for loading of data and waits."""
-        if draft.made.scope.on_cpu:
-            raise UsageError(
-                "no device was captured, so there is nothing to put into a graph",
-                remedy=f"leave {self.label} out",
-            )
-        draft.need_launches(self.label)
-        kept = [CAUSE_NUMBER[name] for name in ("synchronisation", "data_loading", "allocation")]
-        draft.scale_pieces(~np.isin(draft.host.cause, kept), 0.0)
-        steps = draft.made.steps[:-1] if draft.made.steps.size else np.flatnonzero(draft.made.thread >= 0)[:1]
-        draft.added[steps + 1] += _GRAPH_NS[draft.spread + 1]
-        draft.assume(
-            "All shapes stay the same, and no code between the launches of a step decides what comes next."
         )
 
 
