@@ -95,10 +95,11 @@ class Remove:
         return f"--remove {self.selector}"
 
     def apply(self, draft: Draft) -> None:
-        """Take away activities and the code of threads."""
+        """Take away activities and the code of threads, and what this code waits for."""
         found = draft.select(self.selector)
         draft.scale_rows(found.rows, 0.0)
         draft.scale_pieces(found.pieces, 0.0)
+        draft.take_out(draft.waits_in(found.pieces))
         draft.assume("What comes after removed work takes as long as before.")
 
 

@@ -28,7 +28,7 @@ from tracekit.analyses.graph.build import dependencies
 from tracekit.analyses.graph.joint import joint_graph
 from tracekit.analyses.graph.parts import parts_of
 from tracekit.analyses.scope import select
-from tracekit.analyses.what_if import CudaGraph, FasterHost, NoLoaderWait, RemoveSync, Scale, what_if
+from tracekit.analyses.what_if import CudaGraph, FasterHost, NoLoaderWait, Remove, RemoveSync, Scale, what_if
 
 SEEDS = range(15)
 
@@ -253,6 +253,30 @@ def test_a_graph_held_copies_that_the_host_waits_for(pinned: bool, tmp_path: Pat
     else:
         assert result.after_ns == result.before_ns
         assert "copies of pageable memory" in result.assumptions["assumption"][1]
+
+
+def test_a_wait_stayed_when_the_code_that_waited_was_removed(tmp_path: Path) -> None:
+    """Without the reads of a value the host runs ahead: only the device's 1 ms a step is left of 1.5 ms."""
+    events: list[dict[str, object]] = []
+    for number in range(4):
+        at, call = 1_520.0 * number, 2 * number + 1
+        rows = [
+            ("user_annotation", f"ProfilerStep#{number}", at, 1_519, 1, {}),
+            ("cuda_runtime", "cudaLaunchKernel", at + 1, 3, 1, {"correlation": call}),
+            ("kernel", "gemm", at + 8, 1_000, 7, {"correlation": call, "device": 0, "stream": 7}),
+            ("cpu_op", "aten::item", at + 6, 1_009, 1, {}),
+            ("cuda_runtime", "cudaStreamSynchronize", at + 8, 1_005, 1, {"correlation": call + 1}),
+        ]
+        events += [
+            {"ph": "X", "pid": 0 if cat == "kernel" else 1, "tid": tid, "cat": cat, "name": name, "ts": ts}
+            | {"dur": dur, "args": args}
+            for cat, name, ts, dur, tid, args in rows
+        ]
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
+    scope = select(tracekit.read(tmp_path / "t.json"))
+    result = what_if(scope, [Remove("op:aten::item")])
+    assert abs(result.after_ns - 4 * 1_001_000) < 20_000
+    assert abs(result.after_ns - what_if(scope, [RemoveSync()]).after_ns) < 20_000
 
 
 def test_the_device_began_before_it_was_done_with_earlier_work(tmp_path: Path) -> None:
