@@ -108,8 +108,8 @@ def missing_of(members: Sequence[Dependencies]) -> list[str]:
         remedy = how_to_record("sync", unsure[0].scope.trace.meta.format)
         rows.append(f"which stream waited for which{found} ({remedy})")
     if count := sum(one.between.nameless for one in members):
-        found = sum(one.count("inferred_wait") for one in members if one.between.events)
-        how = "it was" if found == count else f"{found} of them were"
+        timed = sum(one.count("inferred_wait") for one in members if one.between.events)
+        how = "it was" if timed == count else f"{timed} of them were"
         rows.append(
             f"which stream {count_of(count, 'wait')} of streams {'was' if count == 1 else 'were'} for, "
             f"since their records do not name it; {how} found by time"

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
-from tracekit.analyses.optimizer import in_place_calls, usual_passes
+from tracekit.analyses.optimizer import in_place_calls, updates_groups, usual_passes
 from tracekit.analyses.roofline.analysis import device_ceilings
 from tracekit.analyses.roofline.levels import under_roofs
 from tracekit.analyses.roofline.pieces import pieces
@@ -41,6 +41,8 @@ _PARAMETER_NS: Final = (2 * NS_PER_US, 4 * NS_PER_US, 8 * NS_PER_US)
 """What it takes the host to collect a parameter and its states for one call."""
 _CALL_NS: Final = (20 * NS_PER_US, 50 * NS_PER_US, 100 * NS_PER_US)
 """What such a call takes the host."""
+_OUTSIDE: Final = tuple(CAUSE_NUMBER[name] for name in ("python", "host_code"))
+"""The causes of code in no operator or call."""
 
 
 class Change(Protocol):
@@ -171,8 +173,11 @@ class Fuse:
         least = min(once * _FUSED_WORDS, every)
         data = (once, (least + every) / 2, every)[spread]
         # As recorded: beside other changes, in whatever order, each keeps its factor.
-        code = float((draft.host.end - draft.host.start)[found.pieces].sum())
+        took, outside = draft.host.end - draft.host.start, np.isin(draft.host.cause, _OUTSIDE)
+        code = float(took[found.pieces].sum())
         left: float = calls * _CALL_NS[spread] + in_place_calls(scope) * _PARAMETER_NS[spread]
+        if updates_groups(scope):  # collecting the parameters is the same for a fused one
+            left += float(took[found.pieces & outside].sum())
         if scope.on_cpu:
             left += data
         else:
