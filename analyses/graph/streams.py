@@ -27,7 +27,7 @@ __all__ = ["Lines", "StreamWaits", "between_streams"]
 
 _LONGER: Final = 10
 """Of an activity that begins some µs after one of another stream, and waited this many times as long, it is no chance."""
-_CALLS: Final = 16
+_CALLS: Final = 8
 """So many calls before a launch may be the one that made its stream wait: libraries fork into several streams at once."""
 _WHEN: Final = ("device_id", "stream_id", "start", "end", "duration", "step")
 _WHAT: Final = ("activity_id", "name", "category", "class", "launch_id", "op_id")
@@ -148,10 +148,11 @@ def between_streams(scope: Scope, stack: HostStack, lines: Lines) -> StreamWaits
                 sources.append(source[known])
                 targets.append(target[known])
     pairs = np.unique(np.column_stack([np.concatenate(sources), np.concatenate(targets)]), axis=0)
-    found, waiting = _told_by_calls(lines, *_waiting(lines, nameless), alone=True)
+    waiting, asked = _waiting(lines, nameless)
+    found, which = _told_by_calls(lines, waiting, asked, alone=True)
     return StreamWaits(
         np.append(pairs[:, 0], found),
-        np.append(pairs[:, 1], waiting),
+        np.append(pairs[:, 1], waiting[which]),
         np.arange(len(pairs) + found.size) < len(pairs),
         events=True,
         nameless=nameless.height,
@@ -178,12 +179,13 @@ def _by_time(stack: HostStack, lines: Lines) -> tuple[Int64Array, Int64Array]:
     free = lines.free
     queued = (lines.called > NEVER) & (lines.start - lines.called > YOUNG_LAUNCH_NS)
     target = np.flatnonzero(queued & (lines.start - free > KERNEL_GAP_NS))
-    found, waiting = _none(), _none()
+    found, waiting, left = _none(), _none(), np.ones(target.size, dtype=bool)
     for asked in _asked(stack, lines, target):
-        called = np.flatnonzero((asked > NEVER) & ~np.isin(target, waiting))
-        more = _told_by_calls(lines, target[called], asked[called], alone=False)
-        found, waiting = np.append(found, more[0]), np.append(waiting, more[1])
-    target = np.setdiff1d(target, waiting, assume_unique=True)
+        called = np.flatnonzero((asked > NEVER) & left)
+        source, which = _told_by_calls(lines, target[called], asked[called], alone=False)
+        found, waiting = np.append(found, source), np.append(waiting, target[called[which]])
+        left[called[which]] = False
+    target = target[left]
     latest, best = np.full(target.size, NEVER, dtype=np.int64), np.full(target.size, -1, dtype=np.int64)
     for line in range(lines.device.size):
         low, high = int(lines.first[line]), int(lines.first[line + 1])
@@ -217,14 +219,14 @@ def _asked(stack: HostStack, lines: Lines, target: Int64Array) -> Iterator[Int64
         at = last - back
         if not (at >= first).any():
             return
-        yield np.where(at >= first, times[at], NEVER)
+        yield np.where(at >= first, times[np.maximum(at, 0)], NEVER)
 
 
 def _told_by_calls(
     lines: Lines, target: Int64Array, asked: Int64Array, *, alone: bool
 ) -> tuple[Int64Array, Int64Array]:
-    """Pairs of what was last launched on another stream when a wait was called (`asked`), and the first activity after the wait: of several
-    what ended last, if the activity began soon after it. With `alone`, the wait is known to be that of this stream: then what one other
+    """What was last launched on another stream when a wait was called (`asked`), and the numbers of the first activities after waits that
+    waited for it: of several what ended last, if the activity began soon after it. With `alone`, the wait is known to be that of this stream: then what one other
     stream did needs no times.
     """
     latest, best = np.full(target.size, NEVER, dtype=np.int64), np.full(target.size, -1, dtype=np.int64)
@@ -239,7 +241,7 @@ def _told_by_calls(
     waited = latest - np.maximum(lines.free[target], lines.called[target])
     near = (latest > lines.free[target]) & ((delay <= YOUNG_LAUNCH_NS) | (waited > _LONGER * delay))
     near = (near | (alone & (streams == 1))) & (best >= 0)
-    return best[near], target[near]
+    return best[near], np.flatnonzero(near)
 
 
 def _none() -> Int64Array:
