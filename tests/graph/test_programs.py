@@ -150,7 +150,7 @@ def side_stream(steps: int) -> list[Command]:
 
 @pytest.mark.parametrize("kept", ["nameless", "calls", "none"])
 def test_waits_of_streams_whose_records_name_no_stream_were_lost(kept: str, tmp_path: Path) -> None:
-    """From CUDA 13 on, PyTorch's profiler writes −1 for the stream that a wait was for. And by time, without records, only the first
+    """From CUDA 12.9 on, PyTorch's profiler may write −1 for the stream that a wait was for (pytorch/kineto#1552). And by time, without records, only the first
     activity of a stream was ever found to wait."""
     program = side_stream(4)
     run = simulate(program)
