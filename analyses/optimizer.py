@@ -12,7 +12,7 @@ from tracekit.analyses.stalls import stalls
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.groups import NameTable, at_rows, kept
 
-__all__ = ["UNFUSED", "in_place_calls", "one_pass", "optimizer_ranges", "usual_passes"]
+__all__ = ["UNFUSED", "in_place_calls", "one_pass", "optimizer_ranges", "updates_groups", "usual_passes"]
 
 _IN_PLACE: Final = r"^aten::\w*[^_]_$"
 _FUSED: Final = r"(?i)multi_tensor|_foreach_|_fused_|fused_?adam|fusedsgd|fused_?lamb|^triton_"
@@ -65,6 +65,13 @@ def in_place_calls(scope: Scope) -> int:
     """How often the optimizer updates a parameter: the calls of the in-place operator that has most of them usually."""
     counts = _in_place(scope).group_by("operator").agg(pl.col("op_id").n_unique())
     return round(float(counts["op_id"].median() or 0)) if counts.height else 0  # type: ignore[arg-type]
+
+
+def updates_groups(scope: Scope) -> bool:
+    """Whether most of the optimizer's kernels update many parameters at once (`foreach=True`)."""
+    rows = attributed(scope)
+    rows = kept(rows, rows["category"] == "optimizer")
+    return bool(rows.height) and rows.filter(UNFUSED).height < rows.height / 2
 
 
 def _in_place(scope: Scope) -> pl.DataFrame:

@@ -17,16 +17,9 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.graph.lengths import Vertices, lengths
-from tracekit.analyses.graph.links import (
-    CLOCKS_NS,
-    Handovers,
-    Lines,
-    Waits,
-    between_streams,
-    handovers,
-    waits,
-)
+from tracekit.analyses.graph.links import CLOCKS_NS, Handovers, Waits, handovers, waits
 from tracekit.analyses.graph.model import LINKS, NEVER, Graph, Links, Weights, in_order
+from tracekit.analyses.graph.streams import Lines, StreamWaits, between_streams
 from tracekit.analyses.idle.span_causes import SpanCauses, span_causes
 from tracekit.analyses.result import has_launch_calls, no_launches
 from tracekit.analyses.scope import Scope
@@ -45,7 +38,7 @@ class Dependencies:
 
     `activity` is the row of `lines.rows` that starts at a vertex, `thread` the thread (a code of the host stack), −1 for none. `steps` are the vertices at the starts of the steps and at the end of the last one. The window
     runs from `begin` to the graph's end; `lost` counts the links that the clocks contradict. `usual` has edges whose lags are the usual
-    ones of their kind instead of the recorded ones. `events`: the waits between streams are recorded, or there is one stream. `began` are
+    ones of their kind instead of the recorded ones. `between` has the waits between streams. `began` are
     the vertices at which a thread begins what the main thread gave it.
     """
 
@@ -59,7 +52,7 @@ class Dependencies:
     begin: int
     lost: int
     usual: Weights
-    events: bool
+    between: StreamWaits
     began: Int64Array
 
     @cached_property
@@ -104,7 +97,7 @@ def missing_of(members: Sequence[Dependencies]) -> list[str]:
             else how_to_record("launches", unlinked[0].trace.meta.format)
         )
         rows.append(f"which call launched which activity ({remedy})")
-    unsure = [one for one in members if not one.events]
+    unsure = [one for one in members if not one.between.events]
     if unsure:
         count = sum(one.count("inferred_wait") for one in unsure)
         found = (
@@ -114,6 +107,13 @@ def missing_of(members: Sequence[Dependencies]) -> list[str]:
         )
         remedy = how_to_record("sync", unsure[0].scope.trace.meta.format)
         rows.append(f"which stream waited for which{found} ({remedy})")
+    if count := sum(one.between.nameless for one in members):
+        timed = sum(one.count("inferred_wait") for one in members if one.between.events)
+        how = "it was" if timed == count else f"{timed} of them were"
+        rows.append(
+            f"which stream {count_of(count, 'wait')} of streams {'was' if count == 1 else 'were'} for, "
+            f"since their records do not name it; {how} found by time"
+        )
     if count := sum(one.count("inferred_synchronisation") for one in members):
         rows.append(f"what {count_of(count, 'synchronising call')} waited for, which was found by time")
     if count := sum(one.count("inferred_thread") for one in members):
@@ -278,8 +278,9 @@ class _Builder:
         lines = self.lines
         launched = np.flatnonzero(lines.launch >= 0)
         self._link(self.calls[self.call], streams[launched], "launch")
-        source, target, self.events = between_streams(self.scope, lines)
-        self._link(streams[source], streams[target], "event" if self.events else "inferred_wait", after=True)
+        self.between = met = between_streams(self.scope, self.stack, lines)
+        for kind, which in (("event", met.sure), ("inferred_wait", ~met.sure)):
+            self._link(streams[met.source[which]], streams[met.target[which]], kind, after=True)
         sure, awaited = self.awaited.recorded, self.awaited
         for kind, which in (("synchronisation", sure), ("inferred_synchronisation", ~sure)):
             self._link(streams[awaited.source[which]], self.returned[self.waiting[which]], kind, after=True)
@@ -320,7 +321,7 @@ class _Builder:
         graph = Graph(time, lane, work, lag, duration, replace(links, lag=link_lag), pieces)
         lost = source.size - links.source.size
         return Dependencies(
-            self.scope, self.stack, lines, graph, activity, threads, self.steps, self.begin, lost, usual, self.events, self.began
+            self.scope, self.stack, lines, graph, activity, threads, self.steps, self.begin, lost, usual, self.between, self.began
         )  # fmt: skip
 
 

@@ -68,8 +68,10 @@ def lengths(vertices: Vertices, links: Links) -> tuple[Int64Array, Int64Array, I
     # When each edge would have reached its target.
     least = np.minimum(usual, delay)
     begins, ends = kind == _KIND["begin"], kind == _KIND["end"]
-    held = NEVER if vertices.begun is None else np.where(duration[links.target] > 0, vertices.begun, NEVER)
-    arrival = np.where(begins, held, left + least)
+    held = begins & on_stream[links.target] if vertices.begun is not None else np.zeros_like(begins)
+    if vertices.begun is not None:  # the device is not free before, however early its first launch comes
+        least[held] = np.minimum(vertices.begun - time[0], delay[held])
+    arrival = np.where(begins & ~held, NEVER, left + least)
     own = np.where(on_stream, before + work + gap_ns, np.where(waited, before + call, time))
     own = np.where(chained, own, NEVER)
     best = np.full(time.size, NEVER, dtype=np.int64)
@@ -91,7 +93,9 @@ def _usual(
     """The usual lag of each link in ns, by its kind; also that of the gaps of streams, which were `free` before their vertices."""
     kind, launch = links.kind, links.kind == _KIND["launch"]
     target, called = links.target[launch], time[links.source[launch]]
-    idle = delay[launch][called >= free[target]]
+    held = np.zeros(time.size, dtype=bool)  # by another stream: what passes until then is no latency
+    held[links.target[np.isin(kind, [_KIND["event"], _KIND["inferred_wait"]])]] = True
+    idle = delay[launch][(called >= free[target]) & ~held[target]]
     queued = target[called < free[target] - _QUEUED_NS]
     gap_ns = _typical(gap[queued], *_GAP_NS)
     usual = np.full(kind.size, gap_ns, dtype=np.int64)

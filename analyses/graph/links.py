@@ -1,4 +1,4 @@
-"""What waited for what: streams for events of others, calls for the device, threads for other threads.
+"""What waited for what: calls for the device, threads for other threads.
 
 What the trace records comes first. Where it has no streams and events of waits, the times tell; such links say that they are inferred.
 """
@@ -6,162 +6,32 @@ What the trace records comes first. Where it has no streams and events of waits,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.calls import ON_PROCESSORS, calls_of
 from tracekit.analyses.graph.model import NEVER
-from tracekit.analyses.idle.gaps import AT_ONCE_NS, KERNEL_GAP_NS, YOUNG_LAUNCH_NS, wait_events
+from tracekit.analyses.graph.streams import Lines
 from tracekit.analyses.idle.span_causes import awaited_copies
 from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US
-from tracekit.groups import any_known, or_none
 from tracekit.spans import BoolArray, Int64Array
 
-__all__ = ["CLOCKS_NS", "Handovers", "Lines", "Waits", "between_streams", "handovers", "waits"]
+__all__ = ["CLOCKS_NS", "Handovers", "Waits", "handovers", "waits"]
 
 CLOCKS_NS: Final = 20 * NS_PER_US
 """The clocks of host and device differ by less: a call may seem to return so long before the end of what it waited for."""
-_LONGER: Final = 10
-"""Of an activity that begins some µs after one of another stream, and waited this many times as long, it is no chance."""
 _RESUMES: Final = 4
-"""The same of a thread that goes on after a collective."""
+"""Of a thread that goes on some µs after a collective, and waited this many times as long, it is no chance."""
 _WAKES_NS: Final = 100 * NS_PER_US
 """It takes a thread less to go on."""
 _ALL_STREAMS: Final = r"(Device|Ctx|Thread)Synchronize|urQueueFinish|zeCommandQueueSynchronize"
 """Calls that wait for everything on a device."""
 _EVENT, _STREAM, _CONTEXT = "Event Sync", "Stream Sync", "Context Sync"
-_WHEN: Final = ("device_id", "stream_id", "start", "end", "duration", "step")
-_WHAT: Final = ("activity_id", "name", "category", "class", "launch_id", "op_id")
-_WHERE: Final = ("operator", "layer_id", "phase")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Lines:
-    """The activities of a scope by stream and start. `rows` has what they are and where they belong; of each the number of its stream
-    (`line`), its start and end, its launch call (−1: none is known) and when that began (`called`; NEVER). `first` has the first row of
-    each line, and the number of rows; `device` and `stream` are those of each line.
-    """
-
-    rows: pl.DataFrame
-    line: Int64Array
-    start: Int64Array
-    end: Int64Array
-    launch: Int64Array
-    called: Int64Array
-    first: Int64Array
-    device: Int64Array
-    stream: Int64Array
-    issued: Int64Array
-    """The latest `called` of a line up to each row: the order in which a stream takes its work."""
-
-    @classmethod
-    def of(cls, scope: Scope) -> Lines:
-        """Those of a scope; none where no device was captured."""
-        whole = scope.activities[[*_WHEN, *_WHAT]].hstack(attribution(scope).activities[list(_WHERE)])
-        whole = whole.clear() if scope.on_cpu else whole
-        rows = whole[
-            np.lexsort([whole[name].to_numpy() for name in ("end", "start", "stream_id", "device_id")])
-        ]
-        device, stream = rows["device_id"].to_numpy(), or_none(rows["stream_id"])
-        begins = np.append(True, (device[1:] != device[:-1]) | (stream[1:] != stream[:-1]))[: rows.height]
-        first = np.flatnonzero(begins)
-        launch = or_none(rows["launch_id"])
-        calls = scope.trace.host["start"].to_numpy()
-        called = np.where(launch >= 0, calls[launch], NEVER) if calls.size else np.full(launch.size, NEVER)
-        issued = called.copy()
-        bounds = np.append(first, rows.height)
-        for low, high in pairwise(bounds.tolist()):
-            issued[low:high] = np.maximum.accumulate(called[low:high])
-        return cls(
-            rows[[name for name in rows.columns if name not in ("device_id", "stream_id")]],
-            np.cumsum(begins) - 1,
-            rows["start"].to_numpy(),
-            rows["end"].to_numpy(),
-            launch,
-            called,
-            bounds,
-            device[first],
-            stream[first],
-            issued,
-        )
-
-    def issued_before(self, line: int, times: Int64Array) -> Int64Array:
-        """The last row of a line that was launched before or at each time; −1 for none."""
-        low, high = int(self.first[line]), int(self.first[line + 1])
-        row = low + np.searchsorted(self.issued[low:high], times, side="right") - 1
-        return np.where((row >= low) & (self.issued[np.maximum(row, 0)] > NEVER), row, -1)
-
-    def issued_after(self, line: int, times: Int64Array) -> Int64Array:
-        """The first row of a line that was launched at each time or later; −1 for none."""
-        low, high = int(self.first[line]), int(self.first[line + 1])
-        row = low + np.searchsorted(self.issued[low:high], times, side="left")
-        return np.where(row < high, row, -1)
-
-    def lines_of(self, device: int | None, stream: int | None) -> list[int]:
-        """The lines of a stream of a device; where one of them is not known, of all."""
-        fits = np.ones(self.device.size, dtype=bool)
-        if device is not None:
-            fits &= self.device == device
-        if stream is not None:
-            fits &= self.stream == stream
-        return np.flatnonzero(fits).tolist()
-
-
-# -- streams ----------------------------------------------------------------------------------------
-
-
-def between_streams(scope: Scope, lines: Lines) -> tuple[Int64Array, Int64Array, bool]:
-    """Pairs of rows of which the second waits for the end of the first, and whether the trace records them.
-
-    Events in streams tell them. Without any, an activity that was launched in time and on a free stream waited for that of another
-    stream at whose end it started.
-    """
-    syncs = scope.trace.syncs
-    if lines.device.size < 2:
-        return _none(), _none(), True
-    if syncs is None or not any_known(syncs["wait_on_stream"]):
-        return (*_by_time(lines), False)
-    sources, targets = [_none()], [_none()]
-    events = wait_events(scope.trace)
-    for (device, stream, other), rows in events.group_by(
-        "device_id", "stream_id", "wait_on_stream", maintain_order=True
-    ):
-        for mine in lines.lines_of(device, stream):
-            for theirs in lines.lines_of(device, other):
-                target = lines.issued_after(mine, rows["waited"].to_numpy())
-                source = lines.issued_before(theirs, rows["recorded"].to_numpy())
-                known = (target >= 0) & (source >= 0) & (mine != theirs)
-                sources.append(source[known])
-                targets.append(target[known])
-    pairs = np.unique(np.column_stack([np.concatenate(sources), np.concatenate(targets)]), axis=0)
-    return pairs[:, 0], pairs[:, 1], True
-
-
-def _by_time(lines: Lines) -> tuple[Int64Array, Int64Array]:
-    free = np.append(NEVER, np.maximum.accumulate(lines.end)[:-1])[: lines.end.size]
-    free = np.where(np.diff(lines.line, prepend=-1) > 0, NEVER, free)
-    queued = (lines.called > NEVER) & (lines.start - lines.called > YOUNG_LAUNCH_NS)
-    target = np.flatnonzero(queued & (lines.start - free > KERNEL_GAP_NS))
-    latest, best = np.full(target.size, NEVER, dtype=np.int64), np.full(target.size, -1, dtype=np.int64)
-    for line in range(lines.device.size):
-        low, high = int(lines.first[line]), int(lines.first[line + 1])
-        order = low + np.argsort(lines.end[low:high], kind="stable")
-        at = np.searchsorted(lines.end[order], lines.start[target], side="right") - 1
-        source = order[np.maximum(at, 0)]
-        done = np.where((at >= 0) & (lines.line[target] != line), lines.end[source], NEVER)
-        done = np.where(lines.device[lines.line[target]] == lines.device[line], done, NEVER)
-        delay = lines.start[target] - done
-        near = (delay <= AT_ONCE_NS) | ((delay <= YOUNG_LAUNCH_NS) & (done - free[target] > _LONGER * delay))
-        better = near & (done > latest)
-        latest[better], best[better] = done[better], source[better]
-    return best[best >= 0], target[best >= 0]
 
 
 # -- calls that wait for the device -----------------------------------------------------------------

@@ -26,6 +26,7 @@ from tracekit.trace import SYNC_SCHEMA, Schema, Trace, empty
 __all__ = [
     "AT_ONCE_NS",
     "KERNEL_GAP_NS",
+    "STREAM_WAIT",
     "YOUNG_LAUNCH_NS",
     "device_gaps",
     "stream_waits",
@@ -36,6 +37,8 @@ __all__ = [
 KERNEL_GAP_NS = 5 * NS_PER_US
 """A shorter gap before an activity that was launched in time is the time that the device takes to start it."""
 
+STREAM_WAIT: Final = "Stream Wait Event"
+"""What records of a stream's wait for an event are called."""
 _LATEST = np.iinfo(np.int64).max
 YOUNG_LAUNCH_NS = 10 * NS_PER_US
 """A launch takes about this long to reach an idle device; until then it explains the wait."""
@@ -289,10 +292,15 @@ def _sources(trace: Trace) -> pl.DataFrame:
     )
 
 
-def wait_events(trace: Trace) -> pl.DataFrame:
-    """Waits of streams for events: `device_id`, `stream_id`, `wait_on_stream`, `waited` and `recorded` (host times)."""
+def wait_events(trace: Trace, *, nameless: bool = False) -> pl.DataFrame:
+    """Waits of streams for events: `device_id`, `stream_id`, `wait_on_stream`, `waited` and `recorded` (host times). Those whose records
+    do not name the stream waited for are left out; `nameless` gives these alone.
+    """
     syncs = trace.syncs if trace.syncs is not None else pl.DataFrame(schema=SYNC_SCHEMA)
-    syncs = kept(syncs, (syncs["wait_on_stream"] >= 0) & (syncs["stream_id"] >= 0))
+    named = (syncs["wait_on_stream"] >= 0).fill_null(value=False)
+    if nameless:
+        named = ~named & (syncs["name"].cast(pl.String) == STREAM_WAIT)
+    syncs = kept(syncs, named & (syncs["stream_id"] >= 0))
     if not syncs.height:
         return empty(_WAITS)
     rows = (

@@ -4,7 +4,6 @@ from tracekit.analyses.what_if.analysis import TABLES, WhatIf, predicted, what_i
 from tracekit.analyses.what_if.changes import (
     Bandwidth,
     Change,
-    CudaGraph,
     FasterHost,
     Fuse,
     NoLoaderWait,
@@ -15,6 +14,7 @@ from tracekit.analyses.what_if.changes import (
     Scale,
     ShardOptimizer,
 )
+from tracekit.analyses.what_if.graphs import CudaGraph
 from tracekit.analyses.what_if.pods import BucketInputs, PartitionSpace
 
 __all__ = [

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
-from tracekit.analyses.optimizer import in_place_calls, usual_passes
+from tracekit.analyses.optimizer import in_place_calls, updates_groups, usual_passes
 from tracekit.analyses.roofline.analysis import device_ceilings
 from tracekit.analyses.roofline.levels import under_roofs
 from tracekit.analyses.roofline.pieces import pieces
@@ -22,7 +22,6 @@ from tracekit.spans import BoolArray
 __all__ = [
     "Bandwidth",
     "Change",
-    "CudaGraph",
     "FasterHost",
     "Fuse",
     "NoLoaderWait",
@@ -42,8 +41,8 @@ _PARAMETER_NS: Final = (2 * NS_PER_US, 4 * NS_PER_US, 8 * NS_PER_US)
 """What it takes the host to collect a parameter and its states for one call."""
 _CALL_NS: Final = (20 * NS_PER_US, 50 * NS_PER_US, 100 * NS_PER_US)
 """What such a call takes the host."""
-_GRAPH_NS: Final = (5 * NS_PER_US, 10 * NS_PER_US, 30 * NS_PER_US)
-"""What the launch of a graph takes the host."""
+_OUTSIDE: Final = tuple(CAUSE_NUMBER[name] for name in ("python", "host_code"))
+"""The causes of code in no operator or call."""
 
 
 class Change(Protocol):
@@ -98,10 +97,11 @@ class Remove:
         return f"--remove {self.selector}"
 
     def apply(self, draft: Draft) -> None:
-        """Take away activities and the code of threads."""
+        """Take away activities and the code of threads, and what this code waits for."""
         found = draft.select(self.selector)
         draft.scale_rows(found.rows, 0.0)
         draft.scale_pieces(found.pieces, 0.0)
+        draft.take_out(draft.waits_in(found.pieces))
         draft.assume("What comes after removed work takes as long as before.")
 
 
@@ -173,8 +173,11 @@ class Fuse:
         least = min(once * _FUSED_WORDS, every)
         data = (once, (least + every) / 2, every)[spread]
         # As recorded: beside other changes, in whatever order, each keeps its factor.
-        code = float((draft.host.end - draft.host.start)[found.pieces].sum())
+        took, outside = draft.host.end - draft.host.start, np.isin(draft.host.cause, _OUTSIDE)
+        code = float(took[found.pieces].sum())
         left: float = calls * _CALL_NS[spread] + in_place_calls(scope) * _PARAMETER_NS[spread]
+        if updates_groups(scope):  # collecting the parameters is the same for a fused one
+            left += float(took[found.pieces & outside].sum())
         if scope.on_cpu:
             left += data
         else:
@@ -188,29 +191,6 @@ class Fuse:
         draft.assume(
             "A fused optimizer takes the mean of what all its in-place operators take and of 1.75 passes of the costliest one; at least one "
             "pass of that one, at most all of them."
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class CudaGraph:
-    """Each step is one graph: the host launches it once."""
-
-    label: str = "--cuda-graph"
-
-    def apply(self, draft: Draft) -> None:
-        """Take away the code that launches the work of steps, but for loading of data and waits."""
-        if draft.made.scope.on_cpu:
-            raise UsageError(
-                "no device was captured, so there is nothing to put into a graph",
-                remedy=f"leave {self.label} out",
-            )
-        draft.need_launches(self.label)
-        kept = [CAUSE_NUMBER[name] for name in ("synchronisation", "data_loading", "allocation")]
-        draft.scale_pieces(~np.isin(draft.host.cause, kept), 0.0)
-        steps = draft.made.steps[:-1] if draft.made.steps.size else np.flatnonzero(draft.made.thread >= 0)[:1]
-        draft.added[steps + 1] += _GRAPH_NS[draft.spread + 1]
-        draft.assume(
-            "All shapes stay the same, and no code between the launches of a step decides what comes next."
         )
 
 

@@ -174,6 +174,19 @@ class Draft:
         mask: BoolArray = np.isin(self.made.graph.links.kind, [LINKS.index(kind) for kind in kinds])
         return mask
 
+    def waits_in(self, pieces: BoolArray) -> BoolArray:
+        """Which links end waits of calls that lie in these pieces."""
+        made, host, links = self.made, self.host, self.made.graph.links
+        waits = self.links_of("synchronisation", "inferred_synchronisation")
+        at = np.flatnonzero(waits)
+        thread, time = made.thread[links.target[at]], made.graph.time[links.target[at]]
+        for code in np.unique(thread).tolist():
+            low, high = np.searchsorted(host.thread, [code, code + 1])
+            mine = thread == code
+            piece = np.searchsorted(host.start[low:high], time[mine], side="left") - 1
+            waits[at[mine]] = pieces[low + np.maximum(piece, 0)]
+        return waits
+
     # -- what it comes to ----------------------------------------------------------------------------
 
     def lengths(self) -> Lengths:

@@ -9,7 +9,6 @@ from typing import Any, Final
 from tracekit.analyses.what_if.changes import (
     Bandwidth,
     Change,
-    CudaGraph,
     FasterHost,
     Fuse,
     NoLoaderWait,
@@ -20,6 +19,7 @@ from tracekit.analyses.what_if.changes import (
     Scale,
     ShardOptimizer,
 )
+from tracekit.analyses.what_if.graphs import CudaGraph
 from tracekit.analyses.what_if.pods import BucketInputs, PartitionSpace
 from tracekit.errors import UsageError, nearest, reason_of
 from tracekit.files import parse_toml

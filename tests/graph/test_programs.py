@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from graph.programs import (
     COLLECTIVES,
     KERNELS,
+    LAUNCH,
+    WAIT,
     Command,
     Run,
     Speeds,
@@ -25,7 +28,7 @@ from tracekit.analyses.graph.build import dependencies
 from tracekit.analyses.graph.joint import joint_graph
 from tracekit.analyses.graph.parts import parts_of
 from tracekit.analyses.scope import select
-from tracekit.analyses.what_if import FasterHost, RemoveSync, Scale, what_if
+from tracekit.analyses.what_if import CudaGraph, FasterHost, NoLoaderWait, Remove, RemoveSync, Scale, what_if
 
 SEEDS = range(15)
 
@@ -129,6 +132,174 @@ def test_a_path_goes_to_the_slow_rank_and_back(tmp_path: Path) -> None:
         [300_000, 0],
         [0, 600_000],
     ]
+
+
+def side_stream(steps: int) -> list[Command]:
+    """Steps in which a copy on another stream waits for a product, and the next product for the copy."""
+    step = [
+        Command("step"),
+        Command("launch", 400_000, 7, name=KERNELS[0]),
+        Command("wait", stream=13, other=7),
+        Command("launch", 600_000, 13, name=KERNELS[1]),
+        Command("wait", stream=7, other=13),
+        Command("launch", 300_000, 7, name=KERNELS[0]),
+        Command("sync", stream=7),
+    ]
+    return step * steps
+
+
+@pytest.mark.parametrize("kept", ["nameless", "calls", "none"])
+def test_waits_of_streams_whose_records_name_no_stream_were_lost(kept: str, tmp_path: Path) -> None:
+    """From CUDA 12.9 on, PyTorch's profiler may write −1 for the stream that a wait was for (pytorch/kineto#1552). And by time, without records, only the first
+    activity of a stream was ever found to wait."""
+    program = side_stream(4)
+    run = simulate(program)
+    if kept != "nameless":
+        run.events = [event for event in run.events if event["cat"] != "cuda_sync"]
+    if kept == "none":
+        run.events = [event for event in run.events if "Event" not in event["name"]]
+    for event in run.events:
+        if event["name"] == "Stream Wait Event":
+            event["args"] |= {"wait_on_stream": -1, "wait_on_cuda_event_record_corr_id": -1}
+    scope = select(tracekit.read(write(run, tmp_path / "t.json")))
+    result = critical_path(scope)
+    assert result.device_ns == 4 * 1_300_000
+    assert result.replay_error < 0.01
+    assert dependencies(scope).count("inferred_wait") == 8
+    assert ("8 waits of streams" in (result.not_captured or "")) == (kept == "nameless")
+    again = simulate(program, Speeds({KERNELS[1]: 0.5}))
+    assert what_if(scope, [Scale(f"kernel:{KERNELS[1]}", 0.5)]).after_ns == again.window
+
+
+def test_a_library_that_forks_into_several_streams_at_once(tmp_path: Path) -> None:
+    """The call that made a stream wait is not the last one before its launch, and its kernel begins late beside others."""
+    fork = [Command("wait", stream=lane, other=7) for lane in (30, 31)]
+    step = [
+        Command("step"),
+        Command("launch", 2_000_000, 7, name=KERNELS[0]),
+        *fork,
+        Command("launch", 100_000, 7, name=KERNELS[1]),
+        Command("launch", 50_000, 30, name=KERNELS[1]),
+        Command("launch", 90_000, 31, name=KERNELS[1]),
+        Command("wait", stream=7, other=31),
+        Command("launch", 500_000, 7, name=KERNELS[0]),
+        Command("sync", stream=7),
+    ]
+    run = simulate(step * 2)
+    run.events = [event for event in run.events if event["cat"] != "cuda_sync"]
+    for event in run.events:
+        if event["cat"] == "kernel" and event["tid"] in (30, 31):
+            event["ts"] += 25  # the device was full
+            event["dur"] -= 25
+    scope = select(tracekit.read(write(run, tmp_path / "t.json")))
+    made = dependencies(scope)
+    lines, between = made.lines, made.between
+    pairs = {
+        (int(lines.stream[lines.line[a]]), int(lines.stream[lines.line[b]]))
+        for a, b in zip(between.source, between.target, strict=True)
+    }
+    assert {(7, 30), (7, 31)} <= pairs
+    unknown = critical_path(scope).by_cause.filter(cause="unexplained")["total_ns"].sum()
+    assert unknown == 0
+
+
+def test_a_graph_replaces_the_code_between_waits_and_leaves_the_rest(tmp_path: Path) -> None:
+    launches = [Command("launch", 2000, name=KERNELS[0]), Command("work", 40_000)] * 2
+    step = [
+        Command("step"),
+        Command("work", 30_000),
+        *launches,
+        Command("launch", 2000, name=KERNELS[0]),
+        Command("sync"),
+        Command("work", 50_000),
+    ]
+    scope = select(tracekit.read(write(simulate(step * 3), tmp_path / "t.json")))
+    result = what_if(scope, [CudaGraph()])
+    kernels = LAUNCH + 3 * 2000 + 2 * 1000  # no kernels were queued, so their gaps are taken to be 1 µs
+    assert result.after_ns == 3 * (30_000 + 10_000 + kernels + WAIT + 50_000)
+    assert "become 1 graph, which holds 100.0 %" in result.assumptions["assumption"][1]
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_graph_held_copies_that_the_host_waits_for(pinned: bool, tmp_path: Path) -> None:
+    """Of 138 ms in which the device waited for pageable copies and Python, CUDA graphs would have saved 127 ms."""
+    events: list[dict[str, object]] = []
+
+    def add(cat: str, name: str, ts: float, dur: float, correlation: int = 0, stream: int = 0) -> None:
+        args = {"correlation": correlation, "device": 0, "stream": stream} if stream else {}
+        args = args or ({"correlation": correlation} if correlation else {})
+        event = {"ph": "X", "pid": 0 if stream else 1, "tid": stream or 1, "cat": cat, "name": name}
+        events.append(event | {"ts": ts, "dur": dur, "args": args})
+
+    at = 0.0
+    for number in range(3):
+        begin = at
+        for _ in range(20):
+            call = len(events) + 1
+            add("cpu_op", "aten::to", at, 60)
+            add("cuda_runtime", "cudaMemcpyAsync", at + 20, 30 if not pinned else 3, call)
+            memory = "Pinned" if pinned else "Pageable"
+            add("gpu_memcpy", f"Memcpy HtoD ({memory} -> Device)", at + 27, 1, call, 7)
+            if not pinned:
+                add("cuda_runtime", "cudaStreamSynchronize", at + 51, 5, call + 1)
+            at += 100  # the rest is Python
+        add("user_annotation", f"ProfilerStep#{number}", begin, at - begin)
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
+    scope = select(tracekit.read(tmp_path / "t.json"))
+    result = what_if(scope, [CudaGraph()])
+    assert result.before_ns > 5_900_000
+    if pinned:
+        assert result.after_ns < 0.1 * result.before_ns
+    else:
+        assert result.after_ns == result.before_ns
+        assert "copies of pageable memory" in result.assumptions["assumption"][1]
+
+
+def test_a_wait_stayed_when_the_code_that_waited_was_removed(tmp_path: Path) -> None:
+    """Without the reads of a value the host runs ahead: only the device's 1 ms a step is left of 1.5 ms."""
+    events: list[dict[str, object]] = []
+    for number in range(4):
+        at, call = 1_520.0 * number, 2 * number + 1
+        rows = [
+            ("user_annotation", f"ProfilerStep#{number}", at, 1_519, 1, {}),
+            ("cuda_runtime", "cudaLaunchKernel", at + 1, 3, 1, {"correlation": call}),
+            ("kernel", "gemm", at + 8, 1_000, 7, {"correlation": call, "device": 0, "stream": 7}),
+            ("cpu_op", "aten::item", at + 6, 1_009, 1, {}),
+            ("cuda_runtime", "cudaStreamSynchronize", at + 8, 1_005, 1, {"correlation": call + 1}),
+        ]
+        events += [
+            {"ph": "X", "pid": 0 if cat == "kernel" else 1, "tid": tid, "cat": cat, "name": name, "ts": ts}
+            | {"dur": dur, "args": args}
+            for cat, name, ts, dur, tid, args in rows
+        ]
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
+    scope = select(tracekit.read(tmp_path / "t.json"))
+    result = what_if(scope, [Remove("op:aten::item")])
+    assert abs(result.after_ns - 4 * 1_001_000) < 20_000
+    assert abs(result.after_ns - what_if(scope, [RemoveSync()]).after_ns) < 20_000
+
+
+def test_the_device_began_before_it_was_done_with_earlier_work(tmp_path: Path) -> None:
+    """Without the wait for data the first kernels of the window ran in the time of the step before it: the step was too short by that."""
+    events: list[dict[str, object]] = []
+    for number in range(5):
+        at, call = 10_000.0 * number, number + 1
+        rows = [
+            ("user_annotation", f"ProfilerStep#{number}", at, 9_990, 1, {}),
+            ("user_annotation", "enumerate(DataLoader)#_Next", at + 10, 8_000, 1, {}),
+            ("cuda_runtime", "cudaLaunchKernel", at + 9_000, 5, 1, {"correlation": call}),
+            ("kernel", "gemm", at + 9_010, 5_000, 7, {"correlation": call, "device": 0, "stream": 7}),
+        ]
+        events += [
+            {"ph": "X", "pid": 0 if cat == "kernel" else 1, "tid": tid, "cat": cat, "name": name, "ts": ts}
+            | {"dur": dur, "args": args}
+            for cat, name, ts, dur, tid, args in rows
+            if number or cat != "user_annotation"
+        ]
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
+    scope = select(tracekit.read(tmp_path / "t.json"))
+    assert scope.start > int(scope.steps["start"][0])
+    assert what_if(scope, [NoLoaderWait()]).after_ns >= 4 * 5_000_000
 
 
 @pytest.mark.parametrize("told", [True, False])

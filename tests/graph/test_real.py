@@ -154,6 +154,32 @@ def test_a_fused_optimizer_gains_the_same_before_and_after_another_change(other:
         assert abs(2 * predicted(scope, [Fuse(), other]) - predicted(scope, [Fuse()])) <= 1000
 
 
+def test_a_fused_optimizer_lost_the_code_that_collects_parameters(tmp_path: Path) -> None:
+    """An optimizer with foreach=True collects its parameters as a fused one does: that part of its code stays."""
+    events: list[dict[str, Any]] = []
+    for number in range(3):
+        at, call = 2_100 * number, 10 * number + 1
+        rows: list[tuple[str, str, int, int, dict[str, Any]]] = [
+            ("user_annotation", f"ProfilerStep#{number}", at, 2_099, {}),
+            ("user_annotation", "Optimizer.step#AdamW.step", at + 10, 2_000, {}),
+        ]
+        for k in range(4):
+            start, args = at + 10 + 500 * k + 400, {"correlation": call + k}
+            rows += [
+                ("cpu_op", "aten::_foreach_add_", start, 100, {}),
+                ("cuda_runtime", "cudaLaunchKernel", start + 80, 10, args),
+                ("kernel", "multi_tensor_apply_kernel", start + 90, 5, args | {"device": 0, "stream": 7}),
+            ]
+        events += [
+            {"ph": "X", "pid": 0 if cat == "kernel" else 1, "tid": 7 if cat == "kernel" else 1, "cat": cat}
+            | {"name": name, "ts": ts, "dur": dur, "args": args}
+            for cat, name, ts, dur, args in rows
+        ]
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
+    after = predicted(select(tracekit.read(tmp_path / "t.json")), [Fuse()])
+    assert 3 * 1_600_000 < after < 3 * 1_900_000
+
+
 def test_a_range_was_a_single_point_although_steps_differ() -> None:
     result = what_if(scope_of(ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz"), [FasterHost(2)])
     steps = result.steps

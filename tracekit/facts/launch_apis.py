@@ -15,6 +15,7 @@ __all__ = [
     "KERNEL_LAUNCH",
     "LAUNCH",
     "MEMORY_LAUNCH",
+    "STREAM_WAIT_CALL",
     "SYNCHRONISATION",
 ]
 
@@ -55,6 +56,9 @@ SYNCHRONISATION = (
     r"|^(urEventWait|urQueueFinish|zeEventHostSynchronize|zeCommandQueueSynchronize)"
 )
 """Calls in which the host waits until the device is done; blocking copies are among them."""
+
+STREAM_WAIT_CALL = r"^(cuda|cu|hip|musa|mu)StreamWaitEvent"
+"""Calls that make a stream wait for an event; the host does not wait."""
 
 ALLOCATION = (
     r"^(cuda|hip|hipExt)(Malloc|Free|HostAlloc|HostMalloc|HostFree|HostRegister|HostUnregister)"

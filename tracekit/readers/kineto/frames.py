@@ -243,8 +243,10 @@ class RawFrames:
         base = self._common(group)
         for key, name in (("device_id", "device"), ("stream_id", "stream")):
             base[key] = args.integers(name)
-        for key in ("correlation", "wait_on_stream", "wait_on_correlation"):
-            base[key] = args.integers(key)
+        base["correlation"] = args.integers("correlation")
+        for key in ("wait_on_stream", "wait_on_correlation"):
+            told = args.integers(key)
+            base[key] = told.set(told < 0, None)  # −1: the profiler does not know it
         self._keep("syncs", base)
 
     def _add_instants(self, group: Records) -> None:
