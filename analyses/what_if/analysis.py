@@ -21,8 +21,9 @@ from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, select
 from tracekit.analyses.what_if.changes import Change
-from tracekit.analyses.what_if.draft import Draft, FloatArray, HostTime
+from tracekit.analyses.what_if.draft import Draft, FloatArray
 from tracekit.analyses.what_if.operators import operators
+from tracekit.analyses.what_if.replay import Replay, replay
 from tracekit.errors import UsageError
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.units import count_of, format_ns, format_share
@@ -30,7 +31,7 @@ from tracekit.groups import groups, none_to_null, or_none
 from tracekit.spans import Int64Array
 from tracekit.trace import CATEGORIES, Trace
 
-__all__ = ["TABLES", "WhatIf", "host_time", "predicted", "what_if"]
+__all__ = ["TABLES", "WhatIf", "predicted", "what_if"]
 
 _TITLES: Final = {"before_ns": "before", "after_ns": "after", "gain_ns": "gain"}
 TABLES: Final = {
@@ -86,7 +87,7 @@ class WhatIf(Result):
     assumptions: pl.DataFrame
     """What the prediction takes for granted, a sentence each."""
     before_ns: int
-    """The window, as recorded."""
+    """The window, as recorded; of a capture that measured its steps without recording, too, as long as they take then."""
     after_ns: int
     """The window after the changes."""
     low_ns: int
@@ -135,77 +136,20 @@ def _check_subjects(changes: Sequence[Change]) -> None:
         seen[subject] = one.label
 
 
-def host_time(scope: Scope) -> HostTime:
-    """The code of the threads of the scope's graph in pieces."""
-    return scope.once(host_time, lambda: HostTime(dependencies(scope)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Replay:
-    """A replay with changes: their drafts, one a rank, the lengths, when each vertex occurs, and the length of the window."""
-
-    drafts: list[Draft]
-    lengths: Lengths
-    times: Int64Array
-    window: int
-
-
 def predicted(of: Scope | Sequence[Scope], changes: Sequence[Change], spread: int = 0) -> int:
     """The window in ns after changes, in their best (−1), likeliest (0) or worst case (1); of several scopes that of the job."""
-    return _replay(joint_graph([of] if isinstance(of, Scope) else of), changes, spread).window
-
-
-def _replay(joint: Joint, changes: Sequence[Change], spread: int = 0) -> _Replay:
-    waits = joint.waits or [None]
-    drafts = [
-        Draft(made, host_time(made.scope), spread, rank, waited)
-        for made, rank, waited in zip(joint.members, joint.ranks, waits, strict=True)
-    ]
-    for change in changes:
-        faults = [fault for draft in drafts if (fault := _applied(change, draft)) is not None]
-        if len(faults) == len(drafts):  # of several ranks, one is enough
-            raise faults[0]
-    lengths = joint.of([draft.lengths() for draft in drafts])
-    times = joint.graph.replay(lengths.weights)
-    return _Replay(drafts, lengths, times, _window(joint, times))
-
-
-def _applied(change: Change, draft: Draft) -> UsageError | None:
-    try:
-        change.apply(draft)
-    except UsageError as error:
-        return error
-    return None
-
-
-def _window(joint: Joint, times: Int64Array) -> int:
-    """The length of the window. It is never shorter than its steps on the host, if it was not when it was recorded: the host may be
-    ahead of the device when the window begins, but not more and more so.
-    """
-    begin = joint.begin
-    if any(one.scope.window != "steps" and not one.scope.on_cpu for one in joint.members):
-        first = np.flatnonzero((joint.graph.time == begin) & (joint.activity >= 0))
-        begin = int(times[first].min()) if first.size else begin
-    window = int(times[-1]) - begin
-    for made, where in zip(joint.members, joint.where, strict=True):
-        if made.steps.size > 1:
-            first, last = where[made.steps[0]], where[made.steps[-1]]
-            if joint.graph.time[last] - joint.graph.time[first] <= joint.window:
-                window = max(window, int(times[last] - times[first]))
-    return window
+    return replay(joint_graph([of] if isinstance(of, Scope) else of), changes, spread).window
 
 
 def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
     if not joint.window:
         raise UsageError("the window holds no work", remedy="choose another one with --step or --window")
-    before, after = _replay(joint, []), _replay(joint, changes)
-    cases = [after.window, *(_replay(joint, changes, spread).window for spread in (-1, 1))]
+    before, after = replay(joint, []), replay(joint, changes)
+    cases = [after.window, *(replay(joint, changes, spread).window for spread in (-1, 1))]
     low, high, doubt = _range(joint, cases)
     if after.window == before.window == min(cases) == max(cases):
         low, high, doubt = after.window, after.window, []
-    alone = [
-        before.window - (after if len(changes) == 1 else _replay(joint, [one])).window for one in changes
-    ]
+    alone = [before.window - (after if len(changes) == 1 else replay(joint, [one])).window for one in changes]
     steps = joint.steps
     critical, layers = _critical(joint, before, after)
     assumptions = dict.fromkeys(
@@ -220,7 +164,7 @@ def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
         ).with_columns((pl.col("gain_ns") / before.window).alias("gain_share")),
         critical=critical,
         layers=layers if layers["layer"].is_not_null().any() else None,
-        steps=_steps(joint, after.times),
+        steps=_steps(joint, before.times, after.times),
         operators=operators(after.drafts),
         assumptions=pl.DataFrame({"assumption": list(assumptions)}, schema={"assumption": pl.String}),
         before_ns=before.window,
@@ -271,7 +215,7 @@ def _variation(scope: Scope) -> float | None:
 # -- what becomes critical -------------------------------------------------------------------------
 
 
-def _critical(joint: Joint, before: _Replay, after: _Replay) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _critical(joint: Joint, before: Replay, after: Replay) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The critical path by what it consists of, and by layer, before and after."""
     old, new = _path(joint, before), _path(joint, after)
     frames = []
@@ -295,7 +239,7 @@ def _critical(joint: Joint, before: _Replay, after: _Replay) -> tuple[pl.DataFra
     return critical, layers
 
 
-def _path(joint: Joint, replay: _Replay) -> pl.DataFrame:
+def _path(joint: Joint, replay: Replay) -> pl.DataFrame:
     """`resource`, `part`, `layer` and `ns` of the stretches of the longest path."""
     path = stretches(joint, replay.lengths, replay.times, int(replay.times[-1]) - replay.window)
     member = joint.member[path.vertex]
@@ -370,11 +314,13 @@ def _code(draft: Draft, path: Stretches, time: Int64Array) -> Iterator[pl.DataFr
         yield _named(draft, "host", added, np.full(1, -1), np.array([whole]))
 
 
-def _steps(joint: Joint, times: Int64Array) -> pl.DataFrame | None:
+def _steps(joint: Joint, before: Int64Array, after: Int64Array) -> pl.DataFrame | None:
     frames = [
         made.scope.steps.select(pl.lit(rank, pl.Int64).alias("rank"), "step", "name").with_columns(
-            pl.Series("before_ns", np.diff(made.graph.time[made.steps])),
-            pl.Series("after_ns", np.diff(times[where[made.steps]])),
+            *(
+                pl.Series(name, np.diff(times[where[made.steps]]))
+                for name, times in (("before_ns", before), ("after_ns", after))
+            ),
         )
         for made, where, rank in zip(joint.members, joint.where, joint.ranks, strict=True)
         if made.steps.size > 1
@@ -405,7 +351,7 @@ def _answer(joint: Joint, before: int, after: int, case: tuple[int, int], critic
         text = f"{what} would take {middle}{within}, as before."
     elif middle == was:  # three digits do not tell them apart
         by = format_ns(abs(before - after) / each)
-        text = f"{what} would take {middle}{within}, {by} {way} than recorded ({format_share(share)})."
+        text = f"{what} would take {middle}{within}, {by} {way} than before ({format_share(share)})."
     else:
         much = f"{after / before:.3g} times as long" if share >= 1 else f"{format_share(share)} {way}"
         text = f"{what} would take {middle}{within} instead of {was}: {much}."

@@ -51,7 +51,7 @@ class Advised(Result):
     """`change`, `gain_ns` of the window and its share, `least_gain_ns` and `most_gain_ns` in the worst and the best case, and the
     `finding` that advises it; the largest gain first."""
     before_ns: int
-    """The window, as recorded."""
+    """The window, as `what_if` has it."""
 
 
 def advised(scopes: Sequence[Scope]) -> Advised:
@@ -75,7 +75,7 @@ def advised(scopes: Sequence[Scope]) -> Advised:
     rows = []
     for (flag, value), names in by_change.items():
         (change,) = changes_of({flag: value})
-        if gains := _gains(scopes, joint.window, change, (-1, 0, 1)):
+        if gains := _gains(scopes, change, (-1, 0, 1)):
             best, gain, worst = gains
             share = gain / max(joint.window, 1)
             rows.append((change.label, gain, share, min(worst, gain), max(best, gain), ", ".join(names)))
@@ -106,17 +106,17 @@ def with_gains(advice: Sequence[Advice], scope: Scope) -> tuple[Advice, ...]:
     made = []
     for one in advice:
         changes = changes_of(dict([CHANGES[one.finding]])) if one.finding in CHANGES else []
-        gains = [gain for change in changes for gain in _gains([scope], scope.duration, change, (0,))]
+        gains = [gain for change in changes for gain in _gains([scope], change, (0,))]
         less = bool(gains) and one.ns_at_stake is not None and gains[0] < one.ns_at_stake
         told = less and (gains[0] <= 0 or CHANGES[one.finding][0] not in _ASSUMED)
         made.append(replace(one, gain_ns=max(gains[0], 0)) if told else one)
     return tuple(sorted(made, key=lambda one: one.gain_ns is not None and one.gain_ns <= 0))
 
 
-def _gains(scopes: Sequence[Scope], before: int, change: Change, spreads: Sequence[int]) -> list[int]:
+def _gains(scopes: Sequence[Scope], change: Change, spreads: Sequence[int]) -> list[int]:
     """What a change gains of the window in these cases, in ns; empty if it fits nothing in the graph."""
     try:
-        return [before - predicted(scopes, [change], spread) for spread in spreads]
+        return [predicted(scopes, [], spread) - predicted(scopes, [change], spread) for spread in spreads]
     except UsageError:  # a finding may tell of work outside the threads and streams of the graph
         return []
 

@@ -61,7 +61,8 @@ def what_if(
         str | None, flag("The optimizer updates all parameters in one call.", metavar="optimizer")
     ] = None,
     cuda_graph: Annotated[
-        bool, typer.Option("--cuda-graph", help="What is launched between two waits of the host is one graph.")
+        bool,
+        typer.Option("--cuda-graph", help="What is launched between two waits of the host is one graph."),
     ] = False,
     device: Annotated[
         str | None, flag("The work runs on this device of the catalogue.", metavar="NAME")

@@ -143,9 +143,7 @@ def _details(table: CsvTable, path: Path, log: HealthLog) -> tuple[pl.DataFrame,
 
 def _raw(table: CsvTable, path: Path, log: HealthLog) -> tuple[pl.DataFrame, pl.DataFrame]:
     frame = table.frame
-    names = [
-        name for name in frame.columns if name not in _NO_METRICS and not re.match(_OF_MACHINE, name)
-    ]
+    names = [name for name in frame.columns if name not in _NO_METRICS and not re.match(_OF_MACHINE, name)]
     # The row below the header holds units and has no ID.
     has_units = frame.height > 0 and not (frame["ID"][0] or "").strip()
     printed = dict(zip(frame.columns, frame.row(0), strict=True)) if has_units else {}

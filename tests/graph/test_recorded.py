@@ -1,0 +1,85 @@
+"""What-if on captures that measured their steps without recording, too: it begins there, since recording slows the host."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from manifests import manifest
+from planted import MS, US, Planted
+
+from tracekit.analyses.scope import select
+from tracekit.analyses.what_if import FasterHost, Scale, what_if
+from tracekit.analyses.what_if.replay import host_speeds
+from tracekit.manifest import Run
+from tracekit.trace import Trace
+
+KERNELS = 50
+
+
+def loop(kernel: int, plain: float | None) -> Trace:
+    """Three steps of kernels that the host launches every 100 µs; `plain` is the part of a step that it takes without recording."""
+    made = Planted()
+    begin, busy = 0, 0
+    for step in range(3):
+        for number in range(KERNELS):
+            at = begin + number * 100 * US
+            made.span("op", "aten::mm", at, at + 95 * US)
+            busy = max(busy, at + 50 * US)
+            made.activity("gemm", busy, kernel, launch=at + 40 * US)
+            busy += kernel
+        made.step(step, begin, begin + KERNELS * 100 * US)
+        begin += KERNELS * 100 * US
+    trace = made.trace()
+    if plain is None:
+        return trace
+    each = select(trace).duration // 3
+    runs = [
+        Run(level="M", step_times_ns=[round(each * plain)]),
+        Run(level="MLG", step_times_ns=[each], trace="trace.json.gz"),
+    ]
+    return dataclasses.replace(trace, manifest=manifest(device="cuda", runs=runs))
+
+
+def test_steps_that_the_host_bounds_begin_as_long_as_without_recording() -> None:
+    trace = loop(10 * US, 0.5)
+    assert host_speeds(select(trace)) == pytest.approx((2, 2, 2), rel=0.02)
+    unchanged = what_if(trace, [Scale("category:gemm", 1.0)])
+    assert unchanged.before_ns == unchanged.after_ns == pytest.approx(select(trace).duration / 2, rel=0.01)
+    assert unchanged.steps is not None
+    assert unchanged.steps["before_ns"].equals(unchanged.steps["after_ns"])
+    twice = what_if(trace, [FasterHost(2.0)])
+    assert twice.after_ns == pytest.approx(select(trace).duration / 4, rel=0.03)
+    assert any("2.00 times as fast as recorded" in one for one in twice.assumptions["assumption"])
+
+
+def test_of_steps_that_the_device_bounds_the_host_may_have_any_speed() -> None:
+    """A layer of a CNN on an H100 at half its time was predicted to gain 0.5 %, and gained 38 %: the recorded host was the next bound."""
+    trace = loop(120 * US, 1.0)
+    best, likely, worst = host_speeds(select(trace))
+    assert (best, likely) == (16.0, 1.7)
+    assert worst < 1.2
+    halved = what_if(trace, [Scale("category:gemm", 0.5)])
+    plain = what_if(loop(120 * US, None), [Scale("category:gemm", 0.5)])
+    assert halved.after_ns < plain.after_ns
+    assert halved.after_ns == pytest.approx(3 * KERNELS * 60 * US, rel=0.02)
+    assert halved.low_ns <= halved.after_ns <= halved.high_ns
+    assert halved.high_ns >= 3 * KERNELS * 80 * US
+    assert any("the steps do not show" in one for one in halved.assumptions["assumption"])
+
+
+@pytest.mark.parametrize("plain", [None, 1.0])
+def test_without_a_measurement_or_a_difference_times_are_as_recorded(plain: float | None) -> None:
+    trace = loop(10 * US, plain)
+    assert host_speeds(select(trace)) == pytest.approx((1, 1, 1), rel=0.01)
+    assert what_if(trace, [Scale("category:gemm", 1.0)]).before_ns == pytest.approx(
+        select(trace).duration, rel=0.01
+    )
+
+
+def test_a_gain_is_what_it_is_without_recording() -> None:
+    recorded, plain = loop(10 * US, None), loop(10 * US, 0.5)
+    changes = [FasterHost(2.0)]
+    gains = [one.before_ns - one.after_ns for one in (what_if(recorded, changes), what_if(plain, changes))]
+    assert gains[1] == pytest.approx(gains[0] / 2, rel=0.05)
+    assert gains[1] > MS
