@@ -12,6 +12,7 @@ import polars as pl
 from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.idle.span_causes import user_frames
+from tracekit.analyses.rules.idle_calls import LongCalls
 from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest
 from tracekit.analyses.rules.steps_processors import MAIN_PART, slow_steps
@@ -107,8 +108,15 @@ class _Cause(msgspec.Struct, frozen=True):
 def _waiting(scope: Scope, cause: str, slow: pl.DataFrame) -> _Cause:
     """Idle time, with the place where the host was late in the slow steps."""
     spans = slow.head(_MOST_PLACED)[["span_start", "span_ns"]].rows()
-    inside = [pl.col("start").is_between(start, start + length, closed="left") for start, length in spans]
-    return _Cause(cause_name(cause), caused_idle(scope, cause, wanted=pl.any_horizontal(inside)).where)
+    start, end = pl.col("start"), pl.col("start") + pl.col("duration")
+    inside = [start.is_between(first, first + length, closed="left") for first, length in spans]
+    idle = caused_idle(scope, cause, wanted=pl.any_horizontal(inside))
+    # The device waits for a part of the call: it may begin before the step does on the device.
+    during = [(start < first + length) & (end > first) for first, length in spans]
+    calls = LongCalls.among(scope, pl.any_horizontal(during)) if cause == "operator_dispatch" else None
+    if calls is not None and calls.idle_ns >= MAIN_PART * idle.ns:
+        return _Cause(calls.noun, f". {calls.text[:-1]}{idle.where_in_code}", calls.advice)
+    return _Cause(cause_name(cause), idle.where)
 
 
 # -- more work in some steps ------------------------------------------------------------------------
