@@ -101,8 +101,10 @@ def operators_by_idle(calls: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
 
 # -- long_calls -------------------------------------------------------------------------------------
 
-MAIN_PART: Final = 0.8
-"""If first calls have nearly all of the time, new inputs are the reason."""
+MAIN_PART: Final = 0.5
+"""If first calls have half of the time, new inputs are the reason."""
+NEARLY_ALL: Final = 0.8
+"""The part of the time of one call that lies in one place of it."""
 _ON_INPUTS: Final = "inputs (shapes, types and arguments)"
 
 
@@ -132,33 +134,27 @@ class LongCalls(msgspec.Struct, frozen=True, eq=False):
             return None
         calls, names = pl.concat([mine for _, mine in operators]), listed([name for name, _ in operators])
         first = calls.filter("first") if not calls["inputs"].null_count() else None
-        again = first is not None and _recurs(scope, first)
         new = first is not None and int(first["idle_ns"].sum()) >= MAIN_PART * int(calls["idle_ns"].sum())
-        words = _UNKNOWN if first is None else _SAME if not new else _NEW_SIZES if again else _ONCE
-        libraries = [text for pattern, text in _LIBRARIES if re.search(pattern, names)]
-        remedies = [text for pattern, text in _REMEDIES if re.search(pattern, names)]
+        again = first is not None and new and _recurs(scope, first)
+        one = calls.height == 1
         return cls(
             calls,
-            f"{'one call' if calls.height == 1 else count_of(calls.height, 'call')} of {names}",
-            " ".join([*(_times(name, mine) for name, mine in operators), _inputs(scope, calls, first)]),
-            Advice(
-                " ".join([words, *(libraries if new or first is None else []), *(remedies if again else [])]),
-                flags=("--shapes",) if first is None else (),
-            ),
+            f"{'one call' if one else count_of(calls.height, 'call')} of {names}",
+            " ".join([*(_times(name, mine, one) for name, mine in operators), _inputs(scope, calls, first)]),
+            _advice(names, first, new=new, again=again),
             "warning" if new and not again else None,  # the run itself may be fine
         )
 
 
-def _times(name: str, calls: pl.DataFrame) -> str:
-    """How long the calls of one operator take, and its others."""
+def _times(name: str, calls: pl.DataFrame, one: bool) -> str:
+    """How long the calls of one operator take, and its others; `one`: there is only one call in all."""
     others, low, high = int(calls["others"][0]), calls["duration"].min(), calls["duration"].max()
-    one = calls.height == 1
-    took = f"takes {format_ns(high)}" if one else f"take {format_ns(low)} to {format_ns(high)}"
+    who = "The call" if one else f"{count_of(calls.height, 'call')} of {name}"
+    took = f"takes {format_ns(high)}" if calls.height == 1 else f"take {format_ns(low)} to {format_ns(high)}"
+    if not others:
+        return f"{who} {took}."
     verb = "other takes" if others == 1 else "others take"
-    usual = (
-        f"; the {format_count(others)} {verb} {format_ns(calls['usual_ns'][0])} (median)" if others else ""
-    )
-    return f"{'One call' if one else count_of(calls.height, 'call')} of {name} {took}{usual}."
+    return f"{who} {took}; the {format_count(others)} {verb} {format_ns(calls['usual_ns'][0])} (median)."
 
 
 def _inputs(scope: Scope, calls: pl.DataFrame, first: pl.DataFrame | None) -> str:
@@ -170,8 +166,13 @@ def _inputs(scope: Scope, calls: pl.DataFrame, first: pl.DataFrame | None) -> st
         return f"Other calls on the same {_ON_INPUTS} are short{_after_inner(scope, calls)}."
     if first.height < calls.height:
         it = f"{first.height} of them {'is' if first.height == 1 else 'are'}"
-    later = ", and later calls on the same inputs are short" if (first["alike"] > 1).all() else ""
+    later = ", and later calls on the same inputs are short" if _short_later(first) else ""
     return f"{it} the first on {their} {_ON_INPUTS} in the trace{later}."
+
+
+def _short_later(first: pl.DataFrame) -> bool:
+    """Whether there are other calls on the inputs of each of these."""
+    return bool((first["alike"] > 1).all())
 
 
 def _after_inner(scope: Scope, calls: pl.DataFrame) -> str:
@@ -184,12 +185,9 @@ def _after_inner(scope: Scope, calls: pl.DataFrame) -> str:
     pieces = caused_idle(scope, "operator_dispatch", wanted=pl.col("op_id") == row).pieces
     late = pieces.filter(pl.col("start") >= int(stack.end[inside].max()))
     ns = int(late["duration_ns"].sum())
-    enough = ns >= MAIN_PART * int(calls["idle_ns"][0])
-    return (
-        f". {format_ns(ns)} of the wait come after the operators inside the long one had ended"
-        if enough
-        else ""
-    )
+    if ns < NEARLY_ALL * int(calls["idle_ns"][0]):
+        return ""
+    return f". {format_ns(ns)} of the wait come after the operators inside the long one had ended"
 
 
 def _recurs(scope: Scope, first: pl.DataFrame) -> bool:
@@ -201,6 +199,28 @@ def _recurs(scope: Scope, first: pl.DataFrame) -> bool:
     return inputs > 1 and np.unique(step).size > 1
 
 
+def _advice(names: str, first: pl.DataFrame | None, *, new: bool, again: bool) -> Advice:
+    if first is None:
+        return LONG_CALLS.advice
+    if not new:
+        return _NO_REASON
+    lines = [_NEW_SIZES] if again else [_ONCE if _short_later(first) else _PROBABLY_ONCE, _BEFORE]
+    lines += [text for pattern, text in _LIBRARIES if re.search(pattern, names)]
+    lines += [text for pattern, text in _REMEDIES if again and re.search(pattern, names)]
+    return Advice("\n".join(lines))
+
+
+_NEW_SIZES: Final = (
+    "Pad inputs to a few sizes, or sort them into buckets, so that few are new. Sizes that were seen before cost nothing more: "
+    "record later steps to see what remains."
+)
+_ONCE: Final = "The run loses this time only once for these inputs."
+_PROBABLY_ONCE: Final = "The run probably loses this time only once for these inputs."
+_BEFORE: Final = "Do the same once before you record (in the warm-up), or leave this step out (--step)."
+_NO_REASON: Final = Advice(
+    "New inputs do not explain it, and the trace shows no other reason. Record again: if other calls are long then, garbage "
+    "collection of Python (gc.disable() for some steps tells) or another program stopped the host."
+)
 _LIBRARIES: Final = (("cudnn", "cuDNN builds an execution plan for inputs that it sees for the first time."),)
 _REMEDIES: Final = (
     (
@@ -214,22 +234,6 @@ _REMEDIES: Final = (
     ),
 )
 """By operator."""
-_NEW_SIZES: Final = (
-    "Pad inputs to a few sizes, or sort them into buckets, so that few are new. Sizes that were seen before cost nothing more: "
-    "record later steps to see what remains."
-)
-_ONCE: Final = (
-    "The run loses this time only once for these inputs. Do the same once before you record (in the warm-up), or leave this step "
-    "out (--step)."
-)
-_SAME: Final = (
-    "The inputs are not the reason, and the trace shows no other. Record again: if other calls are long then, garbage collection of "
-    "Python (gc.disable() for some steps tells) or another program stopped the host."
-)
-_UNKNOWN: Final = (
-    "Record {shapes} to see whether these calls are the first on new inputs, which can take long. If they are, record after a "
-    "longer warm-up; if new sizes keep coming, pad inputs to a few sizes."
-)
 
 
 def long_calls(scope: Scope, _result: Idle) -> Evidence | None:
@@ -264,7 +268,11 @@ LONG_CALLS = Rule(
     analysis="idle",
     evidence=long_calls,
     runs="device",
-    advice=Advice(_UNKNOWN, flags=("--shapes",)),
+    advice=Advice(
+        "Record {shapes} to see whether these calls are the first on new inputs, which can take long. If they are, record after a "
+        "longer warm-up; if new sizes keep coming, pad inputs to a few sizes.",
+        flags=("--shapes",),
+    ),
     answers=frozenset({"host-bound", "launch/short-kernel-bound", "idle"}),
     explains=frozenset({"step_variability"}),
 )

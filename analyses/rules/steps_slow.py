@@ -85,6 +85,7 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     cause = _work(scope, numbers, at_stake) if what == WORK else _waiting(scope, what, slow)
     if cause is None:
         return None
+    at_stake = min(at_stake, cause.ns or at_stake)
     listed = ", ".join(f"{row[0]} {format_ns(row[1])}" for row in slow[["name", "span_ns"]].head(3).rows())
     return Evidence(
         title=f"{slow.height} of {table.height} steps {_slow(slow.height)}, mostly by {cause.reason}",
@@ -97,12 +98,15 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
 
 
 class _Cause(msgspec.Struct, frozen=True):
-    """Why steps are slow, as a noun; the place as a clause; whether it is sure that they could be faster."""
+    """Why steps are slow, as a noun; the place as a clause; whether it is sure that they could be faster; the time of the reason, if
+    it is a part of the cause.
+    """
 
     reason: str
     place: str = ""
     advice: Advice | None = None
     sure: bool = True
+    ns: int | None = None
 
 
 def _waiting(scope: Scope, cause: str, slow: pl.DataFrame) -> _Cause:
@@ -115,7 +119,8 @@ def _waiting(scope: Scope, cause: str, slow: pl.DataFrame) -> _Cause:
     during = [(start < first + length) & (end > first) for first, length in spans]
     calls = LongCalls.among(scope, pl.any_horizontal(during)) if cause == "operator_dispatch" else None
     if calls is not None and calls.idle_ns >= MAIN_PART * idle.ns:
-        return _Cause(calls.noun, f". {calls.text[:-1]}{idle.where_in_code}", calls.advice)
+        where = f". {calls.text[:-1]}{idle.where_in_code}"
+        return _Cause(calls.noun, where, calls.advice, ns=calls.idle_ns)
     return _Cause(cause_name(cause), idle.where)
 
 

@@ -55,10 +55,13 @@ IDLE_PHRASES: Final = {
 """The host's activity while the device waited for it."""
 
 
-def main_cause(results: Mapping[str, Result], device_id: int, basis: int, *, frames: bool) -> str:
+def main_cause(
+    results: Mapping[str, Result], device_id: int, basis: int, *, frames: bool, computing_ns: int
+) -> str:
     """`, including 31.0 % for Python code, mostly in train.py(42): step`; empty if no cause on the host is known.
 
-    The share is that of the basis (ns). `frames`: the trace has frames of Python code.
+    The share is that of the basis (ns). `frames`: the trace has frames of Python code. `computing_ns`: the part of operator dispatch
+    in which operators compute on the processor.
     """
     causes = _host_causes(results, device_id)
     if not causes or not basis:
@@ -68,7 +71,9 @@ def main_cause(results: Mapping[str, Result], device_id: int, basis: int, *, fra
         return where(results, cause, device_id)
     place = where(results, cause, device_id)
     unseen = cause in HOST_CODE and not place and not frames
-    what = "with no record of what the host did" if unseen else f"{IDLE_PHRASES[cause]}{place}"
+    computing = cause == "operator_dispatch" and computing_ns >= MOSTLY * ns
+    phrase = "for operators that compute on the processor" if computing else IDLE_PHRASES[cause]
+    what = "with no record of what the host did" if unseen else f"{phrase}{place}"
     return f", including {format_share(ns / basis)} {what}"
 
 
