@@ -79,24 +79,11 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
         return None
     if scope.on_cpu:
         return slow_steps(scope, table, slow)
-    parts = _parts_of_steps(scope, table)
-    numbers = slow["step"].to_list()
-    those = table["step"].is_in(numbers).to_numpy()
-    more = {what: int((row[those] - round(float(np.median(row)))).sum()) for what, row in parts.items()}
     excess = int((slow["span_ns"] - median).sum())
-    copies = more.pop(COPIES)
-    what, at_stake = max(more.items(), key=lambda item: item[1])
-    added = copies >= MAIN_PART * int(parts[COPIES][those].sum())
-    if added and copies >= COPIES_PART * excess and (what != WORK or copies >= MAIN_PART * at_stake):
-        waits = {name: ns for name, ns in more.items() if name != WORK and ns >= COPIES_PART * excess}
-        cause: _Cause | None = _copying(scope, slow, copies, waits)
-    elif what == WORK:
-        cause = _work(scope, numbers, at_stake)
-    else:
-        cause = _waiting(scope, what, slow)
-    at_stake = at_stake if cause is None or cause.ns is None else cause.ns
+    at_stake, cause = _cause_of(scope, table, slow, excess)
     if cause is None or at_stake < MAIN_PART * excess or at_stake < WARNING_SHARE * median:
         return None
+    at_stake = cause.ns or at_stake
     slowest = ", ".join(f"{row[0]} {format_ns(row[1])}" for row in slow[["name", "span_ns"]].head(3).rows())
     return Evidence(
         title=f"{slow.height} of {table.height} steps {_slow(slow.height)}, mostly by {cause.reason}",
@@ -118,6 +105,24 @@ class _Cause(msgspec.Struct, frozen=True):
     advice: Advice | None = None
     sure: bool = True
     ns: int | None = None
+
+
+def _cause_of(
+    scope: Scope, table: pl.DataFrame, slow: pl.DataFrame, excess: int
+) -> tuple[int, _Cause | None]:
+    """What the slow steps have more of than a median one, in ns, and why, if `excess` is what they take more in all."""
+    parts = _parts_of_steps(scope, table)
+    numbers = slow["step"].to_list()
+    those = table["step"].is_in(numbers).to_numpy()
+    more = {what: int((row[those] - round(float(np.median(row)))).sum()) for what, row in parts.items()}
+    copies = more.pop(COPIES)
+    what, ns = max(more.items(), key=lambda item: item[1])
+    added = copies >= MAIN_PART * int(parts[COPIES][those].sum())
+    if added and copies >= COPIES_PART * excess and (what != WORK or copies >= MAIN_PART * ns):
+        waits = {name: each for name, each in more.items() if name != WORK and each >= COPIES_PART * excess}
+        cause = _copying(scope, slow, copies, waits)
+        return cause.ns or copies, cause
+    return ns, _work(scope, numbers, ns) if what == WORK else _waiting(scope, what, slow)
 
 
 def _waiting(scope: Scope, cause: str, slow: pl.DataFrame) -> _Cause:
