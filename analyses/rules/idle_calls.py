@@ -141,7 +141,7 @@ class LongCalls(msgspec.Struct, frozen=True, eq=False):
             calls,
             f"{'one call' if one else count_of(calls.height, 'call')} of {names}",
             " ".join([*(_times(name, mine, one) for name, mine in operators), _inputs(scope, calls, first)]),
-            _advice(names, first, new=new, again=again),
+            _advice(scope, names, first, new=new, again=again),
             "warning" if new and not again else None,  # the run itself may be fine
         )
 
@@ -199,12 +199,13 @@ def _recurs(scope: Scope, first: pl.DataFrame) -> bool:
     return inputs > 1 and np.unique(step).size > 1
 
 
-def _advice(names: str, first: pl.DataFrame | None, *, new: bool, again: bool) -> Advice:
+def _advice(scope: Scope, names: str, first: pl.DataFrame | None, *, new: bool, again: bool) -> Advice:
     if first is None:
         return LONG_CALLS.advice
     if not new:
         return _NO_REASON
-    lines = [_NEW_SIZES] if again else [_ONCE if _short_later(first) else _PROBABLY_ONCE, _BEFORE]
+    once = _ONCE if _short_later(first) else _PROBABLY_ONCE
+    lines = [_NEW_SIZES] if again else [once, _BEFORE + (_OR_NOT if scope.window == "steps" else "") + "."]
     lines += [text for pattern, text in _LIBRARIES if re.search(pattern, names)]
     lines += [text for pattern, text in _REMEDIES if again and re.search(pattern, names)]
     return Advice("\n".join(lines))
@@ -216,7 +217,8 @@ _NEW_SIZES: Final = (
 )
 _ONCE: Final = "The run loses this time only once for these inputs."
 _PROBABLY_ONCE: Final = "The run probably loses this time only once for these inputs."
-_BEFORE: Final = "Do the same once before you record (in the warm-up), or leave this step out (--step)."
+_BEFORE: Final = "Do the same once before you record (in the warm-up)"
+_OR_NOT: Final = ", or leave this step out (--step)"
 _NO_REASON: Final = Advice(
     "New inputs do not explain it, and the trace shows no other reason. Record again: if other calls are long then, garbage "
     "collection of Python (gc.disable() for some steps tells) or another program stopped the host."
@@ -240,7 +242,7 @@ def long_calls(scope: Scope, _result: Idle) -> Evidence | None:
     """A few calls of an operator take many times as long as its others, and the device waits meanwhile.
 
     Libraries prepare for inputs that they have not seen: cuDNN builds an execution plan for each combination of shapes, types
-    and arguments, in some 100 ms or more. If shapes were recorded, the rule compares a call with others on the same inputs and says
+    and arguments, in tens of ms to more than a second. If shapes were recorded, the rule compares a call with others on the same inputs and says
     whether it is the first on them in the trace; if it is not, something else stopped the host. Only the idle time counts
     that operator dispatch causes (`analyses.idle.causes`) in the call itself: API calls have a rule of their own (`cold_start`).
 
@@ -269,7 +271,7 @@ LONG_CALLS = Rule(
     evidence=long_calls,
     runs="device",
     advice=Advice(
-        "Record {shapes} to see whether these calls are the first on new inputs, which can take long. If they are, record after a "
+        "Record with {shapes} to see whether these calls are the first on new inputs, which can take long. If they are, record after a "
         "longer warm-up; if new sizes keep coming, pad inputs to a few sizes.",
         flags=("--shapes",),
     ),
