@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
+from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.rules.idle_time import LONG_CALL_NS, caused_idle
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest, of_time
@@ -17,8 +18,9 @@ from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.facts.units import count_of, format_count, format_ns, listed
 from tracekit.findings import Severity
-from tracekit.groups import NameTable, at_rows, or_none
+from tracekit.groups import are_known, at_rows, groups, kept, or_none
 from tracekit.names import shorten_name
+from tracekit.spans import BoolArray, Int64Array
 
 __all__ = ["LONG_CALLS", "LongCalls", "operators_by_idle", "waiting_calls"]
 
@@ -51,35 +53,43 @@ def _waiting_calls(scope: Scope) -> pl.DataFrame:
     host, stack = scope.trace.host, attribution(scope).model.stack
     called = at_rows(host["name"], sums["span_id"]).cast(pl.String).unique()
     names = {each for each in called if re.search(_OPERATOR, each) and not re.search(_NODE, each)}
-    rows = np.flatnonzero(stack.of_kind("op") & NameTable(host["name"]).which(names.__contains__))
-    puts = stack.named(LAUNCH, "runtime")
-    launched = or_none(scope.trace.device["launch_id"])
-    puts[launched[launched >= 0]] = True
-    work = stack.nesting.sums_within(puts.astype(np.int64))[rows] > 0
-    columns = [at_rows(host[name], rows) for name in ("name", "start", "duration", *_INPUTS)]
-    calls = pl.DataFrame([pl.Series("span_id", rows), pl.Series("launches", work), *columns])
-    calls = calls.with_columns(pl.col("name", *_INPUTS).cast(pl.String))
+    rows = np.flatnonzero(stack.of_kind("op") & stack.names.which(names.__contains__))
+    inputs = groups(*(or_none(at_rows(host[name], rows).to_physical()) for name in ("name", *_INPUTS)))
+    calls = pl.DataFrame(
+        [
+            pl.Series("span_id", rows),
+            *(at_rows(host[name], rows) for name in ("name", "start", "duration")),
+            pl.Series("launches", _launches(scope, stack, rows)),
+            pl.Series("on", inputs.of),
+            pl.Series("sized", are_known(at_rows(host["shapes"], rows))),
+        ]
+    )
     calls = calls.join(sums, on="span_id", how="left", maintain_order="left").sort("start", "span_id")
-    on_them = ("name", *_INPUTS)
     usual = pl.col("duration").quantile(0.5, "lower")
-    like, same = ("name", "launches"), (*on_them, "launches")
+    like, same = ("name", "launches"), ("on", "launches")
     calls = calls.with_columns(
-        pl.when(pl.col("shapes").is_not_null()).then(pl.struct(on_them).rank("dense")).alias("inputs"),
-        (pl.int_range(pl.len()).over(on_them) == 0).alias("first"),
+        pl.when("sized").then("on").alias("inputs"),
+        (pl.int_range(pl.len()).over("on") == 0).alias("first"),
         pl.len().over(same).alias("alike"),
         pl.when(pl.len().over(same) > 1).then(usual.over(same)).otherwise(usual.over(like)).alias("usual"),
     )
     out = pl.col("idle_ns").is_not_null() & (pl.col("duration") >= STANDS_OUT * pl.col("usual"))
-    calls = calls.with_columns(out.fill_null(value=False).alias("stands_out"))
+    calls = calls.with_columns(out.alias("stands_out"))
     rest = pl.col("duration").filter(~pl.col("stands_out"))
-    return (
-        calls.with_columns(
-            rest.len().over(like).alias("others"),
-            rest.median().over(like).alias("usual_ns"),
-        )
-        .filter(pl.col("idle_ns").is_not_null())
-        .drop("usual", *_INPUTS)
+    calls = calls.with_columns(
+        rest.len().over(like).alias("others"), rest.median().over(like).alias("usual_ns")
     )
+    calls = kept(calls, are_known(calls["idle_ns"])).drop("usual", "on", "sized")
+    return calls.with_columns(pl.col("name").cast(pl.String))
+
+
+def _launches(scope: Scope, stack: HostStack, rows: Int64Array) -> BoolArray:
+    """Which of these host spans put work on a device, themselves or in what lies in them."""
+    puts = stack.named(LAUNCH, "runtime")
+    launched = or_none(scope.trace.device["launch_id"])
+    puts[launched[launched >= 0]] = True
+    found: BoolArray = stack.nesting.sums_within(puts.astype(np.int64))[rows] > 0
+    return found
 
 
 NAMED_PART: Final = 0.1
@@ -148,7 +158,8 @@ class LongCalls(msgspec.Struct, frozen=True, eq=False):
 
 def _times(name: str, calls: pl.DataFrame, one: bool) -> str:
     """How long the calls of one operator take, and its others; `one`: there is only one call in all."""
-    others, low, high = int(calls["others"][0]), calls["duration"].min(), calls["duration"].max()
+    others, times = int(calls["others"][0]), calls["duration"].sort()
+    low, high = int(times[0]), int(times[-1])
     who = "The call" if one else f"{count_of(calls.height, 'call')} of {name}"
     took = f"takes {format_ns(high)}" if calls.height == 1 else f"take {format_ns(low)} to {format_ns(high)}"
     if not others:
@@ -204,21 +215,23 @@ def _advice(scope: Scope, names: str, first: pl.DataFrame | None, *, new: bool, 
         return LONG_CALLS.advice
     if not new:
         return _NO_REASON
-    once = _ONCE if _short_later(first) else _PROBABLY_ONCE
-    lines = [_NEW_SIZES] if again else [once, _BEFORE + (_OR_NOT if scope.window == "steps" else "") + "."]
+    short = _short_later(first)
+    if again:
+        lines = [_NEW_SIZES, _SEEN if short else _LATER]
+    else:
+        lines = [_ONCE if short else _PROBABLY_ONCE, _BEFORE + (_OR_NOT if scope.window == "steps" else ".")]
     lines += [text for pattern, text in _LIBRARIES if re.search(pattern, names)]
     lines += [text for pattern, text in _REMEDIES if again and re.search(pattern, names)]
     return Advice("\n".join(lines))
 
 
-_NEW_SIZES: Final = (
-    "Pad inputs to a few sizes, or sort them into buckets, so that few are new. Sizes that were seen before cost nothing more: "
-    "record later steps to see what remains."
-)
+_NEW_SIZES: Final = "Pad inputs to a few sizes, or sort them into buckets, so that few are new."
+_SEEN: Final = "Sizes that were seen before cost nothing more: record later steps to see what remains."
+_LATER: Final = "Record later steps to see whether sizes that were seen before cost it again."
 _ONCE: Final = "The run loses this time only once for these inputs."
 _PROBABLY_ONCE: Final = "The run probably loses this time only once for these inputs."
 _BEFORE: Final = "Do the same once before you record (in the warm-up)"
-_OR_NOT: Final = ", or leave this step out (--step)"
+_OR_NOT: Final = ", or leave this step out (--step)."
 _NO_REASON: Final = Advice(
     "New inputs do not explain it, and the trace shows no other reason. Record again: if other calls are long then, garbage "
     "collection of Python (gc.disable() for some steps tells) or another program stopped the host."

@@ -149,7 +149,8 @@ def _copying(scope: Scope, slow: pl.DataFrame, copies: int, waits: dict[str, int
     ways = {
         words: int(rows.filter(names.str.contains(pattern))["duration"].sum()) for pattern, words in _WAYS
     }
-    way = next((words for words, ns in ways.items() if ns >= MAIN_PART * rows["duration"].sum()), "copies")
+    total = int(rows["duration"].sum())
+    way = next((words for words, ns in ways.items() if ns >= MAIN_PART * total), "copies")
     advice = _LESS_SAVING if way == TO_HOST else None
     if not waits:
         return _Cause(way, "", advice, ns=copies)
