@@ -1,4 +1,4 @@
-"""Rules about the time outside operators, for runs without a device."""
+"""Rules about operators that run on processors: tiny ones and reads of values without a device, long ones beside a device."""
 
 from __future__ import annotations
 
@@ -13,19 +13,30 @@ from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.idle.span_causes import span_causes
 from tracekit.analyses.processors import slowed_by_recording
-from tracekit.analyses.rules.idle_time import caused_idle
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share, densest, longest
+from tracekit.analyses.rules.idle_calls import operators_by_idle, waiting_calls
+from tracekit.analyses.rules.idle_time import LONG_CALL_NS, caused_idle
+from tracekit.analyses.rules.rule import (
+    WARNING_SHARE,
+    Advice,
+    Evidence,
+    Rule,
+    bounded,
+    by_share,
+    densest,
+    longest,
+    of_time,
+)
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalled_ns, stalled_within
 from tracekit.facts.idle_names import VALUE_OPERATOR
 from tracekit.facts.stack_names import PHASES
-from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share, times
-from tracekit.groups import at_rows
+from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share, listed, times
+from tracekit.groups import NameTable, at_rows, or_none
 from tracekit.intervals import IntervalSet
 from tracekit.names import short_frame
 from tracekit.spans import Int64Array, take
 
-__all__ = ["SHORT_OPERATORS", "VALUE_READS"]
+__all__ = ["PROCESSOR_OPERATORS", "SHORT_OPERATORS", "VALUE_READS", "computing_calls"]
 
 # -- short_operators --------------------------------------------------------------------------------
 
@@ -233,4 +244,95 @@ VALUE_READS = Rule(
         "conditions on tensors by torch.where."
     ),
     pattern="reads of tensor values (.item() and similar calls)",
+)
+
+
+# -- processor_operators ----------------------------------------------------------------------------
+
+_FROM_DEVICE: Final = r"(?i)DtoH|DeviceToHost"
+
+
+def computing_calls(scope: Scope) -> pl.DataFrame:
+    """The `waiting_calls` that launch nothing, and take about as long as others on the same inputs: they compute on the processor."""
+    return waiting_calls(scope).filter(~pl.col("launches") & ~pl.col("stands_out"))
+
+
+def processor_operators(scope: Scope, _result: Idle) -> Evidence | None:
+    """Operators of a run with a device compute on the processor, and the device waits for them.
+
+    Such calls launch nothing, and take `LONG_CALL_NS` or more in their own code, without API calls such as waits for the device.
+    The calls of an operator on the same inputs all take about as long: a call that stands out is the matter of `long_calls`. At
+    stake is the idle time that operator dispatch causes in them (`analyses.idle.causes`), and the time in which the device only
+    copies what they compute on: copies to the host after which the thread launched nothing else before them.
+
+    Fires when the device is idle in such calls for `WARNING_SHARE` of the window.
+    """
+    calls = computing_calls(scope)
+    ns = int(calls["idle_ns"].sum())
+    if not calls.height or ns < WARNING_SHARE * scope.duration:
+        return None
+    mine = pl.col("op_id").is_in(calls["span_id"].implode())
+    idle = caused_idle(scope, "operator_dispatch", wanted=mine)
+    named = [
+        f"{name} ({count_of(part.height, 'call')}, {format_ns(int(part['idle_ns'].sum()))})"
+        for name, part in operators_by_idle(calls)
+    ]
+    before = _copies_before(scope, calls["span_id"].to_numpy())
+    copies, follow = np.unique(before[before >= 0]), int((before >= 0).sum())
+    copying = _only_copying(scope, int(idle.pieces["device_id"][0]), copies)
+    text = (
+        f"{count_of(calls.height, 'call')} of operators launch nothing and take {format_ns(LONG_CALL_NS)} or more; the device is "
+        f"idle for {format_ns(ns)} meanwhile{idle.where_in_code}, most in {listed(named)}."
+    )
+    if follow:
+        text += (
+            f" Before {format_count(follow)} of them the thread launched a copy from the device to the host last; in these "
+            f"{count_of(copies.size, 'copy', 'copies')} the device only copies for {format_ns(copying)}."
+        )
+    also = ", and copies to the host before them," if copying >= WARNING_SHARE * scope.duration else ""
+    at_stake = bounded(ns + copying, scope)
+    return Evidence(
+        title=f"Operators that compute on the processor{also} keep the device from computing for {of_time(at_stake, scope)}",
+        text=text,
+        ns_at_stake=at_stake,
+        advice=_KEEP_ON_DEVICE if 2 * follow >= calls.height else None,
+        stretches=longest(calls, by="idle_ns"),
+    )
+
+
+def _copies_before(scope: Scope, spans: Int64Array) -> Int64Array:
+    """For each of these host spans the call that launched a copy from the device, if it is the thread's last launch before; else −1."""
+    stack, device = attribution(scope).model.stack, scope.trace.device
+    launched, copies = or_none(device["launch_id"]), NameTable(device["name"]).matching(_FROM_DEVICE)
+    from_device = np.zeros(stack.size, dtype=bool)
+    from_device[launched[(launched >= 0) & copies]] = True
+    puts = np.append(-1, np.unique(launched[launched >= 0]))
+    last = puts[np.searchsorted(puts, spans) - 1]  # rows are by thread and time
+    same = take(stack.thread, last) == stack.thread[spans]
+    return np.where((last >= 0) & same & from_device[last], last, -1)
+
+
+def _only_copying(scope: Scope, device: int, launches: Int64Array) -> int:
+    """The time in which a device only runs the copies that these calls launched, in ns."""
+    mine = pl.col("launch_id").is_in(pl.Series(launches).implode()) & (pl.col("device_id") == device)
+    rows = scope.activities.filter(mine)
+    region = IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).clip(scope.start, scope.end)
+    return (region - scope.intervals(device, "compute", "communication")).measure
+
+
+_KEEP_ON_DEVICE: Final = Advice(
+    'Keep their inputs on the device and compute there: leave out the copies to the host before them (.cpu(), .to("cpu")). If the '
+    "host needs the result, copy that, which is smaller."
+)
+
+PROCESSOR_OPERATORS = Rule(
+    id="processor_operators",
+    analysis="idle",
+    evidence=processor_operators,
+    runs="device",
+    advice=Advice(
+        "Compute on the device: create the inputs there (device=…), or copy them there first. What must run on the processor can run "
+        "ahead of time, in another thread or in the workers of the DataLoader."
+    ),
+    answers=frozenset({"host-bound", "launch/short-kernel-bound", "idle", "memory-copy-bound"}),
 )

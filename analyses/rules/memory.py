@@ -33,6 +33,10 @@ LEAST_SHARE: Final = 0.01
 """A hundredth of the window: if a program reads a loss or a label now and then, the copies take far less."""
 LEAST_BYTES_PER_COPY: Final = 64 * 1024
 """The bandwidth of smaller copies says how long a copy takes to start, not how fast it runs."""
+LEAST_PART: Final = 0.1
+"""A direction with a smaller part of the time is not worth a mention."""
+NEARLY_ALL: Final = 0.9
+"""With this part of the time in one step, the copies are a matter of that step."""
 
 
 def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
@@ -54,21 +58,35 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
         return None
     at_stake, words = max(_at_stake(scope, between, device) for device in distinct(pageable["device_id"]))
     # The copy of a label beside the copy of a batch is not worth a mention.
+    large = pageable.filter(pl.col("total_ns") >= LEAST_PART * total)
     listed = "; ".join(
         f"{row['direction']}: {count_of(row['count'], 'copy moves', 'copies move')} {format_bytes(row['bytes'])} in {format_ns(row['total_ns'])}"
         + (f" ({row['bandwidth_gbps']:.1f} GB/s)" if row["bandwidth_gbps"] is not None else "")
-        for row in pageable.filter(pl.col("total_ns") >= 0.1 * total).iter_rows(named=True)
+        for row in large.iter_rows(named=True)
+    )
+    directions = large["direction"].unique().to_list()
+    ways, advice = _WAYS[directions[0]] if len(directions) == 1 else ("from or to", None)
+    copies = scope.activities.filter(
+        (pl.col("kind") == "memcpy") & pl.col("name").cast(pl.String).str.contains(PAGEABLE_COPY)
     )
     return Evidence(
-        title=f"Copies from or to pageable memory take {format_share(total / scope.duration)} of the time",
+        title=f"Copies {ways} pageable memory take {format_share(total / scope.duration)} of the time{_in_one_step(scope, copies)}",
         text=f"{listed}.{words}",
         ns_at_stake=at_stake,
-        stretches=longest(
-            scope.activities.filter(
-                (pl.col("kind") == "memcpy") & pl.col("name").cast(pl.String).str.contains("(?i)pageable")
-            )
-        ),
+        advice=advice,
+        stretches=longest(copies),
     )
+
+
+def _in_one_step(scope: Scope, copies: pl.DataFrame) -> str:
+    """`, nearly all in ProfilerStep#5`; empty if other steps copy as well."""
+    sums = copies.group_by("step").agg(pl.col("duration").sum()).sort("duration", "step", nulls_last=False)
+    if scope.window != "steps" or scope.steps.height < 2 or not sums.height:
+        return ""
+    step, ns = sums.row(-1)
+    if step is None or ns < NEARLY_ALL * int(sums["duration"].sum()):
+        return ""
+    return f", nearly all in {scope.steps.filter(pl.col('step') == step)['name'][0]}"
 
 
 def _at_stake(scope: Scope, copies: pl.DataFrame, device: int) -> tuple[int, str]:
@@ -108,15 +126,25 @@ def _pinned(copies: pl.DataFrame) -> pl.DataFrame:
     return rows.group_by("direction").agg(pl.col("bandwidth_gbps").max())
 
 
+_TO_DEVICE: Final = (
+    "[loader] Use pinned memory (DataLoader(pin_memory=True)) and .to(device, non_blocking=True).\n"
+    "[!loader] Use pinned memory (tensor.pin_memory()) and .to(device, non_blocking=True).\n"
+)
+_TO_HOST: Final = "Copy to the host less often, or into a buffer of pinned memory (pinned.copy_(tensor, non_blocking=True)) that is read later.\n"
+_FASTER: Final = "Copies then run at full speed and overlap computation."
+_WAYS: Final = {
+    "HtoD": ("from", Advice(_TO_DEVICE + _FASTER, flags=("--pin-memory",))),
+    "DtoH": ("to", Advice(_TO_HOST + _FASTER)),
+}
+"""The words for copies in one direction, and the advice."""
+
 PAGEABLE_COPIES = Rule(
     id="pageable_copies",
     analysis="memory",
     evidence=pageable_copies,
     runs="device",
     advice=Advice(
-        "[loader] Use pinned memory (DataLoader(pin_memory=True)) and .to(device, non_blocking=True).\n"
-        "[!loader] Use pinned memory (tensor.pin_memory()) and .to(device, non_blocking=True).\n"
-        "Copies then run at full speed and overlap computation.",
+        f"{_TO_DEVICE}{_TO_HOST}{_FASTER}",
         plain=(
             "[!python] Allocate host memory with cudaMallocHost, or register it with cudaHostRegister.\n"
             "[python] Use pinned memory of the library (cudaMallocHost).\n"

@@ -12,6 +12,7 @@ import polars as pl
 from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.idle.span_causes import user_frames
+from tracekit.analyses.rules.idle_calls import LongCalls
 from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest
 from tracekit.analyses.rules.steps_processors import MAIN_PART, slow_steps
@@ -19,7 +20,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import Steps
 from tracekit.analyses.traits import traits
 from tracekit.facts.stack_names import NOT_A_LAYER
-from tracekit.facts.units import format_count, format_ns
+from tracekit.facts.units import format_count, format_ns, listed
 from tracekit.names import short_frame
 from tracekit.spans import Int64Array
 
@@ -32,6 +33,11 @@ STEP_VARIABILITY_LEAST_STEPS: Final = 4
 MOST_VARIATION: Final = 0.10
 """A quiet machine repeats a step within a few percent."""
 WORK: Final = "work"
+COPIES: Final = "copies"
+COPIES_PART: Final = 0.2
+"""From this part of the difference on, copies are named beside another cause."""
+TO_HOST: Final = "copies to the host"
+_WAYS: Final = (("(?i)DtoH|DeviceToHost", TO_HOST), ("(?i)HtoD|HostToDevice", "copies to the device"))
 _MOST_PLACED: Final = 20
 """The slow steps in which the place of the cause is looked up."""
 
@@ -52,15 +58,17 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
 
     The rule compares the spans of steps (with the work that they launch), so a host that runs ahead at an uneven pace does
     not count. The time of a step is what the device works, and its idle time by cause (`analyses.idle.causes`). At stake is
-    what the largest of these takes more in the slow steps than in a median one. If that is work of the device, the rule looks at where it was launched. Work in the optimizer and in
-    collectives that other steps do not have (accumulated gradients), and kernels with other grids or shapes than in the other
-    steps (inputs of another size), are no fault.
+    what the largest of these takes more in the slow steps than in a median one. Of idle time by operator dispatch, calls that take
+    much longer than others of their operator are named. Copies beside which nothing runs, and which other steps do not make,
+    are named and count beside idle time. If work of the device takes longer, the rule looks at where it was launched. Work
+    in the optimizer and in collectives that other steps do not have (accumulated gradients), and kernels with other grids or
+    shapes than in the other steps (inputs of another size), are no fault.
 
     Without a device, only operators count that the median step does not run, or not on inputs of this shape, and time outside
     operators in stretches that no other program explains: where the same operators take longer, the machine was busy.
 
     Fires with `STEP_VARIABILITY_LEAST_STEPS` steps or more when steps are longer than the median by more than
-    `MOST_VARIATION`, and half of the difference or more has one cause.
+    `MOST_VARIATION`, and half of the difference or more has one cause, or one and copies.
     """
     table = result.table
     if table.height < STEP_VARIABILITY_LEAST_STEPS or scope.window != "steps":
@@ -71,24 +79,16 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
         return None
     if scope.on_cpu:
         return slow_steps(scope, table, slow)
-    parts = _parts_of_steps(scope, table)
-    numbers = slow["step"].to_list()
-    more = {
-        what: int((row[table["step"].is_in(numbers).to_numpy()] - round(float(np.median(row)))).sum())
-        for what, row in parts.items()
-    }
-    what, at_stake = max(more.items(), key=lambda item: item[1])
     excess = int((slow["span_ns"] - median).sum())
-    if at_stake < MAIN_PART * excess or at_stake < WARNING_SHARE * median:
+    at_stake, cause = _cause_of(scope, table, slow, excess)
+    if cause is None or at_stake < MAIN_PART * excess or at_stake < WARNING_SHARE * median:
         return None
-    cause = _work(scope, numbers, at_stake) if what == WORK else _waiting(scope, what, slow)
-    if cause is None:
-        return None
-    listed = ", ".join(f"{row[0]} {format_ns(row[1])}" for row in slow[["name", "span_ns"]].head(3).rows())
+    at_stake = cause.ns or at_stake
+    slowest = ", ".join(f"{row[0]} {format_ns(row[1])}" for row in slow[["name", "span_ns"]].head(3).rows())
     return Evidence(
         title=f"{slow.height} of {table.height} steps {_slow(slow.height)}, mostly by {cause.reason}",
         text=f"The median step takes {format_ns(median)}, and the slow ones take {format_ns(excess)} more in all; "
-        f"{format_ns(at_stake)} of that is {cause.reason}{cause.place}. The slowest: {listed}.",
+        f"{format_ns(at_stake)} of that is {cause.reason}{cause.place}. The slowest: {slowest}.",
         ns_at_stake=bounded(at_stake, scope) if cause.sure else None,
         advice=cause.advice,
         stretches=longest(slow.with_columns(pl.col("span_start").alias("start")), length="span_ns"),
@@ -96,19 +96,75 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
 
 
 class _Cause(msgspec.Struct, frozen=True):
-    """Why steps are slow, as a noun; the place as a clause; whether it is sure that they could be faster."""
+    """Why steps are slow, as a noun; the place as a clause; whether it is sure that they could be faster; the time of the reason, if
+    it is not all of one cause.
+    """
 
     reason: str
     place: str = ""
     advice: Advice | None = None
     sure: bool = True
+    ns: int | None = None
+
+
+def _cause_of(
+    scope: Scope, table: pl.DataFrame, slow: pl.DataFrame, excess: int
+) -> tuple[int, _Cause | None]:
+    """What the slow steps have more of than a median one, in ns, and why, if `excess` is what they take more in all."""
+    parts = _parts_of_steps(scope, table)
+    numbers = slow["step"].to_list()
+    those = table["step"].is_in(numbers).to_numpy()
+    more = {what: int((row[those] - round(float(np.median(row)))).sum()) for what, row in parts.items()}
+    copies = more.pop(COPIES)
+    what, ns = max(more.items(), key=lambda item: item[1])
+    added = copies >= MAIN_PART * int(parts[COPIES][those].sum())
+    if added and copies >= COPIES_PART * excess and (what != WORK or copies >= MAIN_PART * ns):
+        waits = {name: each for name, each in more.items() if name != WORK and each >= COPIES_PART * excess}
+        cause = _copying(scope, slow, copies, waits)
+        return cause.ns or copies, cause
+    return ns, _work(scope, numbers, ns) if what == WORK else _waiting(scope, what, slow)
 
 
 def _waiting(scope: Scope, cause: str, slow: pl.DataFrame) -> _Cause:
     """Idle time, with the place where the host was late in the slow steps."""
     spans = slow.head(_MOST_PLACED)[["span_start", "span_ns"]].rows()
-    inside = [pl.col("start").is_between(start, start + length, closed="left") for start, length in spans]
-    return _Cause(cause_name(cause), caused_idle(scope, cause, wanted=pl.any_horizontal(inside)).where)
+    start, end = pl.col("start"), pl.col("start") + pl.col("duration")
+    inside = [start.is_between(first, first + length, closed="left") for first, length in spans]
+    idle = caused_idle(scope, cause, wanted=pl.any_horizontal(inside))
+    # The device waits for a part of the call: it may begin before the step does on the device.
+    during = [(start < first + length) & (end > first) for first, length in spans]
+    calls = LongCalls.among(scope, pl.any_horizontal(during)) if cause == "operator_dispatch" else None
+    if calls is not None and calls.idle_ns >= MAIN_PART * idle.ns:
+        where = f". {calls.text[:-1]}{idle.where_in_code}"
+        return _Cause(calls.noun, where, calls.advice, ns=calls.idle_ns)
+    return _Cause(cause_name(cause), idle.where)
+
+
+def _copying(scope: Scope, slow: pl.DataFrame, copies: int, waits: dict[str, int]) -> _Cause:
+    """Copies of this time in ns beside which nothing runs, and the largest of these causes of idle time, if there is one."""
+    rows = scope.activities.filter(
+        (pl.col("class") == "memory") & pl.col("step").is_in(slow["step"].implode())
+    )
+    names = pl.col("name").cast(pl.String)
+    ways = {
+        words: int(rows.filter(names.str.contains(pattern))["duration"].sum()) for pattern, words in _WAYS
+    }
+    total = int(rows["duration"].sum())
+    way = next((words for words, ns in ways.items() if ns >= MAIN_PART * total), "copies")
+    advice = _LESS_SAVING if way == TO_HOST else None
+    if not waits:
+        return _Cause(way, "", advice, ns=copies)
+    cause, ns = max(waits.items(), key=lambda item: item[1])
+    waiting = _waiting(scope, cause, slow)
+    ns = ns if waiting.ns is None else waiting.ns
+    parts = sorted([(ns, waiting.reason), (copies, way)], reverse=True)
+    times = listed([format_ns(part) for part, _ in parts])
+    return _Cause(
+        listed([name for _, name in parts]),
+        f", {times}{waiting.place}",
+        advice or waiting.advice,
+        ns=ns + copies,
+    )
 
 
 # -- more work in some steps ------------------------------------------------------------------------
@@ -225,12 +281,16 @@ def _only_in(scope: Scope, rows: pl.DataFrame, slow: list[int], more: int) -> st
 
 
 def _parts_of_steps(scope: Scope, table: pl.DataFrame) -> dict[str, Int64Array]:
-    """What each step consists of, in ns: `WORK`, and the idle time of the busiest device by cause."""
+    """What each step consists of, in ns: `WORK`, `COPIES`, the part of it in which the device only copies, and the idle time of the
+    busiest device by cause.
+    """
     device = max(scope.device_ids, key=lambda each: (scope.intervals(each).measure, -each))
     start, length = table["span_start"].to_numpy(), table["span_ns"].to_numpy()
     pieces = idle_causes(scope).pieces.filter(pl.col("device_id") == device)
     step = np.searchsorted(start, pieces["start"].to_numpy(), side="right") - 1
-    parts = {WORK: scope.intervals(device).coverage(start, start + length)}
+    busy = scope.intervals(device)
+    copying = busy - scope.intervals(device, "compute", "communication")
+    parts = {WORK: busy.coverage(start, start + length), COPIES: copying.coverage(start, start + length)}
     for cause in pieces["cause"].unique().cast(pl.String).to_list():
         mine = (pieces["cause"].cast(pl.String) == cause).to_numpy() & (step >= 0)
         sums = np.bincount(step[mine], weights=pieces["duration_ns"].to_numpy()[mine], minlength=start.size)
@@ -245,6 +305,12 @@ def _slow(steps: int) -> str:
 _LESS_EVALUATION: Final = Advice(
     "Evaluate less often, on fewer batches, or in another process, with torch.inference_mode() and a larger batch. Leave "
     "these steps out where you compare the times of steps (--step)."
+)
+_LESS_SAVING: Final = Advice(
+    "Do this less often, or beside the steps: copy into pinned memory with non_blocking=True, and let another thread handle the "
+    "result.\n"
+    "[training] If it is a checkpoint, torch.distributed.checkpoint.async_save does so.",
+    plain="Do this less often, or beside the steps: copy into pinned memory, and let another thread handle the result.",
 )
 _RANKS: Final = Advice("Compare the ranks at these steps: another rank may have come late.")
 _SLOWER: Final = Advice(

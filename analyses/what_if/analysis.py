@@ -14,8 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
-from tracekit.analyses.graph.build import dependencies
-from tracekit.analyses.graph.joint import Joint, Lengths, joint_graph
+from tracekit.analyses.graph.joint import Joint, joint_graph
 from tracekit.analyses.graph.parts import Stretches, part_name, stretches
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
 from tracekit.analyses.result import Result, TableView

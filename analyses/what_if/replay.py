@@ -86,6 +86,7 @@ def _plain_ns(scope: Scope) -> float | None:
 
 
 def replay(joint: Joint, changes: Sequence[Change], spread: int = 0) -> Replay:
+    """A replay with all these changes, in their best (−1), likeliest (0) or worst case (1). Raises UsageError for one that fits nothing."""
     waits = joint.waits or [None]
     drafts = [
         Draft(made, host_time(made.scope), spread, rank, waited)

@@ -23,7 +23,13 @@ from tracekit.verdict.advice import GENERAL
 
 # What fires on a trace, so that a change of a rule shows; traces that are not there are not asked.
 EXPECTED = {
-    "a100_alexnet": {"low_utilisation", "incomplete_capture", "cold_start", "autograd_in_inference"},
+    "a100_alexnet": {
+        "low_utilisation",
+        "incomplete_capture",
+        "cold_start",
+        "long_calls",
+        "autograd_in_inference",
+    },
     "a100_cupti_counters": {"incomplete_capture", "counter_replay", "autograd_in_inference"},
     "cpu_only": {"exposed_communication", "incomplete_capture"},
     "cuda_event_sync_multi_stream": {

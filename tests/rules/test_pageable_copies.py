@@ -26,7 +26,7 @@ def test_compared_with_pinned_copies_of_the_same_direction() -> None:
     # 50 MB take 2 ms at 25 GB/s, which computation hides.
     assert found.ns_at_stake == 10 * MS
     assert found.severity == "warning"
-    assert found.title == "Copies from or to pageable memory take 10.0 % of the time"
+    assert found.title == "Copies from pageable memory take 10.0 % of the time"
     assert found.evidence == (
         "HtoD: 1 copy moves 50.0 MB in 10.0 ms (5.0 GB/s). At the rate of the pinned copies in this trace, they would take "
         "2.00 ms; computation takes 90.0 ms."
@@ -66,6 +66,40 @@ def test_silent_on_small_and_pinned_copies() -> None:
     made.copy("HtoD (Pageable -> Device)", 90 * MS, 10_000, 400)
     made.copy("HtoD (Pinned -> Device)", 91 * MS, 9 * MS, 200_000_000)
     assert finding(made.trace(), "memory", "pageable_copies") is None
+
+
+def test_the_advice_fits_the_direction() -> None:
+    """Copies to the host were to be made faster with DataLoader(pin_memory=True)."""
+    made = planted()
+    made.copy("DtoH (Device -> Pageable)", 100 * MS, 10 * MS, 50_000_000)
+    both = finding(made.trace(), "memory", "pageable_copies")
+    assert both is not None
+    assert both.title.startswith("Copies from or to pageable memory")
+    assert "pin_memory" in both.advice
+    assert "Copy to the host less often" in both.advice
+    made = Planted()
+    made.activity("k", 0, 90 * MS)
+    made.copy("DtoH (Device -> Pageable)", 90 * MS, 10 * MS, 50_000_000)
+    found = finding(made.trace(), "memory", "pageable_copies")
+    assert found is not None
+    assert found.title == "Copies to pageable memory take 10.0 % of the time"
+    assert found.advice.startswith("Copy to the host less often, or into a buffer of pinned memory")
+    assert "DataLoader" not in found.advice
+
+
+def test_copies_of_one_step_are_said_to_be() -> None:
+    made = Planted()
+    for number in range(4):
+        made.step(number, number * 20 * MS, (number + 1) * 20 * MS)
+        made.activity("k", number * 20 * MS, 10 * MS, launch=number * 20 * MS)
+    made.copy("DtoH (Device -> Pageable)", 51 * MS, 8 * MS, 50_000_000, launch=50 * MS)
+    found = finding(made.trace(), "memory", "pageable_copies")
+    assert found is not None
+    assert found.title == "Copies to pageable memory take 10.0 % of the time, nearly all in ProfilerStep#2"
+    made.copy("DtoH (Device -> Pageable)", 71 * MS, 8 * MS, 50_000_000, launch=70 * MS)
+    found = finding(made.trace(), "memory", "pageable_copies")
+    assert found is not None
+    assert found.title == "Copies to pageable memory take 20.0 % of the time"
 
 
 def test_copies_that_steps_in_disorder_leave_outside_of_the_window() -> None:

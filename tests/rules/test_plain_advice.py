@@ -19,6 +19,7 @@ ONLY_ON_PYTORCH = {
     "optimizer_not_fused": "looks for ranges of torch.optim",
     "unfused_attention": "looks for operators of PyTorch",
     "autograd_in_inference": "looks for operators of PyTorch",
+    "processor_operators": "looks for operators of PyTorch",
     "value_reads": "looks for operators of PyTorch",
     "graph_breaks": "looks for regions of torch.compile",
     "sdpa_fallback": "looks for operators of PyTorch",

@@ -80,6 +80,41 @@ def test_names_what_the_host_did_in_the_slow_steps_and_where() -> None:
     assert "train.py(40): save" in found.evidence
 
 
+def copying(*steps: int, direction: str = "DtoH (Device -> Pageable)", work: int = 9) -> Planted:
+    """Steps of 10 ms, but 30 ms for the one in the middle, each with a copy of such a time in ms after its kernel."""
+    made = steps_of(10, 10, 30, 10, 10, work=(9, 9, work, 9, 9))
+    for number, copied in enumerate(steps):
+        start = (0, 10, 20, 50, 60)[number]
+        made.copy(direction, (start + 9) * MS, copied * MS, 1000, launch=start * MS + 1)
+    return made
+
+
+def test_copies_that_only_a_slow_step_makes_are_a_part_of_the_reason() -> None:
+    """A checkpoint takes half of its time for copies, which stood beside the slow step as something else."""
+    found = finding(copying(0, 0, 9, 0, 0).trace(), "steps", "step_variability")
+    assert found is not None
+    assert found.title == "1 of 5 steps is slow, mostly by Python and copies to the host"
+    assert found.ns_at_stake == 20 * MS
+    assert "20.0 ms of that is Python and copies to the host, 11.0 ms and 9.00 ms" in found.evidence
+    assert found.advice.startswith("Do this less often, or beside the steps")
+
+
+def test_copies_alone_can_be_the_reason() -> None:
+    found = finding(
+        copying(0, 0, 20, 0, 0, direction="HtoD (Pageable -> Device)").trace(), "steps", "step_variability"
+    )
+    assert found is not None
+    assert found.title == "1 of 5 steps is slow, mostly by copies to the device"
+    assert found.ns_at_stake == 20 * MS
+
+
+def test_copies_that_all_steps_make_are_none() -> None:
+    made = copying(1, 1, 1, 1, 1)
+    found = finding(made.trace(), "steps", "step_variability")
+    assert found is not None
+    assert found.title == "1 of 5 steps is slow, mostly by Python"
+
+
 def test_silent_if_nothing_has_half_of_the_difference() -> None:
     made = steps_of(10, 10, 30, 10, 10, work=(9, 9, 15, 9, 9))
     made.call("cudaMalloc", 35 * MS, 7 * MS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runs import ADD, GEMM, MS, NCCL, US, Run, Training
+from runs import ADD, FLASH, GEMM, MS, NCCL, US, Run, Training
 
 __all__ = [
     "Parts",
@@ -23,9 +23,11 @@ __all__ = [
     "empty_cache",
     "evaluation",
     "exposed",
+    "first_calls",
     "full_memory",
     "graph_breaks",
     "guards",
+    "host_operators",
     "item",
     "late_gradients",
     "loading",
@@ -33,7 +35,9 @@ __all__ = [
     "odd_vocabulary",
     "once",
     "other_thread",
+    "paused_call",
     "recompilation",
+    "saving",
     "slow",
     "small_copies",
     "small_kernels",
@@ -392,6 +396,89 @@ def throttling(ns: int, _share: float) -> Parts:
             run.counters.append({**row, "value": float(clock)})
 
     return {"work": work}
+
+
+# -- calls of operators ------------------------------------------------------------------------------
+
+
+def _attention(network: Any, run: Run, width: int = 1024, train: bool = True, host_ns: int = 0) -> None:
+    """A call of cuDNN's attention on inputs of this width, in which the host takes so long before it launches the kernel."""
+    inputs = {"shapes": f"[[16, 4, {width}, 256]]", "concrete_inputs": f'["{train}"]'}
+    with run.within("op", "aten::_cudnn_attention_forward", **inputs):
+        run.planted += run.host_work(host_ns) if host_ns else 0
+        run.clock += 3 * US
+        run.launch(FLASH, 150 * US)
+
+
+def first_calls(*, sizes: bool) -> Callable[[int, float], Parts]:
+    """The first call on new inputs takes long: in each step, whose inputs have a size of their own, or in an evaluation in one step."""
+
+    def make(ns: int, _share: float) -> Parts:
+        def forward(network: Any, run: Run) -> None:
+            network.width = getattr(network, "width", 512) + (64 if sizes else 0)
+            if sizes:
+                run.wait()
+                _attention(network, run, network.width, host_ns=ns)
+            type(network).__mro__[1].forward(network, run)
+
+        def after(network: Any, run: Run, number: int) -> None:
+            if number == 3 and not sizes:
+                run.wait()
+                for call in range(3):
+                    _attention(network, run, 512, train=False, host_ns=0 if call else ns * network.steps)
+
+        attention = {"attention": lambda network, run: _attention(network, run, network.width)}
+        return {"forward": forward, "after": after, **attention}
+
+    return make
+
+
+def paused_call(ns: int, _share: float) -> Parts:
+    """In one call of an operator the host stands still, when the operators inside it have ended."""
+
+    def after(network: Any, run: Run, number: int) -> None:
+        run.wait()
+        with run.within("op", "aten::addmm", shapes="[[1024, 1024]]"):
+            run.op("aten::mm", GEMM, 100 * US)
+            if number == 3:
+                run.wait()
+                run.planted += run.host_work(ns * network.steps)
+
+    return {"after": after}
+
+
+def host_operators(*, copies: bool) -> Callable[[int, float], Parts]:
+    """A part of the step runs on the processor, on what is copied from the device or made there."""
+
+    def make(ns: int, _share: float) -> Parts:
+        def before(_network: Any, run: Run, _number: int) -> None:
+            run.wait()
+            if copies:
+                with run.within("op", "aten::to"):
+                    run.planted += run.transfer("DtoH (Device -> Pageable)", ns // 2, blocks=True)
+            run.planted += run.host_work(ns // 2 if copies else ns, ("op", "aten::abs"))
+            run.transfer("HtoD (Pinned -> Device)", 10 * US)
+
+        return {"before": before}
+
+    return make
+
+
+def saving(ns: int, _share: float) -> Parts:
+    """One step copies the parameters to the host one by one, and writes each."""
+
+    def after(network: Any, run: Run, number: int) -> None:
+        if number != 3:
+            return
+        run.wait()
+        for _ in range(40):
+            with run.within("op", "aten::copy_"):
+                run.planted += run.transfer(
+                    "DtoH (Device -> Pageable)", ns * network.steps // 80, blocks=True
+                )
+            run.planted += run.host_work(ns * network.steps // 80)
+
+    return {"after": after}
 
 
 # -- costs of computation ----------------------------------------------------------------------------

@@ -19,9 +19,11 @@ from fault_parts import (
     empty_cache,
     evaluation,
     exposed,
+    first_calls,
     full_memory,
     graph_breaks,
     guards,
+    host_operators,
     item,
     late_gradients,
     loading,
@@ -29,7 +31,9 @@ from fault_parts import (
     odd_vocabulary,
     once,
     other_thread,
+    paused_call,
     recompilation,
+    saving,
     slow,
     small_copies,
     small_kernels,
@@ -139,6 +143,32 @@ FAULTS: Final[dict[str, Fault]] = {
         r"serialization\.py|save_checkpoint",
         stacks=(True,),
         needs_steps=True,
+    ),
+    "a checkpoint in one step, of which only the copies are recorded": Fault(
+        saving, r"copies to the host.*checkpoint", stacks=(False,), needs_steps=True
+    ),
+    "a first call in one step": Fault(
+        first_calls(sizes=False),
+        r"^One call of aten::_cudnn_attention_forward .*only once for these inputs.*cuDNN builds",
+        MODELS,
+    ),
+    "inputs of a new size in each step": Fault(
+        first_calls(sizes=True),
+        r"^[56] calls of aten::_cudnn_attention_forward .*Pad inputs.*enable_cudnn_sdp",
+        MODELS,
+    ),
+    "a pause in one call": Fault(
+        paused_call, r"^One call of aten::addmm .*New inputs do not explain it.*garbage collection", MODELS
+    ),
+    "a part on the processor": Fault(
+        host_operators(copies=True),
+        r"^Operators that compute on the processor, and copies .*Keep their inputs on the device",
+        MODELS,
+    ),
+    "inputs that are made on the processor": Fault(
+        host_operators(copies=False),
+        r"^Operators that compute on the processor keep .*Compute on the device",
+        MODELS,
     ),
     "evaluation in one step, in a range": Fault(
         evaluation(("annotation", "evaluate")), r"(?i)evaluate less often", stacks=(False,), needs_steps=True

@@ -15,6 +15,7 @@ from tracekit.trace import Trace
 
 __all__ = [
     "ADD",
+    "FLASH",
     "GEMM",
     "MS",
     "NCCL",

@@ -56,10 +56,11 @@ IDLE_PHRASES: Final = {
 """The host's activity while the device waited for it."""
 
 
-def main_cause(results: Mapping[str, Result], parts: DeviceParts, *, frames: bool) -> str:
+def main_cause(results: Mapping[str, Result], parts: DeviceParts, *, frames: bool, computing_ns: int) -> str:
     """`, including 31.0 % for Python code, mostly in train.py(42): step`; empty if no cause on the host is known.
 
     The share is that of the basis, less the cause's part of what the recording adds. `frames`: the trace has frames of Python code.
+    `computing_ns`: the part of operator dispatch in which operators compute on the processor.
     """
     causes = _host_causes(results, parts.device_id)
     if not causes or not parts.basis:
@@ -69,7 +70,9 @@ def main_cause(results: Mapping[str, Result], parts: DeviceParts, *, frames: boo
     if cause == "data_loading":  # the name of the loss already says so
         return place
     unseen = cause in HOST_CODE and not place and not frames
-    what = "with no record of what the host did" if unseen else f"{IDLE_PHRASES[cause]}{place}"
+    computing = cause == "operator_dispatch" and computing_ns >= MOSTLY * ns
+    phrase = "for operators that compute on the processor" if computing else IDLE_PHRASES[cause]
+    what = "with no record of what the host did" if unseen else f"{phrase}{place}"
     return f", including {format_share(parts.program_ns(ns) / parts.basis)} {what}"
 
 

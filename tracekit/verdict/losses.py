@@ -9,6 +9,7 @@ import msgspec
 
 from tracekit.analyses.parts import DeviceParts
 from tracekit.analyses.result import Result
+from tracekit.analyses.rules.idle_operators import computing_calls
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.traits import traits
 from tracekit.findings import Bound
@@ -89,7 +90,8 @@ def losses_of(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[Los
     )
     host = "host between short kernels" if launch_bound else "host"
     bound: Bound = "launch/short-kernel-bound" if launch_bound else "host-bound"
-    cause = main_cause(results, parts, frames=frames(scope))
+    computing = int(computing_calls(scope)["idle_ns"].sum())
+    cause = main_cause(results, parts, frames=frames(scope), computing_ns=computing)
     yield Loss(bound, f"waiting for the {host}", parts.host_wait, f"{waited}{host}{cause}")
     several = parts.streams > 1
     queued = "idle with queued work, cause unknown" if several else "gaps between queued kernels"
