@@ -27,6 +27,7 @@ class Sample:
     workload: str
     settings: Settings
     steps: int = 3
+    warmup: int = 2
 
     @property
     def command(self) -> str:
@@ -38,7 +39,7 @@ class Sample:
             if value != getattr(default, name):
                 flag = f"--{name.replace('_', '-')}"
                 words.append(flag if value is True else f"{flag} {value}")
-        return " ".join([*words, f"--steps {self.steps} --warmup 2 -o {self.folder}"])
+        return " ".join([*words, f"--steps {self.steps} --warmup {self.warmup} -o {self.folder}"])
 
 
 def samples(device: str) -> Iterator[Sample]:
@@ -62,7 +63,7 @@ def samples(device: str) -> Iterator[Sample]:
         ):
             name = workload.partition(":")[0]
             settings = Settings(device="cuda", batch=batch, size=size, precision=precision, workers=4)
-            yield Sample(f"{name}_gpu_{precision}", workload, settings, steps=2)
+            yield Sample(f"{name}_gpu_{precision}", workload, settings, warmup=5)
 
 
 def make(sample: Sample, folder: Path) -> str:
@@ -70,7 +71,7 @@ def make(sample: Sample, folder: Path) -> str:
 
     Raises what `tracekit.capture.run.run` raises.
     """
-    options = CaptureOptions(steps=sample.steps, warmup=2)
+    options = CaptureOptions(steps=sample.steps, warmup=sample.warmup)
     result = run(sample.workload, folder / sample.folder, settings=sample.settings, options=options)
     size = sum(trace.stat().st_size for trace in result.traces) / 1000
     plain, recorded = (min(result.manifest.step_times_ns(level)) / 1e6 for level in ("M", "MLG"))
