@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SAMPLES = sorted((ROOT / "sample_traces").glob("*/trace*.json.gz"))
+SAMPLES = sorted((ROOT / "sample_traces").glob("*_cpu*/trace*.json.gz"))
+GPU_SAMPLES = sorted((ROOT / "sample_traces").glob("*_gpu_*/trace*.json.gz"))
+"""Ten times as large."""
 PUBLIC = sorted((ROOT.parent / "shared" / "traces" / "kineto").glob("*.json.gz"))
 """Public traces beside the checkout; tests that use them skip when they are absent."""
 PUBLIC_NSYS = sorted((ROOT.parent / "shared" / "traces" / "nsys").glob("*.sqlite"))

@@ -25,20 +25,26 @@ def test_there_are_samples() -> None:
         "dlrm_cpu",
         "resnet50_cpu",
         "bert_cpu_ddp",
+        *(
+            f"{name}_gpu_{kind}"
+            for name in ("yolov5", "bert", "dlrm", "resnet50")
+            for kind in ("fp32", "bf16")
+        ),
     }
     assert expected <= {sample.name for sample in SAMPLES}
 
 
 def test_the_readme_names_each_sample_with_its_command() -> None:
     text = (SAMPLES[0].parent / "README.md").read_text("utf-8")
-    done = subprocess.run(
-        [sys.executable, SAMPLES[0].parent / "make.py", "--commands"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for line in done.stdout.splitlines():
-        assert line in text
+    for device in ("cpu", "cuda"):
+        done = subprocess.run(
+            [sys.executable, SAMPLES[0].parent / "make.py", "--commands", "--device", device],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for line in done.stdout.splitlines():
+            assert line in text
     for sample in SAMPLES:
         assert f"`{sample.name}`" in text
 
