@@ -1,4 +1,4 @@
-"""Rules about launches and other calls of the host: waits, allocations, first-time work."""
+"""Rules about launches and calls that wait for the device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import polars as pl
 
 from tracekit.analyses.launches import Launches
 from tracekit.analyses.rules.idle_time import (
-    CONTEXT_CREATION_NS,
     LONG_CALL_NS,
     calls_with_roles,
     caused_idle,
@@ -26,7 +25,7 @@ from tracekit.intervals import IntervalSet
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
 
-__all__ = ["ALLOCATION_CALLS", "BLOCKING_SYNCHRONISATION", "SHORT_KERNELS"]
+__all__ = ["BLOCKING_SYNCHRONISATION", "SHORT_KERNELS"]
 
 # -- short_kernels ----------------------------------------------------------------------------------
 
@@ -267,83 +266,4 @@ BLOCKING_SYNCHRONISATION = Rule(
     ),
     answers=frozenset({"host-bound"}),
     explains=frozenset({"host_bound_launches", "short_kernels"}),
-)
-
-
-# -- allocation_calls -------------------------------------------------------------------------------
-
-ALLOCATION_CALLS_LEAST_SHARE: Final = 0.01
-"""In a steady state the share is zero: after the first steps the caching allocator no longer calls the driver."""
-
-
-def allocation_calls(scope: Scope, result: Launches) -> Evidence | None:
-    """The program takes memory from the driver or returns it inside the window, which PyTorch's cache should avoid.
-
-    At stake is the idle time that allocation causes (`analyses.idle.causes`). Calls that last `CONTEXT_CREATION_NS` create
-    the device's context; they belong to `cold_start`.
-
-    Fires when allocation calls keep the devices idle for `ALLOCATION_CALLS_LEAST_SHARE` of the window.
-    """
-    if not result.calls.height:
-        return None
-    calls = calls_with_roles(scope, result)
-    calls = kept(
-        calls,
-        (calls["role"] == "allocation")
-        & (calls["duration"] < CONTEXT_CREATION_NS)
-        & (calls["end"] > scope.start)
-        & (calls["start"] < scope.end),
-    )
-    if not calls.height:
-        return None
-    short = pl.col("span_ns").is_null() | (pl.col("span_ns") < CONTEXT_CREATION_NS)
-    idle = caused_idle(scope, "allocation", wanted=short)
-    at_stake = idle.ns
-    if not calls.height or at_stake / scope.duration < ALLOCATION_CALLS_LEAST_SHARE:
-        return None
-    names = (
-        calls.group_by("name")
-        .agg(pl.len(), pl.col("duration").sum())
-        .sort("duration", "name", descending=[True, False])
-    )
-    listed = ", ".join(
-        f"{format_count(count)} × {name} ({format_ns(time)})" for name, count, time in names.head(3).rows()
-    )
-    calls_ = count_of(
-        calls.height, "call that allocates or frees memory keeps", "calls that allocate or free memory keep"
-    )
-    return Evidence(
-        title=f"{calls_} the device idle for {format_share(at_stake / scope.duration)} of the time",
-        text=f"The calls: {listed}. They cause {format_ns(at_stake)} of idle time{idle.where}.",
-        ns_at_stake=at_stake,
-        advice=_HOST_MEMORY if names["name"].str.contains(_HOST_ALLOCATION)[0] else None,
-        stretches=idle.stretches,
-    )
-
-
-_HOST_ALLOCATION: Final = r"Host(Alloc|Malloc|Free|Register|Unregister)|(Malloc|Free)Host"
-_HOST_MEMORY: Final = Advice(
-    "Profile after warm-up. If the calls remain, pin a few buffers once and copy into them: these calls lock memory of the host, which "
-    "takes long.",
-    plain="Allocate page-locked memory of the host before the loop, and reuse it.",
-    flags=("--warmup",),
-)
-"""Neither PyTorch's cache on the device nor its settings have to do with these calls."""
-
-ALLOCATION_CALLS = Rule(
-    id="allocation_calls",
-    analysis="launches",
-    evidence=allocation_calls,
-    runs="device",
-    advice=Advice(
-        "Profile after warm-up. If the calls remain, remove torch.cuda.empty_cache() from the loop and keep input shapes "
-        "constant.\n"
-        "[!amd] PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets the cache grow in place.",
-        plain=(
-            "Allocate before the loop and reuse the memory, or take it from a pool (cudaMallocAsync, or the library's "
-            "pool)."
-        ),
-        flags=("--warmup",),
-    ),
-    answers=frozenset({"host-bound"}),
 )

@@ -13,6 +13,7 @@ from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_sha
 from tracekit.analyses.scope import Scope
 from tracekit.facts.device_peaks import pinned_copy_gbps
 from tracekit.facts.idle_names import PAGEABLE_COPY
+from tracekit.facts.launch_apis import RETURNED_MEMORY
 from tracekit.facts.units import (
     NS_PER_US,
     count_of,
@@ -293,7 +294,6 @@ _ROOM: Final = (
     "[ddp !fsdp] Sharding (FSDP) divides parameters, gradients and states of the optimizer among ranks."
 )
 _FLAGS: Final = ("--precision", "--checkpoint-activations", "--batch")
-_RETURNED: Final = r"^(cuda|hip)Free(_|$)|^cuMem(Free|Unmap|Release)"
 _FRAGMENTED: Final = Advice(
     "Much reserved memory was never in use: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.\n" + _ROOM,
     flags=_FLAGS,
@@ -343,7 +343,7 @@ def memory_near_limit(scope: Scope, result: Memory) -> Evidence | None:
 def _freed(scope: Scope) -> int:
     """How many calls in the window gave device memory back to the driver."""
     names = scope.host("runtime", columns=["name"])["name"].cast(pl.String)
-    return int(names.str.contains(_RETURNED).sum())
+    return int(names.str.contains(RETURNED_MEMORY).sum())
 
 
 MEMORY_NEAR_LIMIT = Rule(

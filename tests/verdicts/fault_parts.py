@@ -215,19 +215,29 @@ def full_memory(ns: int, _share: float) -> Parts:
 
 
 def empty_cache(ns: int, _share: float) -> Parts:
+    """The first call waits for the device and the others do not; the next step asks for the blocks again, inside operators."""
+
+    def took(run: Run, call: str) -> None:
+        ns_ = run.about(ns // 4)
+        run.call(call, run.clock, ns_, run.thread)
+        run.clock += ns_
+        run.planted += ns_
+
+    def before(_network: Any, run: Run, number: int) -> None:
+        for _ in range(2 if number else 0):
+            with run.within("op", "aten::empty"):
+                took(run, "cudaMalloc")
+
     def after(_network: Any, run: Run, _number: int) -> None:
-        run.wait()
         with (
             run.within("python", "train.py(44): step"),
             run.within("python", "torch/cuda/memory.py(222): empty_cache"),
         ):
-            for call in ("cudaFree", "cudaFree"):
-                took = run.about(ns // 2)
-                run.call(call, run.clock, took, run.thread)
-                run.clock += took
-                run.planted += took
+            run.wait("cudaFree")
+            for _ in range(2):
+                took(run, "cudaFree")
 
-    return {"after": after}
+    return {"before": before, "after": after}
 
 
 def exposed(ns: int, _share: float) -> Parts:

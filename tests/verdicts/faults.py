@@ -123,7 +123,9 @@ FAULTS: Final[dict[str, Fault]] = {
     "checks of compiled code": Fault(guards, r"(?i)guards", MODELS),
     "graph breaks": Fault(graph_breaks, r"TORCH_LOGS=graph_breaks", MODELS),
     "allocator churn": Fault(allocator, r"(?i)keep.*input shapes", MODELS),
-    "the cache is emptied in each step": Fault(empty_cache, r"empty_cache\(\)", MODELS),
+    "the cache is emptied in each step": Fault(
+        empty_cache, r"^The cache .* Remove torch\.cuda\.empty_cache\(\)", MODELS
+    ),
     "memory that is nearly full": Fault(full_memory, r"(?i)memory.* full.*To free memory"),
     "a pause for garbage collection": Fault(
         lambda ns, _: once(ns, ("python", "train.py(60): step"), ("python", "<built-in function collect>")),
