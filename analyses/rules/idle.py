@@ -9,7 +9,15 @@ import polars as pl
 
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import cause_name, idle_causes
-from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules
+from tracekit.analyses.rules.idle_time import (
+    LAUNCHING,
+    LONG_GAP_NS,
+    CausedIdle,
+    caused_idle,
+    covered_by_other_rules,
+    waits_before_graphs,
+)
+from tracekit.analyses.rules.memory import before_small_copies
 from tracekit.analyses.rules.rule import (
     WARNING_SHARE,
     Advice,
@@ -22,7 +30,7 @@ from tracekit.analyses.rules.rule import (
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import BUFFER_LAYER
-from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share
+from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.groups import are_known, at_rows, groups, kept, or_none
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace
@@ -30,7 +38,6 @@ from tracekit.trace import Trace
 __all__ = [
     "BUFFER_SYNCHRONISATION",
     "HOST_BOUND_LAUNCHES",
-    "LAUNCHING",
     "LONG_GAPS",
 ]
 
@@ -40,25 +47,33 @@ HOST_BOUND_LAUNCHES_LEAST_SHARE: Final = 0.10
 """Below a tenth of the window, faster launching changes little."""
 QUEUE_EMPTY: Final = 1.0
 """With less than one activity waiting on average, the host is not ahead of the device."""
-LONG_GAP_NS: Final = NS_PER_MS
-"""Python and dispatch between two launches take tens of µs; 1 ms is something else."""
 LEAST_GAPS: Final = 20
 """Fewer gaps are no pattern."""
-LAUNCHING: Final = (
-    *("python", "host_code", "operator_dispatch", "library_call"),
-    *("launch_api", "launch_latency"),
+
+_LESS: Final = "Launch less from Python."
+_WITH_GRAPHS: Final = (
+    '[!compiled !graphs] torch.compile(model, mode="reduce-overhead") fuses kernels and replays them as CUDA graphs; for '
+    "static shapes, torch.cuda.CUDAGraph does so without compilation.\n"
+    '[compiled !graphs] Compile with mode="reduce-overhead", which replays the kernels as CUDA graphs.\n'
+    "[graphs] Put more of the work into the graphs.\n"
+    "[training !fused_optimizer] Create the optimizer with fused=True.\n"
+    "[!serving] A larger batch gives each launch more work."
 )
-"""The causes of idle time that faster or fewer launches would reduce."""
+_LESS_PLAIN: Final = (
+    "Launch less: fuse small kernels and give each launch more work.\n"
+    "[!graphs] Replay repeated work as a CUDA graph."
+)
+_FLAGS: Final = ("--compile", "--batch")
 
 
 def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     """The device mostly waits for the host to launch the next kernel.
 
-    If the host launches too slowly, there are many short gaps in which no work is queued. So only gaps below `LONG_GAP_NS`
+    If the host launches too slowly, there are many short gaps in which no work is queued. So only gaps below 1 ms (`LONG_GAP_NS`)
     count; a longer gap is a cold start or has another cause with its own rule. On the stream with the most gaps, the mean
     queue length must be below one (Little's law: the sum of the delays from launch to start, over the time they span). At
     stake is the device's idle time in such gaps that Python, operator dispatch, launch calls and their latency cause
-    (`analyses.idle.causes`).
+    (`analyses.idle.causes`), without that before many small copies, which the rule `small_copies` reports.
 
     Fires when short waits for the host take `HOST_BOUND_LAUNCHES_LEAST_SHARE` of the window and the queue runs empty.
     """
@@ -70,11 +85,12 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
         return None
     rows = scope.activities[["device_id", "stream_id", "launch_id", "start"]]
     rows = kept(rows, (rows["device_id"] == stream["device_id"]) & (rows["stream_id"] == stream["stream_id"]))
-    idle = caused_idle(scope, *LAUNCHING, below=LONG_GAP_NS)
+    idle = _waiting_for_launches(scope, *LAUNCHING)
     at_stake = idle.ns
     queue = _mean_queue(trace, rows)
     if at_stake / scope.duration < HOST_BOUND_LAUNCHES_LEAST_SHARE or queue is None or queue >= QUEUE_EMPTY:
         return None
+    waits = waits_before_graphs(scope)
     slowed = (
         " The profile holds Python stacks, and recording them slows the host."
         if "stacks" in trace.meta.captured
@@ -86,13 +102,22 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
         f"{idle.where}. Stream {stream['stream_id']} of device {stream['device_id']} had "
         f"{format_count(stream['gaps'])} gaps, and on average {queue:.2f} activities were queued on it.{slowed}",
         ns_at_stake=at_stake,
+        advice=Advice(f"{_LESS}\n{waits}\n{_WITH_GRAPHS}", plain=f"{_LESS_PLAIN}\n{waits}", flags=_FLAGS)
+        if waits
+        else None,
         stretches=idle.stretches,
     )
 
 
+def _waiting_for_launches(scope: Scope, *causes: str) -> CausedIdle:
+    copies = before_small_copies(scope)
+    others = None if copies is None else ~pl.col("gap_id").is_in(copies.pieces["gap_id"].implode())
+    return caused_idle(scope, *causes, wanted=others, below=LONG_GAP_NS)
+
+
 def _split(scope: Scope) -> str:
     """The causes in words, largest first."""
-    parts = [(caused_idle(scope, cause, below=LONG_GAP_NS).ns, cause) for cause in LAUNCHING]
+    parts = [(_waiting_for_launches(scope, cause).ns, cause) for cause in LAUNCHING]
     return ", ".join(
         f"{cause_name(cause)} {format_ns(ns)}" for ns, cause in sorted(parts, reverse=True) if ns
     )
@@ -117,20 +142,9 @@ HOST_BOUND_LAUNCHES = Rule(
     evidence=host_bound_launches,
     runs="device",
     advice=Advice(
-        "Launch less from Python.\n"
-        '[!compiled !graphs] torch.compile(model, mode="reduce-overhead") fuses kernels and replays them as CUDA graphs; for '
-        "static shapes, torch.cuda.CUDAGraph does so without compilation.\n"
-        '[compiled !graphs] Compile with mode="reduce-overhead", which replays the kernels as CUDA graphs.\n'
-        "[graphs] Put more of the work into the graphs.\n"
-        "[training !fused_optimizer] Create the optimizer with fused=True.\n"
-        "[!serving] A larger batch gives each launch more work.\n"
-        "[waits] Remove synchronising calls such as .item() from the loop.",
-        plain=(
-            "Launch less: fuse small kernels and give each launch more work.\n"
-            "[!graphs] Replay repeated work as a CUDA graph.\n"
-            "[waits] Remove synchronising calls from the loop."
-        ),
-        flags=("--compile", "--batch"),
+        f"{_LESS}\n{_WITH_GRAPHS}\n[waits] Remove synchronising calls such as .item() from the loop.",
+        plain=f"{_LESS_PLAIN}\n[waits] Remove synchronising calls from the loop.",
+        flags=_FLAGS,
     ),
     answers=frozenset({"host-bound", "launch/short-kernel-bound"}),
 )

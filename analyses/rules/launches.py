@@ -14,6 +14,7 @@ from tracekit.analyses.rules.idle_time import (
     calls_with_roles,
     caused_idle,
     outermost_operators,
+    waits_before_graphs,
 )
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle, densest, longest
 from tracekit.analyses.scope import Scope
@@ -79,6 +80,9 @@ def short_kernels(scope: Scope, result: Launches) -> Evidence | None:
         f"{format_share(result.launch_bound_share)} of all activities are shorter than their launch call."
         f"{example} The device was idle for {format_ns(at_stake)} of their launches.",
         ns_at_stake=at_stake,
+        advice=_short_kernels_advice(before_graphs)
+        if (before_graphs := waits_before_graphs(scope))
+        else None,
         stretches=densest(waits, scope),
     )
 
@@ -87,23 +91,31 @@ def _plain(name: str) -> str:
     return name if len(name) <= 80 else f"{name[:79]}…"
 
 
-SHORT_KERNELS = Rule(
-    id="short_kernels",
-    analysis="launches",
-    evidence=short_kernels,
-    advice=Advice(
+def _short_kernels_advice(before_graphs: str) -> Advice:
+    """`before_graphs` is what must be done before graphs are of use, or nothing."""
+    first = f"{before_graphs}\n" if before_graphs else ""
+    return Advice(
         "[!compiled] Fuse chains of elementwise operators with torch.compile.\n"
         "[training !fused_optimizer] Create the optimizer with fused=True.\n"
         "[compiled] Let torch.compile compile the code around the short kernels as well.\n"
+        f"{first}"
         "[!graphs] Replay the kernels as a CUDA graph, which starts them without the host.\n"
         "[graphs] Put more of the kernels into the graphs.\n"
         "[!serving] A larger batch makes each kernel longer.",
         plain=(
             "Fuse the kernels, or give each of them more work.\n"
+            f"{first}"
             "[!graphs] Replay repeated work as a CUDA graph, which launches all of its kernels at once."
         ),
         flags=("--compile", "--batch"),
-    ),
+    )
+
+
+SHORT_KERNELS = Rule(
+    id="short_kernels",
+    analysis="launches",
+    evidence=short_kernels,
+    advice=_short_kernels_advice(""),
     answers=frozenset({"launch/short-kernel-bound"}),
 )
 

@@ -10,9 +10,9 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.launches import Launches
 from tracekit.analyses.program import program
-from tracekit.analyses.rules.idle import LAUNCHING
 from tracekit.analyses.rules.idle_time import (
     CONTEXT_CREATION_NS,
+    LAUNCHING,
     CausedIdle,
     calls_with_roles,
     caused_idle,

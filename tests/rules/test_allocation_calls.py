@@ -63,7 +63,10 @@ def test_an_emptied_cache_is_no_warm_up() -> None:
     """Real traces: the advice was to profile after warm-up, although each step made the same calls, and late launches were left out."""
     found = finding(emptied(3).trace(), "launches", "allocation_calls")
     assert found is not None
-    assert found.title == "The cache of device memory is emptied 3 times, and the device idles for 16.7 % of the time"
+    assert (
+        found.title
+        == "The cache of device memory is emptied 3 times, and the device idles for 16.7 % of the time"
+    )
     assert found.ns_at_stake == 5 * MS  # three times 1 ms in or after the call, twice 1 ms before the launch
     assert "warm-up" not in found.advice
     assert found.advice.startswith("Remove torch.cuda.empty_cache()")
@@ -75,4 +78,6 @@ def test_calls_of_each_step_inside_operators_are_no_warm_up_either() -> None:
     assert found is not None
     assert "come in each of 3 steps" in found.evidence
     assert found.advice.startswith("Keep input shapes constant")
-    assert finding(emptied(1).trace(), "launches", "allocation_calls").advice.startswith("Profile after warm-up")  # type: ignore[union-attr]
+    assert finding(emptied(1).trace(), "launches", "allocation_calls").advice.startswith(
+        "Profile after warm-up"
+    )  # type: ignore[union-attr]

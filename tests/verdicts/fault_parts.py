@@ -15,6 +15,7 @@ __all__ = [
     "allocator",
     "checkpointed",
     "conversions",
+    "copies_of_lists",
     "copying",
     "dependency",
     "dropout",
@@ -114,6 +115,25 @@ def small_copies(ns: int, _share: float) -> Parts:
             run.free[7] = start + 16 * US
             run.planted += 16 * US
             run.clock += 16 * US
+
+    return {"copy": copy}
+
+
+def copies_of_lists(ns: int, _share: float) -> Parts:
+    """Tensors are made of lists and copied one by one: Python, an operator, a pageable copy, and a wait that finds it done."""
+
+    def copy(_network: Any, run: Run, _number: int) -> None:
+        run.wait()
+        for _ in range(ns // (80 * US)):
+            begin = run.clock
+            run.clock += 50 * US
+            with run.within("op", "aten::to"):
+                run.clock += 10 * US
+                run.copy("HtoD (Pageable -> Device)", run.clock + 4 * US, US, 2048, launch=run.clock)
+                run.free[7] = run.clock + 5 * US
+                run.call("cudaStreamSynchronize", run.clock + 5 * US, 5 * US, run.thread)
+                run.clock = begin + 80 * US
+            run.planted += 80 * US
 
     return {"copy": copy}
 

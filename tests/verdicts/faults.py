@@ -11,6 +11,7 @@ from fault_parts import (
     allocator,
     checkpointed,
     conversions,
+    copies_of_lists,
     copying,
     dependency,
     dropout,
@@ -77,6 +78,9 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     "pageable copies": Fault(copying("HtoD (Pageable -> Device)", blocks=True), r"(?i)pinned memory", MODELS),
     "many small copies": Fault(small_copies, r"(?i)small copies.*pack small inputs", MODELS),
+    "tensors of lists that are copied one by one": Fault(
+        copies_of_lists, r"(?i)small copies.*pack small inputs", MODELS
+    ),
     "a value is read in each layer": Fault(item, r"\.item\(\)", MODELS, timed=False),
     "the host waits after each part": Fault(waits, r"torch\.cuda\.synchronize", MODELS, timed=False),
     "logging every step": Fault(

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import RULES, rule_of, words_for
-from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.idle_time import caused_idle, waits_before_graphs
 from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, longest_work, of_time
 from tracekit.analyses.rules.rule import Advice as Words
 from tracekit.analyses.scope import Scope
@@ -178,7 +178,10 @@ def general(bound: Bound, stake: int, scope: Scope) -> Advice:
     """The general advice for this bound; `stake` is the time of the cost behind it, in ns."""
     title, words = GENERAL[bound]
     places = caused_idle(scope, *CAUSES).stretches if bound in WAITING else ()
-    return Advice(title, words_for(words, scope), stake if stake > 0 else None, stretches=places)
+    text = words_for(words, scope)
+    if "graph" in text and (before := waits_before_graphs(scope)):
+        text = f"{text} {before}"
+    return Advice(title, text, stake if stake > 0 else None, stretches=places)
 
 
 def few_advice() -> Advice:
