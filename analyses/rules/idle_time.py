@@ -19,7 +19,7 @@ from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH, SYNCHRONISATION
 from tracekit.facts.units import NS_PER_MS, format_count
 from tracekit.findings import Stretches
-from tracekit.groups import NameTable, at_rows, codes_of, falling, groups, kept, or_none, text_codes
+from tracekit.groups import NameTable, at_rows, codes_of, falling, groups, or_none, text_codes
 from tracekit.intervals import IntervalSet
 from tracekit.missing import endless_calls
 from tracekit.names import short_frame
@@ -298,7 +298,7 @@ def _waits_before_graphs(scope: Scope) -> str:
 _WAITERS: Final = {
     "aten::item": ".item()",
     "aten::_local_scalar_dense": ".item()",
-    "aten::is_nonzero": "conditions on tensors",
+    "aten::is_nonzero": "bool(tensor)",
     "cudaDeviceSynchronize": "torch.cuda.synchronize()",
 }
 """What users write for an operator, or a call outside operators."""

@@ -35,6 +35,7 @@ __all__ = [
     "once",
     "other_thread",
     "recompilation",
+    "scores_in_memory",
     "slow",
     "small_copies",
     "small_kernels",
@@ -46,6 +47,7 @@ __all__ = [
 ]
 
 DROPOUT = "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<c10::BFloat16, float, unsigned int, 1, 4, bool>(int)"
+COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>(int)"
 SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>(float*)"
 
 Parts = dict[str, Any]
@@ -162,6 +164,29 @@ def eager_attention(ns: int, _share: float) -> Parts:
         run.op("aten::bmm", GEMM, 100 * US)
         run.planted += run.op("aten::softmax", SOFTMAX, ns // network.layers)
         run.op("aten::bmm", GEMM, 100 * US)
+
+    return {"attention": attention}
+
+
+def scores_in_memory(ns: int, _share: float) -> Parts:
+    """The scores of eager attention are scaled, made single precision for the softmax, and half again; a copy transposes the keys."""
+
+    def attention(network: Any, run: Run) -> None:
+        each = ns // network.layers // 5
+        scores, keys = "[8, 16, 1024, 1024]", "[8, 16, 64, 1024]"
+        half, single = "c10::BFloat16", "float"
+        for name, kernel, shapes, types in (
+            ("aten::copy_", COPY, f"[{keys}, {keys}, []]", (half, half)),
+            ("aten::bmm", GEMM, "[[128, 1024, 64], [128, 64, 1024]]", (half, half)),
+            ("aten::div", ADD, f"[{scores}, []]", (half, "double")),
+            ("aten::copy_", COPY, f"[{scores}, {scores}, []]", (single, half)),
+            ("aten::_softmax", SOFTMAX, f"[{scores}, [], []]", (single, "Scalar")),
+            ("aten::copy_", COPY, f"[{scores}, {scores}, []]", (half, single)),
+            ("aten::bmm", GEMM, "[[128, 1024, 1024], [128, 1024, 64]]", (half, half)),
+        ):
+            with run.within("op", name, shapes=shapes, dtypes=f'["{types[0]}", "{types[1]}"]'):
+                took = run.launch(kernel, 100 * US if kernel == GEMM else each)
+            run.planted += 0 if kernel == GEMM else took
 
     return {"attention": attention}
 

@@ -31,6 +31,7 @@ from fault_parts import (
     once,
     other_thread,
     recompilation,
+    scores_in_memory,
     slow,
     small_copies,
     small_kernels,
@@ -111,6 +112,9 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     "an optimizer that is not fused": Fault(unfused_optimizer, r"fused=True"),
     "eager attention": Fault(eager_attention, r"scaled_dot_product_attention", MODELS),
+    "eager attention whose scores are scaled and cast": Fault(
+        scores_in_memory, r"scaled_dot_product_attention", MODELS
+    ),
     "dropout in each layer": Fault(dropout, r"^Dropout takes", MODELS),
     "activation checkpointing": Fault(checkpointed, r"checkpoint fewer layers"),
     "an odd vocabulary": Fault(odd_vocabulary, r"Pad 50,257 to 50,304", MODELS),
