@@ -19,6 +19,7 @@ from tracekit.analyses.rules.idle_time import (
 )
 from tracekit.analyses.rules.memory import before_small_copies
 from tracekit.analyses.rules.rule import (
+    CRITICAL_SHARE,
     WARNING_SHARE,
     Advice,
     Evidence,
@@ -56,9 +57,11 @@ _WITH_GRAPHS: Final = (
     "static shapes, torch.cuda.CUDAGraph does so without compilation.\n"
     '[compiled !graphs] Compile with mode="reduce-overhead", which replays the kernels as CUDA graphs.\n'
     "[graphs] Put more of the work into the graphs.\n"
-    "[training !fused_optimizer] Create the optimizer with fused=True.\n"
+    "[optimizer_launches] Create the optimizer with fused=True.\n"
     "[!serving] A larger batch gives each launch more work."
 )
+_REMOVE_WAITS: Final = "[waits] Remove synchronising calls such as .item() from the loop."
+_REMOVE_WAITS_PLAIN: Final = "[waits] Remove synchronising calls from the loop."
 _LESS_PLAIN: Final = (
     "Launch less: fuse small kernels and give each launch more work.\n"
     "[!graphs] Replay repeated work as a CUDA graph."
@@ -71,11 +74,12 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
 
     If the host launches too slowly, there are many short gaps in which no work is queued. So only gaps below 1 ms (`LONG_GAP_NS`)
     count; a longer gap is a cold start or has another cause with its own rule. On the stream with the most gaps, the mean
-    queue length must be below one (Little's law: the sum of the delays from launch to start, over the time they span). At
+    queue length should be below one (Little's law: the sum of the delays from launch to start, over the time they span). At
     stake is the device's idle time in such gaps that Python, operator dispatch, launch calls and their latency cause
     (`analyses.idle.causes`), without that before many small copies, which the rule `small_copies` reports.
 
-    Fires when short waits for the host take `HOST_BOUND_LAUNCHES_LEAST_SHARE` of the window and the queue runs empty.
+    Fires when short waits for the host take `HOST_BOUND_LAUNCHES_LEAST_SHARE` of the window and the queue runs empty, or
+    `CRITICAL_SHARE`: then the host was ahead only in a part of each step.
     """
     trace = scope.trace
     if not result.streams.height or not scope.duration:
@@ -87,9 +91,16 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     rows = kept(rows, (rows["device_id"] == stream["device_id"]) & (rows["stream_id"] == stream["stream_id"]))
     idle = _waiting_for_launches(scope, *LAUNCHING)
     at_stake = idle.ns
-    queue = _mean_queue(trace, rows)
-    if at_stake / scope.duration < HOST_BOUND_LAUNCHES_LEAST_SHARE or queue is None or queue >= QUEUE_EMPTY:
+    queue, share = _mean_queue(trace, rows), at_stake / scope.duration
+    if queue is None or share < HOST_BOUND_LAUNCHES_LEAST_SHARE:
         return None
+    if queue >= QUEUE_EMPTY and share < CRITICAL_SHARE:
+        return None
+    queued = (
+        f"and on average {queue:.2f} activities were queued on it"
+        if queue < QUEUE_EMPTY
+        else f"although the host was ahead at other times (on average {queue:.1f} activities were queued)"
+    )
     waits = waits_before_graphs(scope)
     slowed = (
         " The profile holds Python stacks, and recording them slows the host."
@@ -100,13 +111,21 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
         title=f"The device waits for launches of the host {format_share(at_stake / scope.duration)} of the time",
         text=f"It was idle for {format_ns(at_stake)} in gaps below {format_ns(LONG_GAP_NS)}: {_split(scope)}"
         f"{idle.where}. Stream {stream['stream_id']} of device {stream['device_id']} had "
-        f"{format_count(stream['gaps'])} gaps, and on average {queue:.2f} activities were queued on it.{slowed}",
+        f"{format_count(stream['gaps'])} gaps, {queued}.{slowed}",
         ns_at_stake=at_stake,
-        advice=Advice(f"{_LESS}\n{waits}\n{_WITH_GRAPHS}", plain=f"{_LESS_PLAIN}\n{waits}", flags=_FLAGS)
-        if waits
-        else None,
+        advice=_advice(scope, at_stake, waits),
         stretches=idle.stretches,
     )
+
+
+def _advice(scope: Scope, at_stake: int, waits: str) -> Advice | None:
+    """None: the rule's own. `waits` is what must go before graphs."""
+    in_python = _waiting_for_launches(scope, "python", "operator_dispatch").ns
+    if 2 * in_python >= at_stake and not waits:
+        return None
+    less = _LESS if 2 * in_python >= at_stake else "Launch fewer, longer kernels."
+    text = f"{less}\n{waits}\n{_WITH_GRAPHS}" if waits else f"{less}\n{_WITH_GRAPHS}\n{_REMOVE_WAITS}"
+    return Advice(text, plain=f"{_LESS_PLAIN}\n{waits or _REMOVE_WAITS_PLAIN}", flags=_FLAGS)
 
 
 def _waiting_for_launches(scope: Scope, *causes: str) -> CausedIdle:
@@ -142,8 +161,8 @@ HOST_BOUND_LAUNCHES = Rule(
     evidence=host_bound_launches,
     runs="device",
     advice=Advice(
-        f"{_LESS}\n{_WITH_GRAPHS}\n[waits] Remove synchronising calls such as .item() from the loop.",
-        plain=f"{_LESS_PLAIN}\n[waits] Remove synchronising calls from the loop.",
+        f"{_LESS}\n{_WITH_GRAPHS}\n{_REMOVE_WAITS}",
+        plain=f"{_LESS_PLAIN}\n{_REMOVE_WAITS_PLAIN}",
         flags=_FLAGS,
     ),
     answers=frozenset({"host-bound", "launch/short-kernel-bound"}),

@@ -96,7 +96,7 @@ def _short_kernels_advice(before_graphs: str) -> Advice:
     first = f"{before_graphs}\n" if before_graphs else ""
     return Advice(
         "[!compiled] Fuse chains of elementwise operators with torch.compile.\n"
-        "[training !fused_optimizer] Create the optimizer with fused=True.\n"
+        "[optimizer_launches] Create the optimizer with fused=True.\n"
         "[compiled] Let torch.compile compile the code around the short kernels as well.\n"
         f"{first}"
         "[!graphs] Replay the kernels as a CUDA graph, which starts them without the host.\n"

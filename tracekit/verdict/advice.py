@@ -102,7 +102,7 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
             "[!compiled] torch.compile fuses kernels.\n"
             "[!graphs] CUDA graphs start many kernels at once.\n"
             "[graphs] Put more of the kernels into the graphs.\n"
-            "[training !fused_optimizer] Create the optimizer with fused=True.\n"
+            "[optimizer_launches] Create the optimizer with fused=True.\n"
             "[!serving] A larger batch makes each kernel longer.",
             plain="Fuse kernels, or give each kernel more work.\n[!graphs] Replay repeated work as a CUDA graph.",
             flags=("--compile", "--batch"),
@@ -152,6 +152,9 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     ),
 }
 """For every bound a title and general advice."""
+
+SAME: Final[dict[Bound, str]] = {"launch/short-kernel-bound": "host_bound_launches"}
+"""By bound, the finding that advises the same as the general advice."""
 
 WAITING: Final = frozenset({"host-bound", "input-bound", "launch/short-kernel-bound", "idle"})
 """The bounds of which the longest gaps are the evidence."""
@@ -318,6 +321,7 @@ def choose(
     useful = sorted([*useful, *answers], key=lambda advice: -(advice.ns_at_stake or 0))
     started = sum(each.ns_at_stake or 0 for each in first)
     general_ = [loss] if loss and not answers and not _answered(useful, bound, loss) else []
+    general_ = [] if any(each.finding == SAME.get(bound) for each in useful) else general_
     general_ = [each for each in general_ if not first or started < ANSWERS * (each.ns_at_stake or 0)]
     rest = [*general_, *([last] if last else [])]
     kept = [*first, *useful][: ADVICE - len(rest)]
