@@ -44,11 +44,11 @@ ADVICE: Final = 3
 LEAST_SHARE: Final = 0.01
 """Advice that could save less than this share of the basis stays in its section."""
 LITTLE: Final = 0.2
-"""Advice with less of the loss at stake than this stands below advice about all of it."""
+"""Advice with less of the time at stake than this is little, where hardly any work was recorded."""
 LEAST_CODE_SHARE: Final = 0.05
 """From this share on, the advice names the code, or the calls, for which the device waits."""
 ANSWERS: Final = 0.5
-"""A finding answers a loss if it explains half of it; otherwise the verdict gives the general advice as well."""
+"""A finding answers a loss if it explains half of it; otherwise the verdict gives the general advice as well, and first."""
 
 GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "host-bound": (
@@ -304,8 +304,8 @@ def choose(
 ) -> tuple[Advice, ...]:
     """`first`, then the advice of findings and `answers` with the most time at stake, then `loss`, then `last`.
 
-    `loss` is about the largest loss, of this `bound`, in general; it is left out if an answer explains the loss. It says
-    where to look, so it stands below every answer but those about a small part of the loss. A finding that only restates a loss is left out.
+    `loss` is about the largest loss, of this `bound`, in general; it is left out if an answer explains half of the loss, and else
+    stands above the answers about less. A finding that only restates a loss is left out.
     """
     useful = [
         of_finding(owned)
@@ -325,7 +325,7 @@ def choose(
     general_ = [each for each in general_ if not first or started < ANSWERS * (each.ns_at_stake or 0)]
     rest = [*general_, *([last] if last else [])]
     kept = [*first, *useful][: ADVICE - len(rest)]
-    little = [each for each in kept if general_ and _little(each, bound, general_[0])]
+    little = [each for each in kept[len(first) :] if general_ and _little(each, bound, general_[0])]
     return (*(each for each in kept if each not in little), *general_, *little, *([last] if last else []))
 
 
@@ -333,7 +333,7 @@ def _little(advice: Advice, bound: Bound, loss: Advice) -> bool:
     """Whether the advice is about a small part of the loss only, or about something else that costs less."""
     stake = advice.ns_at_stake
     rule = rule_of(advice.finding)
-    least = 1.0 if rule and rule.answers and bound not in rule.answers else LITTLE
+    least = 1.0 if rule and rule.answers and bound not in rule.answers else ANSWERS
     return stake is not None and stake < least * (loss.ns_at_stake or 0)
 
 
