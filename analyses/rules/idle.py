@@ -12,7 +12,6 @@ from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.rules.idle_time import (
     LAUNCHING,
     LONG_GAP_NS,
-    CausedIdle,
     caused_idle,
     covered_by_other_rules,
     waits_before_graphs,
@@ -89,7 +88,9 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
         return None
     rows = scope.activities[["device_id", "stream_id", "launch_id", "start"]]
     rows = kept(rows, (rows["device_id"] == stream["device_id"]) & (rows["stream_id"] == stream["stream_id"]))
-    idle = _waiting_for_launches(scope, *LAUNCHING)
+    copies = before_small_copies(scope)
+    others = None if copies is None else ~pl.col("gap_id").is_in(copies.pieces["gap_id"].implode())
+    idle = caused_idle(scope, *LAUNCHING, wanted=others, below=LONG_GAP_NS)
     at_stake = idle.ns
     queue, share = _mean_queue(trace, rows), at_stake / scope.duration
     if queue is None or share < HOST_BOUND_LAUNCHES_LEAST_SHARE:
@@ -101,6 +102,8 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
         if queue < QUEUE_EMPTY
         else f"although the host was ahead at other times (on average {queue:.1f} activities were queued)"
     )
+    sums = idle.pieces.group_by(pl.col("cause").cast(pl.String)).agg(pl.col("duration_ns").sum())
+    by_cause = sums.sort("duration_ns", "cause", descending=True).rows()
     waits = waits_before_graphs(scope)
     slowed = (
         " The profile holds Python stacks, and recording them slows the host."
@@ -109,37 +112,29 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     )
     return Evidence(
         title=f"The device waits for launches of the host {format_share(at_stake / scope.duration)} of the time",
-        text=f"It was idle for {format_ns(at_stake)} in gaps below {format_ns(LONG_GAP_NS)}: {_split(scope)}"
+        text=f"It was idle for {format_ns(at_stake)} in gaps below {format_ns(LONG_GAP_NS)}: {_split(by_cause)}"
         f"{idle.where}. Stream {stream['stream_id']} of device {stream['device_id']} had "
         f"{format_count(stream['gaps'])} gaps, {queued}.{slowed}",
         ns_at_stake=at_stake,
-        advice=_advice(scope, at_stake, waits),
+        advice=_advice(by_cause, waits),
         stretches=idle.stretches,
     )
 
 
-def _advice(scope: Scope, at_stake: int, waits: str) -> Advice | None:
-    """None: the rule's own. `waits` is what must go before graphs."""
-    in_python = _waiting_for_launches(scope, "python", "operator_dispatch").ns
-    if 2 * in_python >= at_stake and not waits:
+def _advice(by_cause: list[tuple[str, int]], waits: str) -> Advice | None:
+    """None: the rule's own. `waits` is what must go before graphs; without most time in Python, or in operators, these are not to blame."""
+    in_python = sum(ns for cause, ns in by_cause if cause in ("python", "operator_dispatch"))
+    mostly = 2 * in_python >= sum(ns for _, ns in by_cause)
+    if mostly and not waits:
         return None
-    less = _LESS if 2 * in_python >= at_stake else "Launch fewer, longer kernels."
+    less = _LESS if mostly else "Launch fewer, longer kernels."
     text = f"{less}\n{waits}\n{_WITH_GRAPHS}" if waits else f"{less}\n{_WITH_GRAPHS}\n{_REMOVE_WAITS}"
     return Advice(text, plain=f"{_LESS_PLAIN}\n{waits or _REMOVE_WAITS_PLAIN}", flags=_FLAGS)
 
 
-def _waiting_for_launches(scope: Scope, *causes: str) -> CausedIdle:
-    copies = before_small_copies(scope)
-    others = None if copies is None else ~pl.col("gap_id").is_in(copies.pieces["gap_id"].implode())
-    return caused_idle(scope, *causes, wanted=others, below=LONG_GAP_NS)
-
-
-def _split(scope: Scope) -> str:
-    """The causes in words, largest first."""
-    parts = [(_waiting_for_launches(scope, cause).ns, cause) for cause in LAUNCHING]
-    return ", ".join(
-        f"{cause_name(cause)} {format_ns(ns)}" for ns, cause in sorted(parts, reverse=True) if ns
-    )
+def _split(by_cause: list[tuple[str, int]]) -> str:
+    """The causes in words, with their times in ns."""
+    return ", ".join(f"{cause_name(cause)} {format_ns(ns)}" for cause, ns in by_cause)
 
 
 def _mean_queue(trace: Trace, activities: pl.DataFrame) -> float | None:

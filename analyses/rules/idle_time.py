@@ -291,8 +291,8 @@ def _waits_before_graphs(scope: Scope) -> str:
     shown = _WAITERS if scope.once(program, lambda: program(scope.trace)).pytorch else {}
     what = shown.get(operator or call, operator or call) + (f" in {short_frame(code)}" if code else "")
     which = "the wait" if count == 1 else f"the {format_count(count)} waits"
-    most = "most by " if rows.height > 1 else ""
-    return f"No graph can hold a call that waits for the device: first remove {which} in the middle of each step ({most}{what})."
+    by = "most by" if rows.height > 1 else "by"
+    return f"No graph can hold a call that waits for the device: first remove {which} in the middle of each step ({by} {what})."
 
 
 _WAITERS: Final = {

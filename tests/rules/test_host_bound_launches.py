@@ -54,6 +54,33 @@ def test_silent_when_the_host_runs_ahead_and_when_few_kernels_ran() -> None:
     assert finding(launched_late(15).trace(), "idle", "host_bound_launches") is None
 
 
+def test_a_host_that_is_ahead_in_one_part_of_a_step_is_late_in_another() -> None:
+    """On a real device two thirds of the time were idle between short kernels, and a queue of the other third hid it."""
+    made = launched_late()
+    for number in range(200):  # a queue of up to 190 for 2 ms
+        made.activity(
+            "gemm", 3 * MS + number * 10 * US, 9 * US, launch=3 * MS - 5 * US + number * US // 2, call_ns=400
+        )
+    found = finding(made.trace(), "idle", "host_bound_launches")
+    assert found is not None
+    assert found.severity == "critical"
+    assert "although the host was ahead at other times (on average 3" in found.evidence
+
+
+def test_the_causes_sum_to_the_time() -> None:
+    """Of a gap in which several causes together take 1 ms or more, each was listed that took less by itself."""
+    made = launched_late()
+    start = 3 * MS + 1100 * US
+    made.span("op", "aten::sort", start - 700 * US, start + 2 * US)
+    made.activity("k", start, 10 * US, launch=start - 5 * US)
+    found = finding(made.trace(), "idle", "host_bound_launches")
+    assert found is not None
+    assert (
+        "It was idle for 2.61 ms in gaps below 1.00 ms: Python 2.46 ms, launch latency 145 µs. "
+        in found.evidence
+    )
+
+
 def steps_with(waits: tuple[int, ...], operator: str | None = "aten::item") -> Planted:
     """Three steps of 30 kernels of 2 µs every 100 µs, and waits so many µs into each."""
     made = Planted()
@@ -78,10 +105,10 @@ def test_graphs_need_steps_without_waits(rule: tuple[str, str]) -> None:
     """Real traces of loops with twelve .item() a step were told to use CUDA graphs, which cannot hold them."""
     found = finding(steps_with((60, 560, 1060)).trace(), *rule)
     assert found is not None
-    assert "first remove the 3 waits in the middle of each step (.item())." in found.advice
+    assert "first remove the 3 waits in the middle of each step (by .item())." in found.advice
     found = finding(steps_with((60,), None).trace(), *rule)
     assert found is not None
-    assert "first remove the wait in the middle of each step (torch.cuda.synchronize())." in found.advice
+    assert "first remove the wait in the middle of each step (by torch.cuda.synchronize())." in found.advice
 
 
 def test_a_wait_around_all_kernels_of_a_step_hinders_no_graph() -> None:

@@ -33,6 +33,8 @@ _MATRIX: Final = ("gemm", "convolution", "attention", "rnn")
 
 LEAST_NAMED: Final = 0.1
 """A kernel with a smaller part of the computation is not named."""
+LEAST_FOR_FP8: Final = 0.4
+"""Products with a smaller part of the time are not worth types that cost accuracy."""
 _WIDTH: Final = 36
 
 _DOUBLE: Final = r"\bdouble\b|(?i)dgemm|_f64"
@@ -83,7 +85,9 @@ def top_kernels_advice(
     sums = table.group_by("category").agg(pl.col("total_ns").sum()).sort("total_ns", "category")
     category, ns = sums.row(-1)
     mine = table.filter(pl.col("category") == category)
-    fp8 = any(computes_fp8(device.name, device.compute_capability) for device in scope.trace.meta.devices)
+    devices = scope.trace.meta.devices
+    large = ns * compute >= LEAST_FOR_FP8 * total * basis
+    fp8 = large and any(computes_fp8(device.name, device.compute_capability) for device in devices)
     words = words_for(
         Words(
             "\n".join(_lines(mine, category, fired, pytorch=True, fp8=fp8)),
