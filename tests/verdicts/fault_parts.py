@@ -44,6 +44,7 @@ __all__ = [
     "uneven_ranks",
     "unfused_optimizer",
     "waits",
+    "waits_between_small_kernels",
 ]
 
 DROPOUT = "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<c10::BFloat16, float, unsigned int, 1, 4, bool>(int)"
@@ -147,6 +148,18 @@ def small_kernels(ns: int, _share: float) -> Parts:
             run.op("aten::add", ADD, 2 * US)
 
     return {"before": before}
+
+
+def waits_between_small_kernels(_ns: int, _share: float) -> Parts:
+    """The host launches small kernels, and asks in each layer whether the device is done, which it is."""
+
+    def layer(_network: Any, run: Run) -> None:
+        for _ in range(40):
+            run.op("aten::add", ADD, 2 * US)
+        run.clock += 10 * US
+        run.wait("cudaDeviceSynchronize")
+
+    return {"layer": layer, "layers": 12, "backward": lambda *_: None}
 
 
 def unfused_optimizer(ns: int, _share: float) -> Parts:

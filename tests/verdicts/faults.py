@@ -40,6 +40,7 @@ from fault_parts import (
     uneven_ranks,
     unfused_optimizer,
     waits,
+    waits_between_small_kernels,
 )
 from runs import Compiled, Inference, Serving, Training
 
@@ -109,6 +110,13 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     "small kernels": Fault(
         small_kernels, r"(?i)fewer|launch(es)? less|fuse|into the graphs", (*MODELS, Compiled), timed=False
+    ),
+    "waits that graphs cannot hold": Fault(
+        waits_between_small_kernels,
+        r"first remove the 12 waits in the middle of each step \(by torch\.cuda\.synchronize\(\)\)",
+        shares=(0.45,),
+        timed=False,
+        needs_steps=True,
     ),
     "an optimizer that is not fused": Fault(unfused_optimizer, r"fused=True"),
     "eager attention": Fault(eager_attention, r"scaled_dot_product_attention", MODELS),
