@@ -26,7 +26,7 @@ from tracekit.groups import at_rows, kept, or_none
 from tracekit.spans import Int64Array, take
 from tracekit.trace import COLLECTIVE_SCHEMA, Schema, empty
 
-__all__ = ["CALLS", "ON_PROCESSORS", "RECORD", "Calls", "by_kernel", "calls_of"]
+__all__ = ["CALLS", "ON_PROCESSORS", "RECORD", "Calls", "by_kernel", "calls_of", "of_one_rank"]
 
 CALLS: Final[Schema] = {
     "name": pl.String,
@@ -91,6 +91,11 @@ RECORD: Final = pl.coalesce("span_id", by_kernel(pl.col("activity_id")))
 def calls_of(scope: Scope) -> Calls:
     """The calls of the scope."""
     return once(scope, _calls)
+
+
+def of_one_rank(calls: pl.DataFrame) -> bool:
+    """Whether all of these calls are known to be in groups of one rank, and so exchange nothing."""
+    return calls.height > 0 and bool((calls["group_size"] == 1).fill_null(value=False).all())
 
 
 def _calls(scope: Scope) -> Calls:

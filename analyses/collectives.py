@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.calls import CALLS, Calls, calls_of
+from tracekit.analyses.calls import CALLS, Calls, calls_of, of_one_rank
 from tracekit.analyses.exposure import exposed_by
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once
@@ -66,7 +66,7 @@ class Collectives(Result):
     All-to-alls of sizes that hardly ever come again, as of uneven ones, are one row with their median size.
     `total_ns` is the sum of durations; `exposed_ns` the time in which one of them runs and nothing computes on its device. The
     bandwidths are those of the shortest call, which waited least: `algorithm_gbps` = bytes / time, `bus_gbps` = bus bytes / time,
-    in 10⁹ bytes a second; null without sizes. `link_share` is `bus_gbps` over the peak of the link between boards, and holds if the
+    in 10⁹ bytes a second; null without sizes, and in groups of one rank, which exchange nothing. `link_share` is `bus_gbps` over the peak of the link between boards, and holds if the
     group is within one machine, which one trace cannot prove. It is null for groups of more than 8 ranks, boards without a listed
     link, sends and receives, algorithms that sum in the network, and where it would exceed 1.
     """
@@ -115,7 +115,8 @@ def _by_size(scope: Scope, calls: Calls) -> pl.DataFrame:
     if not calls.table.height:
         return empty(_BY_SIZE)
     time = pl.col("duration_ns")
-    shortest = pl.when(time.min() > 0).then(time.min())
+    others = pl.col("group_size").first().fill_null(2) > 1
+    shortest = pl.when((time.min() > 0) & others).then(time.min())
     alike = [name for name in _SAME if name != "bytes"]
     once_only = (pl.col("name") == "all_to_all") & (
         2 * pl.col("bytes").n_unique().over(alike) > pl.len().over(alike)
@@ -187,6 +188,8 @@ def _answer(calls: pl.DataFrame, by_size: pl.DataFrame) -> str:
         else ""
     )
     says = f"{count_of(calls.height, 'call')} {f'of {counts[0][0]}' if len(counts) == 1 else f'({kinds})'}{moved}."
+    if of_one_rank(calls):
+        return f"{says.removesuffix('.')} within a group of one rank, so nothing is exchanged."
     best = by_size.filter(pl.col("bus_gbps").is_not_null()).sort("bus_gbps", descending=True).head(1)
     for row in best.iter_rows(named=True):
         says += f" The highest bus bandwidth is {format_bytes(row['bus_gbps'] * 1e9)}/s ({row['name']} of {format_bytes(row['bytes'])})."

@@ -22,6 +22,9 @@ __all__ = ["TABLES", "Memory", "memory"]
 
 _DIRECTION = r"(HtoD|DtoH|DtoD|PtoP|HtoH|HtoA|AtoH|AtoD|DtoA|AtoA)"
 
+_LEAST_ON_HOST: Final = 1_000_000
+"""Bytes. Beside a device, fewer on the host are those of single values."""
+
 TABLES: Final = {
     "copies": TableView(
         "Copies and fills",
@@ -183,6 +186,8 @@ def _answer(copies: pl.DataFrame, peaks: pl.DataFrame | None, devices: set[int])
         parts.append("there were no copies on a device")
     for row in peaks.iter_rows(named=True) if peaks is not None else []:
         number = row["device_id"]
+        if number < 0 and devices and row["peak_bytes"] < _LEAST_ON_HOST:
+            continue
         # ROCm's profiler counts devices otherwise than the allocator of PyTorch.
         whose = "" if number in devices or not devices else "the allocator's "
         # Of the host, PyTorch counts only what it allocates while it records: no weights, no state of the optimizer.

@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.attribution.attribute import attribution
-from tracekit.analyses.calls import calls_of
+from tracekit.analyses.calls import calls_of, of_one_rank
 from tracekit.analyses.carried import carried_layers
 from tracekit.analyses.exposure import POSITIONS, exposed_by, positions
 from tracekit.analyses.result import NotCaptured, Result, TableView
@@ -108,8 +108,10 @@ def _overlap(scope: Scope) -> Overlap:
             not_captured=none,
         )  # fmt: skip
     layers, within = _layers(scope), positions(scope)
+    one_rank = of_one_rank(calls_of(scope).table)
+    alone = " Its groups have one rank each, so nothing is exchanged." if one_rank else ""
     return Overlap(
-        answer=f"{format_share(hidden / total)} of {format_ns(total)} of communication ran behind computation.",
+        answer=f"{format_share(hidden / total)} of {format_ns(total)} of communication ran behind computation.{alone}",
         devices=devices,
         groups=_groups(scope),
         layers=layers,

@@ -34,6 +34,7 @@ WORDS: Final = frozenset(
         "low_precision",
         "pageable",
         "waits",
+        "optimizer_launches",
         "processor",
         "streams",
         "recomputation",
@@ -45,6 +46,8 @@ WORDS: Final = frozenset(
 
 _WAITS_SHARE: Final = 0.02
 """From this share of the window on, idle time by synchronisation is worth advice."""
+_OPTIMIZER_SHARE: Final = 0.1
+"""With fewer of the kernels than this, a fused optimizer saves few launches."""
 _FIRST_BF16: Final = (8, 0)
 """Of NVIDIA's devices, those from this compute capability on compute in bf16."""
 _MATRIX: Final = ("gemm", "convolution", "attention", "rnn")
@@ -80,6 +83,8 @@ def _traits(scope: Scope) -> frozenset[str]:
         "pageable": trace.has_device
         and bool((device.str.contains(PAGEABLE_COPY) & device.str.contains(HOST_TO_DEVICE)).any()),
         "waits": _waits(scope),
+        "optimizer_launches": bool({"training", "fused_optimizer"} & shown == {"training"})
+        and _optimizer_launches(scope),
         "processor": scope.on_cpu,
         "streams": scope.activities["stream_id"].n_unique() > 1,
         "recomputation": bool(attributed(scope)["recomputed"].any()),
@@ -115,6 +120,12 @@ def _low_precision(scope: Scope) -> bool:
     matrix = kernels(scope).by_name.filter(one_of("category", *_MATRIX))
     low = matrix.filter(pl.col("name").cast(pl.String).str.contains(LOW_PRECISION))
     return int(low["total_ns"].sum()) * 2 > int(matrix["total_ns"].sum())
+
+
+def _optimizer_launches(scope: Scope) -> bool:
+    """Whether the optimizer starts a large part of the kernels: one that handles many parameters in a call does not."""
+    rows = attributed(scope)
+    return int((rows["phase"] == "optimizer").sum()) >= max(_OPTIMIZER_SHARE * rows.height, 1)
 
 
 def _waits(scope: Scope) -> bool:

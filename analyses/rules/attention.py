@@ -4,78 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
+from tracekit.analyses.rules.attention_work import AttentionWork, attention_work
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, longest_work, of_time
 from tracekit.analyses.scope import Scope, once
-from tracekit.analyses.sdpa import SDPA_MATH, Call, Kernel, Reason, Target, call_of, refusals
+from tracekit.analyses.sdpa import Call, Kernel, Reason, Target, call_of, refusals
 from tracekit.facts.units import count_of, format_count, format_ns
-from tracekit.spans import BoolArray, Int64Array, take
 
 __all__ = ["SDPA_FALLBACK", "UNFUSED_ATTENTION"]
-
-_SOFTMAX: Final = r"^aten::(_safe_softmax|_?softmax)$"
-_SOFTMAX_BACKWARD: Final = r"^aten::_softmax_backward_data$"
-_PRODUCT: Final = r"^aten::(bmm|baddbmm)$"
-_ANY_PRODUCT: Final = r"^aten::(bmm|baddbmm|mm|addmm)$"
-
-
-class _Attention(msgspec.Struct, frozen=True, eq=False):
-    """Attention that no fused kernel computes. Written by hand: softmax calls and batched products outside of
-    `scaled_dot_product_attention`, and the time of the softmax, backward too. `math`: calls (span ids) of
-    `scaled_dot_product_attention` that run as separate operators, with the time of each but for its products, backward too.
-
-    Calls are those of the forward pass, without the calls inside of them. Times in ns.
-    """
-
-    softmax_calls: int
-    products: int
-    softmax_ns: int
-    math_calls: int
-    math: Int64Array
-    math_ns: Int64Array
-
-
-def _attention(scope: Scope) -> _Attention:
-    model = attribution(scope).model
-    stack, backward = model.stack, model.backward
-    softmax, math = stack.named(_SOFTMAX, "op"), stack.named(SDPA_MATH, "op")
-    if not (softmax | math).any():
-        nothing = np.zeros(0, dtype=np.int64)
-        return _Attention(0, 0, 0, 0, nothing, nothing)
-    work = scope.activities[["op_id", "duration"]].drop_nulls()
-    op, ns = work["op_id"].to_numpy(), work["duration"].to_numpy()
-    nearest = stack.nesting.nearest_ancestor
-    # Work of the backward pass belongs to the call of its forward operator.
-    of_math = nearest(math)
-    of_node = (backward.node >= 0) & ~backward.recomputed
-    of_math = np.where(of_node, take(of_math, take(backward.forward, backward.node)), of_math)
-    by_hand = of_math < 0
-
-    def calls(wanted: BoolArray) -> int:
-        """How many outermost spans of these have work of the forward pass; one that runs again does not count."""
-        outermost = wanted & (nearest(wanted, include_self=False) < 0)
-        rows = nearest(outermost)[op[backward.node[op] < 0]]
-        return int(np.unique(rows[rows >= 0]).size)
-
-    in_softmax = nearest(softmax | stack.named(_SOFTMAX_BACKWARD, "op")) >= 0
-    other = ((of_math >= 0) & (nearest(stack.named(_ANY_PRODUCT, "op")) < 0))[op]
-    by_call = np.zeros(stack.size, dtype=np.int64)
-    np.add.at(by_call, of_math[op[other]], ns[other])
-    rows = np.flatnonzero(by_call)
-    return _Attention(
-        softmax_calls=calls(softmax & by_hand),
-        products=calls(stack.named(_PRODUCT, "op") & by_hand),
-        softmax_ns=int(ns[(in_softmax & by_hand)[op]].sum()),
-        math_calls=calls(math),
-        math=rows,
-        math_ns=by_call[rows],
-    )
-
 
 # -- unfused_attention ------------------------------------------------------------------------------
 
@@ -89,26 +28,38 @@ def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
     """Attention runs as separate operators (batched product, softmax, batched product), each through memory.
 
     In the forward pass, each call of a softmax comes with about two calls of `aten::bmm` or `aten::baddbmm`. The softmax of
-    a classifier has no such calls. `scaled_dot_product_attention` has a rule of its own, `sdpa_fallback`. At stake is the
-    time of the softmax alone, forward and backward, because fused attention computes the products as well.
+    a classifier has no such calls. `scaled_dot_product_attention` has a rule of its own, `sdpa_fallback`. At stake is what a
+    fused kernel does not do, forward and backward: the softmax; where shapes are recorded also what works on tensors of the
+    shape of the scores between two products (scaling, mask, dropout, casts), and copies that change the layout of what is
+    multiplied. Fused attention computes the products as well.
 
-    Fires when softmax operators with batched products take `UNFUSED_ATTENTION_LEAST_SHARE` of the time.
+    Fires when this takes `UNFUSED_ATTENTION_LEAST_SHARE` of the time.
     """
-    found = once(scope, _attention)
-    share = found.softmax_ns / max(result.total_ns, 1)
+    found = once(scope, attention_work)
+    beside, copies = found.scores_ns, found.copies_ns
+    total = found.softmax_ns + beside + copies
     if (
         not found.softmax_calls
-        or share < UNFUSED_ATTENTION_LEAST_SHARE
+        or total / max(result.total_ns, 1) < UNFUSED_ATTENTION_LEAST_SHARE
         or found.products < LEAST_PRODUCTS * found.softmax_calls
     ):
         return None
+    what = "without its products it takes" if beside or copies else "its softmax takes"
+    further = [f"other work on the scores takes {format_ns(beside)}"] if beside else []
+    further += [f"copies of what the products multiply take {format_ns(copies)}"] if copies else []
     return Evidence(
-        title=f"Attention is not fused: its softmax takes {of_time(found.softmax_ns, scope)}",
+        title=f"Attention is not fused: {what} {of_time(total, scope)}",
         text=f"{count_of(found.softmax_calls, 'softmax call takes', 'softmax calls take')} {format_ns(found.softmax_ns)}, in "
-        f"addition to {format_count(found.products)} batched matrix products (aten::bmm). The scores go to memory and back.",
-        ns_at_stake=bounded(found.softmax_ns, scope),
+        f"addition to {format_count(found.products)} batched matrix products (aten::bmm). "
+        f"{_sentence_of(further)}The scores go to memory and back.",
+        ns_at_stake=bounded(total, scope),
         stretches=longest_work(scope, "softmax"),
     )
+
+
+def _sentence_of(clauses: list[str]) -> str:
+    text = " and ".join(clauses)
+    return f"{text[0].upper()}{text[1:]}. " if text else ""
 
 
 UNFUSED_ATTENTION = Rule(
@@ -157,7 +108,7 @@ def sdpa_fallback(scope: Scope, result: Kernels) -> Evidence | None:
 
     Fires when this takes `SDPA_FALLBACK_LEAST_SHARE` of the time.
     """
-    found = once(scope, _attention)
+    found = once(scope, attention_work)
     total = int(found.math_ns.sum())
     share = total / max(result.total_ns, 1)
     if not found.math_calls or share < SDPA_FALLBACK_LEAST_SHARE:
@@ -181,7 +132,7 @@ def sdpa_fallback(scope: Scope, result: Kernels) -> Evidence | None:
     )
 
 
-def _reasons(scope: Scope, found: _Attention) -> tuple[str, list[str]]:
+def _reasons(scope: Scope, found: AttentionWork) -> tuple[str, list[str]]:
     """Why the calls with the most time are not fused, in sentences, and the remedies."""
     host = scope.trace.host[["shapes", "dtypes", "concrete_inputs"]][found.math]
     cases = (

@@ -58,11 +58,7 @@ LOW_UTILISATION = Rule(
     analysis="breakdown",
     evidence=low_utilisation,
     runs="device",
-    advice=Advice(
-        "The sections on idle time and on launches show what it waits for.",
-        plain="The sections on idle time and on launches show what it waits for.",
-        flags=("--compile", "--batch"),
-    ),
+    advice=Advice("The sections on idle time and on launches show what it waits for."),
     restates=True,
 )
 

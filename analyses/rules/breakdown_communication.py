@@ -10,7 +10,7 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.analyses.breakdown import Breakdown
-from tracekit.analyses.calls import calls_of
+from tracekit.analyses.calls import calls_of, of_one_rank
 from tracekit.analyses.exposure import exposed_by
 from tracekit.analyses.overlap import overlap
 from tracekit.analyses.rules.device_collectives import (
@@ -94,9 +94,10 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
         return None
     largest = _largest(scope)
     sent = _bytes_sent(scope, device)
-    waiting = sent is not None and sent * NS_PER_S < SLOWEST_BYTES_PER_S * communication
+    alone = of_one_rank(calls_of(scope).table)
+    waiting = not alone and sent is not None and sent * NS_PER_S < SLOWEST_BYTES_PER_S * communication
     more = f" All collectives send only {format_bytes(sent)}." if waiting else _worst_layer(scope)
-    remedy = _WAITS_FOR_RANKS if waiting else _remedy(scope, largest)
+    remedy = _OF_ONE_RANK if alone else _WAITS_FOR_RANKS if waiting else _remedy(scope, largest)
     waits = None if scope.on_cpu else waits_of(scope, device, unequal=UNEQUAL, least=LEAST_EQUAL)
     waited = 0 if waits is None else int(waits["exposed_wait"].sum())
     at_stake = exposed - waited if waited >= WARNING_SHARE * window else exposed
@@ -114,6 +115,9 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     )
 
 
+_OF_ONE_RANK: Final = Advice(
+    "Its groups have one rank each, so nothing is exchanged: leave these calls out where a run has one rank."
+)
 _WAITS_FOR_RANKS: Final = Advice(
     "[processor] Give ranks on one machine cores of their own (taskset, torch.set_num_threads).\nCompare the ranks at the same "
     "steps, and see which one comes last: it needs less work, or the same as the others."
@@ -246,7 +250,7 @@ LEAST_COLLECTIVES_PER_STEP: Final = 20
 
 
 def small_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
-    """There are many short collectives, each of which costs the latency of all ranks, whatever its size.
+    """There are many short collectives, each of which costs the latency of all ranks, whatever its size; but not in groups of one.
 
     At stake is the time in which a device only runs collectives shorter than `SMALL_NS`. The evidence gives their mean size
     where the profile recorded it.
@@ -255,7 +259,7 @@ def small_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
     for `EXPOSED_SHARE` of the window.
     """
     worst = worst_device(result)
-    if worst is None:
+    if worst is None or of_one_rank(calls_of(scope).table):
         return None
     device, _, _, window = worst
     rows = collectives_of(scope, device).filter(pl.col("duration") < SMALL_NS)
@@ -319,10 +323,10 @@ def unequal_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
     shortest duration is the latency).
 
     Fires when the longest of `LEAST_EQUAL` or more equal collectives takes `UNEQUAL` times as long as the shortest, and
-    `WARNING_SHARE` of the window is at stake.
+    `WARNING_SHARE` of the window is at stake, unless all groups have one rank.
     """
     worst = worst_device(result)
-    if worst is None:
+    if worst is None or of_one_rank(calls_of(scope).table):
         return None
     device, exposed, _, window = worst
     waits = waits_of(scope, device, unequal=UNEQUAL, least=LEAST_EQUAL)

@@ -9,8 +9,16 @@ import polars as pl
 
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import cause_name, idle_causes
-from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules
+from tracekit.analyses.rules.idle_time import (
+    LAUNCHING,
+    LONG_GAP_NS,
+    caused_idle,
+    covered_by_other_rules,
+    waits_before_graphs,
+)
+from tracekit.analyses.rules.memory import before_small_copies
 from tracekit.analyses.rules.rule import (
+    CRITICAL_SHARE,
     WARNING_SHARE,
     Advice,
     Evidence,
@@ -22,7 +30,7 @@ from tracekit.analyses.rules.rule import (
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import BUFFER_LAYER
-from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share
+from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.groups import are_known, at_rows, groups, kept, or_none
 from tracekit.intervals import IntervalSet
 from tracekit.trace import Trace
@@ -30,7 +38,6 @@ from tracekit.trace import Trace
 __all__ = [
     "BUFFER_SYNCHRONISATION",
     "HOST_BOUND_LAUNCHES",
-    "LAUNCHING",
     "LONG_GAPS",
 ]
 
@@ -40,27 +47,38 @@ HOST_BOUND_LAUNCHES_LEAST_SHARE: Final = 0.10
 """Below a tenth of the window, faster launching changes little."""
 QUEUE_EMPTY: Final = 1.0
 """With less than one activity waiting on average, the host is not ahead of the device."""
-LONG_GAP_NS: Final = NS_PER_MS
-"""Python and dispatch between two launches take tens of µs; 1 ms is something else."""
 LEAST_GAPS: Final = 20
 """Fewer gaps are no pattern."""
-LAUNCHING: Final = (
-    *("python", "host_code", "operator_dispatch", "library_call"),
-    *("launch_api", "launch_latency"),
+
+_LESS: Final = "Launch less from Python."
+_WITH_GRAPHS: Final = (
+    '[!compiled !graphs] torch.compile(model, mode="reduce-overhead") fuses kernels and replays them as CUDA graphs; for '
+    "static shapes, torch.cuda.CUDAGraph does so without compilation.\n"
+    '[compiled !graphs] Compile with mode="reduce-overhead", which replays the kernels as CUDA graphs.\n'
+    "[graphs] Put more of the work into the graphs.\n"
+    "[optimizer_launches] Create the optimizer with fused=True.\n"
+    "[!serving] A larger batch gives each launch more work."
 )
-"""The causes of idle time that faster or fewer launches would reduce."""
+_REMOVE_WAITS: Final = "[waits] Remove synchronising calls such as .item() from the loop."
+_REMOVE_WAITS_PLAIN: Final = "[waits] Remove synchronising calls from the loop."
+_LESS_PLAIN: Final = (
+    "Launch less: fuse small kernels and give each launch more work.\n"
+    "[!graphs] Replay repeated work as a CUDA graph."
+)
+_FLAGS: Final = ("--compile", "--batch")
 
 
 def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     """The device mostly waits for the host to launch the next kernel.
 
-    If the host launches too slowly, there are many short gaps in which no work is queued. So only gaps below `LONG_GAP_NS`
+    If the host launches too slowly, there are many short gaps in which no work is queued. So only gaps below 1 ms (`LONG_GAP_NS`)
     count; a longer gap is a cold start or has another cause with its own rule. On the stream with the most gaps, the mean
-    queue length must be below one (Little's law: the sum of the delays from launch to start, over the time they span). At
+    queue length should be below one (Little's law: the sum of the delays from launch to start, over the time they span). At
     stake is the device's idle time in such gaps that Python, operator dispatch, launch calls and their latency cause
-    (`analyses.idle.causes`).
+    (`analyses.idle.causes`), without that before many small copies, which the rule `small_copies` reports.
 
-    Fires when short waits for the host take `HOST_BOUND_LAUNCHES_LEAST_SHARE` of the window and the queue runs empty.
+    Fires when short waits for the host take `HOST_BOUND_LAUNCHES_LEAST_SHARE` of the window and the queue runs empty, or
+    `CRITICAL_SHARE`: then the host was ahead only in a part of each step.
     """
     trace = scope.trace
     if not result.streams.height or not scope.duration:
@@ -70,11 +88,23 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
         return None
     rows = scope.activities[["device_id", "stream_id", "launch_id", "start"]]
     rows = kept(rows, (rows["device_id"] == stream["device_id"]) & (rows["stream_id"] == stream["stream_id"]))
-    idle = caused_idle(scope, *LAUNCHING, below=LONG_GAP_NS)
+    copies = before_small_copies(scope)
+    others = None if copies is None else ~pl.col("gap_id").is_in(copies.pieces["gap_id"].implode())
+    idle = caused_idle(scope, *LAUNCHING, wanted=others, below=LONG_GAP_NS)
     at_stake = idle.ns
-    queue = _mean_queue(trace, rows)
-    if at_stake / scope.duration < HOST_BOUND_LAUNCHES_LEAST_SHARE or queue is None or queue >= QUEUE_EMPTY:
+    queue, share = _mean_queue(trace, rows), at_stake / scope.duration
+    if queue is None or share < HOST_BOUND_LAUNCHES_LEAST_SHARE:
         return None
+    if queue >= QUEUE_EMPTY and share < CRITICAL_SHARE:
+        return None
+    queued = (
+        f"and on average {queue:.2f} activities were queued on it"
+        if queue < QUEUE_EMPTY
+        else f"although the host was ahead at other times (on average {queue:.1f} activities were queued)"
+    )
+    sums = idle.pieces.group_by(pl.col("cause").cast(pl.String)).agg(pl.col("duration_ns").sum())
+    by_cause = sums.sort("duration_ns", "cause", descending=True).rows()
+    waits = waits_before_graphs(scope)
     slowed = (
         " The profile holds Python stacks, and recording them slows the host."
         if "stacks" in trace.meta.captured
@@ -82,20 +112,29 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     )
     return Evidence(
         title=f"The device waits for launches of the host {format_share(at_stake / scope.duration)} of the time",
-        text=f"It was idle for {format_ns(at_stake)} in gaps below {format_ns(LONG_GAP_NS)}: {_split(scope)}"
+        text=f"It was idle for {format_ns(at_stake)} in gaps below {format_ns(LONG_GAP_NS)}: {_split(by_cause)}"
         f"{idle.where}. Stream {stream['stream_id']} of device {stream['device_id']} had "
-        f"{format_count(stream['gaps'])} gaps, and on average {queue:.2f} activities were queued on it.{slowed}",
+        f"{format_count(stream['gaps'])} gaps, {queued}.{slowed}",
         ns_at_stake=at_stake,
+        advice=_advice(by_cause, waits),
         stretches=idle.stretches,
     )
 
 
-def _split(scope: Scope) -> str:
-    """The causes in words, largest first."""
-    parts = [(caused_idle(scope, cause, below=LONG_GAP_NS).ns, cause) for cause in LAUNCHING]
-    return ", ".join(
-        f"{cause_name(cause)} {format_ns(ns)}" for ns, cause in sorted(parts, reverse=True) if ns
-    )
+def _advice(by_cause: list[tuple[str, int]], waits: str) -> Advice | None:
+    """None: the rule's own. `waits` is what must go before graphs; without most time in Python, or in operators, these are not to blame."""
+    in_python = sum(ns for cause, ns in by_cause if cause in ("python", "operator_dispatch"))
+    mostly = 2 * in_python >= sum(ns for _, ns in by_cause)
+    if mostly and not waits:
+        return None
+    less = _LESS if mostly else "Launch fewer, longer kernels."
+    text = f"{less}\n{waits}\n{_WITH_GRAPHS}" if waits else f"{less}\n{_WITH_GRAPHS}\n{_REMOVE_WAITS}"
+    return Advice(text, plain=f"{_LESS_PLAIN}\n{waits or _REMOVE_WAITS_PLAIN}", flags=_FLAGS)
+
+
+def _split(by_cause: list[tuple[str, int]]) -> str:
+    """The causes in words, with their times in ns."""
+    return ", ".join(f"{cause_name(cause)} {format_ns(ns)}" for cause, ns in by_cause)
 
 
 def _mean_queue(trace: Trace, activities: pl.DataFrame) -> float | None:
@@ -117,20 +156,9 @@ HOST_BOUND_LAUNCHES = Rule(
     evidence=host_bound_launches,
     runs="device",
     advice=Advice(
-        "Launch less from Python.\n"
-        '[!compiled !graphs] torch.compile(model, mode="reduce-overhead") fuses kernels and replays them as CUDA graphs; for '
-        "static shapes, torch.cuda.CUDAGraph does so without compilation.\n"
-        '[compiled !graphs] Compile with mode="reduce-overhead", which replays the kernels as CUDA graphs.\n'
-        "[graphs] Put more of the work into the graphs.\n"
-        "[training !fused_optimizer] Create the optimizer with fused=True.\n"
-        "[!serving] A larger batch gives each launch more work.\n"
-        "[waits] Remove synchronising calls such as .item() from the loop.",
-        plain=(
-            "Launch less: fuse small kernels and give each launch more work.\n"
-            "[!graphs] Replay repeated work as a CUDA graph.\n"
-            "[waits] Remove synchronising calls from the loop."
-        ),
-        flags=("--compile", "--batch"),
+        f"{_LESS}\n{_WITH_GRAPHS}\n{_REMOVE_WAITS}",
+        plain=f"{_LESS_PLAIN}\n{_REMOVE_WAITS_PLAIN}",
+        flags=_FLAGS,
     ),
     answers=frozenset({"host-bound", "launch/short-kernel-bound"}),
 )

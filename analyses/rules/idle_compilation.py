@@ -10,8 +10,7 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import idle_causes
-from tracekit.analyses.rules.idle import LAUNCHING
-from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.idle_time import LAUNCHING, caused_idle
 from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, Advice, Evidence, Rule
 from tracekit.analyses.scope import Scope
 from tracekit.facts.stack_names import CACHE_LOOKUP, COMPILED_GRAPH, COMPILED_REGION

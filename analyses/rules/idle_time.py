@@ -12,29 +12,43 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.layer_spans import ROOT
 from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.idle.span_causes import span_causes
+from tracekit.analyses.program import program
 from tracekit.analyses.rules.rule import longest_of
 from tracekit.facts.idle_names import CAUSES
-from tracekit.facts.units import NS_PER_MS
+from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH, SYNCHRONISATION
+from tracekit.facts.units import NS_PER_MS, format_count
 from tracekit.findings import Stretches
-from tracekit.groups import at_rows, codes_of, falling, groups, or_none, text_codes
+from tracekit.groups import NameTable, at_rows, codes_of, falling, groups, or_none, text_codes
 from tracekit.intervals import IntervalSet
 from tracekit.missing import endless_calls
+from tracekit.names import short_frame
 from tracekit.spans import Int64Array, take
 
 __all__ = [
     "CONTEXT_CREATION_NS",
+    "LAUNCHING",
     "LONG_CALL_NS",
+    "LONG_GAP_NS",
     "CausedIdle",
     "calls_with_roles",
     "caused_idle",
     "covered_by_other_rules",
     "outermost_operators",
+    "waits_before_graphs",
 ]
 
 if TYPE_CHECKING:
     from tracekit.analyses.launches import Launches
     from tracekit.analyses.scope import Scope
 
+LAUNCHING: Final = (
+    *("python", "host_code", "operator_dispatch", "library_call"),
+    *("launch_api", "launch_latency"),
+)
+"""The causes of idle time that faster or fewer launches would reduce."""
+LONG_GAP_NS: Final = NS_PER_MS
+"""Python and dispatch between two launches take tens of µs; 1 ms is something else."""
 MOSTLY: Final = 0.5
 """A place is named only if at least half of the time comes from it."""
 _COVERED_CAUSES: Final = ("synchronisation", "data_loading", "allocation", "compilation", "module_loading")
@@ -242,3 +256,49 @@ def outermost_operators(scope: Scope, span_ids: pl.Series) -> pl.Series:
             break
         operators = np.where(climb, above, operators)
     return at_rows(scope.trace.host["name"], operators).cast(pl.String).alias("operator")
+
+
+def waits_before_graphs(scope: Scope) -> str:
+    """What must go before a graph can hold the steps: the calls in the middle of each step that wait for the device, in a sentence
+    with their number and place; empty if there are none in most steps.
+
+    In the middle of a step is what comes after its first and before its last launch of a kernel: what waits before or after all of
+    them hinders no graph. How long a call waits does not matter.
+    """
+    if scope.window != "steps":
+        return ""
+    return scope.once(waits_before_graphs, lambda: _waits_before_graphs(scope))
+
+
+def _waits_before_graphs(scope: Scope) -> str:
+    calls = scope.host("runtime", columns=["span_id", "name", "start"]).sort("start")
+    names, start = NameTable(calls["name"]), calls["start"].to_numpy()
+    launches = start[names.matching(f"{KERNEL_LAUNCH}|{GRAPH_LAUNCH}")]
+    begin, end = (scope.steps[edge].to_numpy() for edge in ("start", "end"))
+    first, after = np.searchsorted(launches, begin), np.searchsorted(launches, end)
+    step = np.searchsorted(begin, start, side="right") - 1
+    passed = np.searchsorted(launches, start)
+    middle = names.matching(SYNCHRONISATION) & (step >= 0) & (passed > first[step]) & (passed < after[step])
+    count = round(float(np.median(np.bincount(step[middle], minlength=begin.size))))
+    if not count:
+        return ""
+    spans = calls["span_id"].filter(pl.Series(middle))
+    causes = span_causes(scope)
+    frame = at_rows(causes.names, take(causes.frame, spans.to_numpy())).cast(pl.String).alias("frame")
+    places = pl.DataFrame([outermost_operators(scope, spans), calls["name"].filter(pl.Series(middle)), frame])
+    rows = places.cast(pl.String).group_by(pl.all()).len().sort("len", "operator", "name", "frame")
+    operator, call, code, _ = rows.row(-1)
+    shown = _WAITERS if scope.once(program, lambda: program(scope.trace)).pytorch else {}
+    what = shown.get(operator or call, operator or call) + (f" in {short_frame(code)}" if code else "")
+    which = "the wait" if count == 1 else f"the {format_count(count)} waits"
+    by = "most by" if rows.height > 1 else "by"
+    return f"No graph can hold a call that waits for the device: first remove {which} in the middle of each step ({by} {what})."
+
+
+_WAITERS: Final = {
+    "aten::item": ".item()",
+    "aten::_local_scalar_dense": ".item()",
+    "aten::is_nonzero": "bool(tensor)",
+    "cudaDeviceSynchronize": "torch.cuda.synchronize()",
+}
+"""What users write for an operator, or a call outside operators."""

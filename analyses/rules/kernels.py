@@ -35,6 +35,8 @@ LONGEST_NAME: Final = 80
 
 NO_TENSOR_CORES_LEAST_SHARE: Final = 0.05
 """Some products stay off tensor cores for good reasons (odd sizes, a first layer with three channels)."""
+LEAST_OF_WINDOW: Final = 0.005
+"""Where the device is mostly idle, faster kernels save nothing."""
 SAVED_SHARE: Final = 0.5
 """Twice as fast is the least that TF32, BF16 or FP16 give in large products."""
 
@@ -56,6 +58,12 @@ _TF32: Final = Advice(
     'torch.autocast("cuda", dtype=torch.bfloat16).',
     flags=("--precision",),
 )
+_OF_RNN: Final = Advice(
+    'Use torch.autocast("cuda", dtype=torch.bfloat16), or keep torch.backends.cudnn.allow_tf32 = True.',
+    flags=("--precision",),
+)
+_BY_CATEGORY: Final = {"gemm": _TF32, "rnn": _OF_RNN}
+"""The advice if most of the time is that of this category."""
 _NAMES_AMPERE: Final = r"(?i)ampere_|hopper_|sm(8|9|10|12)\d_|cutlass_(8|9|10)\d"
 
 
@@ -69,7 +77,7 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
     At stake is half of the time of these kernels: tensor cores are 2 to 8 times as fast in practice, and the rule claims
     only the lowest gain.
 
-    Fires when such kernels take `NO_TENSOR_CORES_LEAST_SHARE` of the summed device time.
+    Fires when such kernels take `NO_TENSOR_CORES_LEAST_SHARE` of the summed device time, and `LEAST_OF_WINDOW` is at stake.
     """
     trace = scope.trace
     capability = _capability(trace, result)
@@ -83,17 +91,20 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
         & ~name.str.contains(f"(?i){TENSOR_CORE}")
     )
     total = int(rows["total_ns"].sum())
-    if total / result.total_ns < NO_TENSOR_CORES_LEAST_SHARE:
-        return None
     at_stake = bounded(int(total * SAVED_SHARE), scope)
-    gemm = int(kept(rows, rows["category"] == "gemm")["total_ns"].sum())
+    if total / result.total_ns < NO_TENSOR_CORES_LEAST_SHARE or at_stake < LEAST_OF_WINDOW * scope.duration:
+        return None
+    by_category = dict(rows.group_by("category").agg(pl.col("total_ns").sum()).rows())
+    advice = next(
+        (words for name, words in _BY_CATEGORY.items() if 2 * by_category.get(name, 0) >= total), None
+    )
     return Evidence(
         title=f"Matrix work without tensor cores takes {of_time(total, scope)}",
         text=f"{format_count(int(rows['count'].sum()))} kernels use ordinary units (compute capability "
         f"{capability[0]}.{capability[1]}) and take {format_ns(total)}. The largest: {shorten_name(rows['name'][0], LONGEST_NAME)}, "
         f"{format_ns(rows['total_ns'][0])}. Half of the time is at stake.",
         ns_at_stake=at_stake,
-        advice=_FP16 if capability < _FIRST_TF32 else _TF32 if gemm * 2 >= total else None,
+        advice=_FP16 if capability < _FIRST_TF32 else advice,
         stretches=_longest_of(scope, rows),
     )
 

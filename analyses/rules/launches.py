@@ -1,4 +1,4 @@
-"""Rules about launches and other calls of the host: waits, allocations, first-time work."""
+"""Rules about launches and calls that wait for the device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import polars as pl
 
 from tracekit.analyses.launches import Launches
 from tracekit.analyses.rules.idle_time import (
-    CONTEXT_CREATION_NS,
     LONG_CALL_NS,
     calls_with_roles,
     caused_idle,
     outermost_operators,
+    waits_before_graphs,
 )
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle, densest, longest
 from tracekit.analyses.scope import Scope
@@ -26,7 +26,7 @@ from tracekit.intervals import IntervalSet
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
 
-__all__ = ["ALLOCATION_CALLS", "BLOCKING_SYNCHRONISATION", "SHORT_KERNELS"]
+__all__ = ["BLOCKING_SYNCHRONISATION", "SHORT_KERNELS"]
 
 # -- short_kernels ----------------------------------------------------------------------------------
 
@@ -80,6 +80,9 @@ def short_kernels(scope: Scope, result: Launches) -> Evidence | None:
         f"{format_share(result.launch_bound_share)} of all activities are shorter than their launch call."
         f"{example} The device was idle for {format_ns(at_stake)} of their launches.",
         ns_at_stake=at_stake,
+        advice=_short_kernels_advice(before_graphs)
+        if (before_graphs := waits_before_graphs(scope))
+        else None,
         stretches=densest(waits, scope),
     )
 
@@ -88,23 +91,31 @@ def _plain(name: str) -> str:
     return name if len(name) <= 80 else f"{name[:79]}…"
 
 
-SHORT_KERNELS = Rule(
-    id="short_kernels",
-    analysis="launches",
-    evidence=short_kernels,
-    advice=Advice(
+def _short_kernels_advice(before_graphs: str) -> Advice:
+    """`before_graphs` is what must be done before graphs are of use, or nothing."""
+    first = f"{before_graphs}\n" if before_graphs else ""
+    return Advice(
         "[!compiled] Fuse chains of elementwise operators with torch.compile.\n"
-        "[training !fused_optimizer] Create the optimizer with fused=True.\n"
+        "[optimizer_launches] Create the optimizer with fused=True.\n"
         "[compiled] Let torch.compile compile the code around the short kernels as well.\n"
+        f"{first}"
         "[!graphs] Replay the kernels as a CUDA graph, which starts them without the host.\n"
         "[graphs] Put more of the kernels into the graphs.\n"
         "[!serving] A larger batch makes each kernel longer.",
         plain=(
             "Fuse the kernels, or give each of them more work.\n"
+            f"{first}"
             "[!graphs] Replay repeated work as a CUDA graph, which launches all of its kernels at once."
         ),
         flags=("--compile", "--batch"),
-    ),
+    )
+
+
+SHORT_KERNELS = Rule(
+    id="short_kernels",
+    analysis="launches",
+    evidence=short_kernels,
+    advice=_short_kernels_advice(""),
     answers=frozenset({"launch/short-kernel-bound"}),
 )
 
@@ -267,83 +278,4 @@ BLOCKING_SYNCHRONISATION = Rule(
     ),
     answers=frozenset({"host-bound"}),
     explains=frozenset({"host_bound_launches", "short_kernels"}),
-)
-
-
-# -- allocation_calls -------------------------------------------------------------------------------
-
-ALLOCATION_CALLS_LEAST_SHARE: Final = 0.01
-"""In a steady state the share is zero: after the first steps the caching allocator no longer calls the driver."""
-
-
-def allocation_calls(scope: Scope, result: Launches) -> Evidence | None:
-    """The program takes memory from the driver or returns it inside the window, which PyTorch's cache should avoid.
-
-    At stake is the idle time that allocation causes (`analyses.idle.causes`). Calls that last `CONTEXT_CREATION_NS` create
-    the device's context; they belong to `cold_start`.
-
-    Fires when allocation calls keep the devices idle for `ALLOCATION_CALLS_LEAST_SHARE` of the window.
-    """
-    if not result.calls.height:
-        return None
-    calls = calls_with_roles(scope, result)
-    calls = kept(
-        calls,
-        (calls["role"] == "allocation")
-        & (calls["duration"] < CONTEXT_CREATION_NS)
-        & (calls["end"] > scope.start)
-        & (calls["start"] < scope.end),
-    )
-    if not calls.height:
-        return None
-    short = pl.col("span_ns").is_null() | (pl.col("span_ns") < CONTEXT_CREATION_NS)
-    idle = caused_idle(scope, "allocation", wanted=short)
-    at_stake = idle.ns
-    if not calls.height or at_stake / scope.duration < ALLOCATION_CALLS_LEAST_SHARE:
-        return None
-    names = (
-        calls.group_by("name")
-        .agg(pl.len(), pl.col("duration").sum())
-        .sort("duration", "name", descending=[True, False])
-    )
-    listed = ", ".join(
-        f"{format_count(count)} × {name} ({format_ns(time)})" for name, count, time in names.head(3).rows()
-    )
-    calls_ = count_of(
-        calls.height, "call that allocates or frees memory keeps", "calls that allocate or free memory keep"
-    )
-    return Evidence(
-        title=f"{calls_} the device idle for {format_share(at_stake / scope.duration)} of the time",
-        text=f"The calls: {listed}. They cause {format_ns(at_stake)} of idle time{idle.where}.",
-        ns_at_stake=at_stake,
-        advice=_HOST_MEMORY if names["name"].str.contains(_HOST_ALLOCATION)[0] else None,
-        stretches=idle.stretches,
-    )
-
-
-_HOST_ALLOCATION: Final = r"Host(Alloc|Malloc|Free|Register|Unregister)|(Malloc|Free)Host"
-_HOST_MEMORY: Final = Advice(
-    "Profile after warm-up. If the calls remain, pin a few buffers once and copy into them: these calls lock memory of the host, which "
-    "takes long.",
-    plain="Allocate page-locked memory of the host before the loop, and reuse it.",
-    flags=("--warmup",),
-)
-"""Neither PyTorch's cache on the device nor its settings have to do with these calls."""
-
-ALLOCATION_CALLS = Rule(
-    id="allocation_calls",
-    analysis="launches",
-    evidence=allocation_calls,
-    runs="device",
-    advice=Advice(
-        "Profile after warm-up. If the calls remain, remove torch.cuda.empty_cache() from the loop and keep input shapes "
-        "constant.\n"
-        "[!amd] PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets the cache grow in place.",
-        plain=(
-            "Allocate before the loop and reuse the memory, or take it from a pool (cudaMallocAsync, or the library's "
-            "pool)."
-        ),
-        flags=("--warmup",),
-    ),
-    answers=frozenset({"host-bound"}),
 )

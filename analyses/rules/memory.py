@@ -8,11 +8,12 @@ import polars as pl
 
 from tracekit.analyses.idle.gaps import stream_waits
 from tracekit.analyses.memory import Memory
-from tracekit.analyses.rules.idle_time import caused_idle
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share, densest, longest
+from tracekit.analyses.rules.idle_time import LAUNCHING, LONG_GAP_NS, CausedIdle, caused_idle
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share, densest, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.device_peaks import pinned_copy_gbps
 from tracekit.facts.idle_names import PAGEABLE_COPY
+from tracekit.facts.launch_apis import RETURNED_MEMORY
 from tracekit.facts.units import (
     NS_PER_US,
     count_of,
@@ -25,7 +26,7 @@ from tracekit.facts.units import (
 from tracekit.groups import any_known, at_rows, distinct, kept, rows_of, with_series
 from tracekit.intervals import IntervalSet
 
-__all__ = ["MEMORY_NEAR_LIMIT", "PAGEABLE_COPIES", "SMALL_COPIES", "WAITS_FOR_COPIES"]
+__all__ = ["MEMORY_NEAR_LIMIT", "PAGEABLE_COPIES", "SMALL_COPIES", "WAITS_FOR_COPIES", "before_small_copies"]
 
 # -- pageable_copies --------------------------------------------------------------------------------
 
@@ -167,6 +168,9 @@ LEAST_COPIES_PER_STEP: Final = 20
 def small_copies(scope: Scope, result: Memory) -> Evidence | None:
     """There are many small copies between host and device, and each costs a launch and the latency of a transfer.
 
+    At stake is the time of the copies, and the idle time in which the host prepares and starts those to the device
+    (`before_small_copies`).
+
     Fires when a step makes `LEAST_COPIES_PER_STEP` small copies (without steps: the window does).
     """
     if not result.copies.height:
@@ -180,23 +184,48 @@ def small_copies(scope: Scope, result: Memory) -> Evidence | None:
     steps = scope.steps.height if scope.window == "steps" else 1
     if not steps or count / steps < LEAST_COPIES_PER_STEP:
         return None
-    at_stake = bounded(total, scope)
+    idle = before_small_copies(scope)
+    waited = idle.ns if idle else 0
+    at_stake = bounded(total + waited, scope)
     per = f"{count / steps:.0f} a step" if scope.window == "steps" else "in the window"
+    takes, before = "", ""
+    if idle is not None and waited > total:
+        takes = f"; they and the idle time before them take {of_time(at_stake, scope)}"
+        before = f" Before them, the device is idle for {format_ns(waited)}, in which the host prepares and starts them{idle.where}."
     return Evidence(
-        title=f"There are {format_count(count)} small copies between host and device, {per}",
-        text=f"They move {format_bytes(moved)} in {format_ns(total)}, {format_bytes(moved / count)} a copy on average.",
+        title=f"There are {format_count(count)} small copies between host and device, {per}{takes}",
+        text=f"They move {format_bytes(moved)} in {format_ns(total)}, {format_bytes(moved / count)} a copy on average.{before}",
         ns_at_stake=at_stake,
-        stretches=densest(_small(scope), scope),
+        stretches=densest(_time_of(_small(scope, "HtoD|DtoH")), scope),
     )
 
 
-def _small(scope: Scope) -> IntervalSet:
-    """The time of small copies between host and device."""
-    rows = scope.activities.filter(
+def before_small_copies(scope: Scope) -> CausedIdle | None:
+    """The idle time in short gaps that end with a small copy to the device, in which the host prepares and starts the copy, or waits
+    for the one before; None if there are less than `LEAST_COPIES_PER_STEP` such copies a step. No graph and no faster launch saves
+    it, but one copy of all does.
+    """
+    return scope.once(before_small_copies, lambda: _before_small_copies(scope))
+
+
+def _before_small_copies(scope: Scope) -> CausedIdle | None:
+    copies = _small(scope, "HtoD")
+    if copies.height < LEAST_COPIES_PER_STEP * max(scope.steps.height if scope.window == "steps" else 1, 1):
+        return None
+    ends = pl.col("ended_by").is_in(copies["activity_id"].implode())
+    return caused_idle(scope, *LAUNCHING, "synchronisation", wanted=ends, below=LONG_GAP_NS)
+
+
+def _small(scope: Scope, directions: str) -> pl.DataFrame:
+    """The small copies between host and device, in these directions."""
+    return scope.activities.filter(
         (pl.col("kind") == "memcpy")
         & (pl.col("bytes") < SMALL_BYTES)
-        & pl.col("name").cast(pl.String).str.contains("HtoD|DtoH")
+        & pl.col("name").cast(pl.String).str.contains(directions)
     )
+
+
+def _time_of(rows: pl.DataFrame) -> IntervalSet:
     return IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy())
 
 
@@ -210,7 +239,7 @@ SMALL_COPIES = Rule(
         "once, and keep indices and masks on the device.",
         plain=("Create data on the device, and pack small inputs into one buffer that you copy once."),
     ),
-    answers=frozenset({"memory-copy-bound"}),
+    answers=frozenset({"memory-copy-bound", "host-bound", "launch/short-kernel-bound"}),
 )
 
 
@@ -321,7 +350,6 @@ _ROOM: Final = (
     "[ddp !fsdp] Sharding (FSDP) divides parameters, gradients and states of the optimizer among ranks."
 )
 _FLAGS: Final = ("--precision", "--checkpoint-activations", "--batch")
-_RETURNED: Final = r"^(cuda|hip)Free(_|$)|^cuMem(Free|Unmap|Release)"
 _FRAGMENTED: Final = Advice(
     "Much reserved memory was never in use: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.\n" + _ROOM,
     flags=_FLAGS,
@@ -371,7 +399,7 @@ def memory_near_limit(scope: Scope, result: Memory) -> Evidence | None:
 def _freed(scope: Scope) -> int:
     """How many calls in the window gave device memory back to the driver."""
     names = scope.host("runtime", columns=["name"])["name"].cast(pl.String)
-    return int(names.str.contains(_RETURNED).sum())
+    return int(names.str.contains(RETURNED_MEMORY).sum())
 
 
 MEMORY_NEAR_LIMIT = Rule(

@@ -404,4 +404,5 @@ MANY_EMBEDDINGS = Rule(
             "[training] The backward pass and the update then also run once, not once a table."
         ),
     ),
+    explains=frozenset({"host_bound_launches", "short_kernels"}),
 )

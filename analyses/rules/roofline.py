@@ -85,6 +85,8 @@ FAR_BELOW_ROOF = Rule(
 
 MEMORY_TRAFFIC_LEAST_SHARE: Final = 0.1
 """A tenth of the device time."""
+LEAST_OF_WINDOW: Final = 0.02
+"""Where the device is mostly idle, fewer bytes save nothing."""
 NEAR: Final = 0.6
 """Kernels that only stream data reach 60 to 95 % of the published bandwidth."""
 _STREAMS: Final = ("elementwise", "normalisation", "softmax", "reduction", "copy")
@@ -97,7 +99,7 @@ def memory_traffic(scope: Scope, _result: Roofline) -> Evidence | None:
     kernel of several operators, or types of fewer bits. How much that saves, the trace does not tell.
 
     Fires when memory-bound kernels of these categories, each of `SHORTEST_NS` or more, at `NEAR` or more of the bandwidth and not
-    above it, take `MEMORY_TRAFFIC_LEAST_SHARE` of the device time.
+    above it, take `MEMORY_TRAFFIC_LEAST_SHARE` of the device time, and `LEAST_OF_WINDOW` of the window.
     """
     total = int(scope.activities["duration"].sum())
     reached = pl.col("least_ns") / pl.col("piece_ns")
@@ -113,7 +115,7 @@ def memory_traffic(scope: Scope, _result: Roofline) -> Evidence | None:
         )
     )
     ns = int(rows["piece_ns"].sum())
-    if not total or ns / total < MEMORY_TRAFFIC_LEAST_SHARE:
+    if not total or ns / total < MEMORY_TRAFFIC_LEAST_SHARE or ns < LEAST_OF_WINDOW * scope.duration:
         return None
     by_name = rows.group_by(pl.col("operator").cast(pl.String)).agg(pl.col("piece_ns").sum())
     largest = by_name.sort("piece_ns", "operator", descending=[True, False])

@@ -58,7 +58,7 @@ class Advice(msgspec.Struct, frozen=True):
     """What to change, in one text for each kind of program.
 
     A line of a text that begins with traits in brackets (`analyses.traits`) is only for runs that have all of them; `!`
-    stands before those that a run must not have: `[training !fused_optimizer] Create the optimizer with fused=True.`
+    stands before those that a run must not have: `[optimizer_launches] Create the optimizer with fused=True.`
     """
 
     text: str

@@ -11,13 +11,14 @@ import polars as pl
 import pytest
 from paths import PUBLIC_NSYS
 from planted import A100 as PLANTED
-from planted import MS, US, Planted
+from planted import MS, US, Planted, finding
 from synthetic.job import simulate, write_job
 from synthetic.nsys_export import PID, global_id, write_sqlite
 from synthetic.nsys_odd import small
 
 import tracekit
 from tracekit.analyses.collectives import Collectives, collectives
+from tracekit.analyses.overlap import overlap
 from tracekit.readers.assemble import conform
 from tracekit.trace import COLLECTIVE_SCHEMA, Trace
 
@@ -65,6 +66,33 @@ def test_bandwidths_are_those_of_nccl_tests(
 ) -> None:
     (row,) = of({"name": record, "elements_in": into, "elements_out": out}).by_size.to_dicts()
     assert (row["algorithm_gbps"], row["bus_gbps"]) == (algorithm, bus)
+
+
+def test_a_group_of_one_rank_exchanges_nothing() -> None:
+    """A real run of one rank reported a highest bus bandwidth of 0 B/s, and how much of its communication was hidden."""
+    call = {
+        "name": "broadcast",
+        "elements_in": ELEMENTS,
+        "elements_out": ELEMENTS,
+        "group_size": 1,
+        "group_ranks": "[0]",
+    }
+    result = of(call, rank=0)
+    (row,) = result.by_size.to_dicts()
+    assert (row["algorithm_gbps"], row["bus_gbps"], row["link_share"]) == (None, None, None)
+    assert (
+        result.answer
+        == "1 call of broadcast moves 4.00 MB within a group of one rank, so nothing is exchanged."
+    )
+    assert overlap(recorded(call, rank=0)).answer.endswith(
+        "Its groups have one rank each, so nothing is exchanged."
+    )
+    found = finding(recorded(call, rank=0), "breakdown", "exposed_communication")
+    assert found is not None
+    assert found.advice.endswith("leave these calls out where a run has one rank.")
+    assert of(call, {**call, "group_size": 4}).answer.endswith(
+        "The highest bus bandwidth is 4.00 GB/s (broadcast of 4.00 MB)."
+    )
 
 
 def test_an_uneven_all_to_all_counts_what_leaves_or_reaches_the_rank() -> None:

@@ -245,7 +245,7 @@ def test_a_device_that_computes_with_fused_kernels_may_fuse_more(
         }
     )
     scope = select(trace)
-    advice = fusible_advice(kernels, 1_000_000, scope)
+    advice = fusible_advice(kernels, 1_000_000, scope, set())
     assert (advice is not None) == fused
     if advice:
         share = 300_000 / scope.duration

@@ -39,7 +39,7 @@ def test_advice_names_the_flags_of_capture_where_it_recorded_the_run(tmp_path: P
 
 
 def test_a_switch_that_is_on_is_not_named(tmp_path: Path) -> None:
-    trace = small_traces.host_bound(tmp_path)
+    trace = small_traces.short_kernels(tmp_path)
     assert any("--compile" in text for text in advices(trace, Settings()))
     compiled = advices(trace, Settings(compile=True))
     assert not any("--compile" in text for text in compiled)

@@ -43,3 +43,41 @@ def test_memory_of_the_host_has_advice_of_its_own() -> None:
     assert found is not None
     assert "empty_cache" not in found.advice
     assert "lock memory of the host" in found.advice
+
+
+def emptied(steps: int, *, inside: bool = False) -> Planted:
+    """Each step gives a block back, in a call that ends 1 ms after the work, and launches its first kernel 1 ms late."""
+    made = Planted()
+    for number in range(steps):
+        at = number * 10 * MS
+        made.step(number, at, at + 10 * MS)
+        made.span("op", "aten::mm", at + MS - 20 * US, at + MS)
+        made.activity("gemm", at + MS, 8 * MS, launch=at + MS - 10 * US)
+        made.call("cudaFree", at + 5 * MS, 5 * MS - 10 * US)
+        if inside:
+            made.span("op", "aten::empty", at + 5 * MS - US, at + 10 * MS - US)
+    return made
+
+
+def test_an_emptied_cache_is_no_warm_up() -> None:
+    """Real traces: the advice was to profile after warm-up, although each step made the same calls, and late launches were left out."""
+    found = finding(emptied(3).trace(), "launches", "allocation_calls")
+    assert found is not None
+    assert (
+        found.title
+        == "The cache of device memory is emptied 3 times, and the device idles for 16.7 % of the time"
+    )
+    assert found.ns_at_stake == 5 * MS  # three times 1 ms in or after the call, twice 1 ms before the launch
+    assert "warm-up" not in found.advice
+    assert found.advice.startswith("Remove torch.cuda.empty_cache()")
+
+
+def test_calls_of_each_step_inside_operators_are_no_warm_up_either() -> None:
+    """The allocator itself gives memory back only inside an operator, and no one calls empty_cache()."""
+    found = finding(emptied(3, inside=True).trace(), "launches", "allocation_calls")
+    assert found is not None
+    assert "come in each of 3 steps" in found.evidence
+    assert found.advice.startswith("Keep input shapes constant")
+    assert finding(emptied(1).trace(), "launches", "allocation_calls").advice.startswith(
+        "Profile after warm-up"
+    )  # type: ignore[union-attr]

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import pytest
 from planted import EVERYTHING, MS, US, Planted, finding
+
+from tracekit.trace import Trace
 
 
 def launched_late(count: int = 30) -> Planted:
@@ -49,3 +52,89 @@ def test_silent_when_the_host_runs_ahead_and_when_few_kernels_ran() -> None:
         ahead.activity("k", number * 100 * US, 90 * US, launch=(number - 40) * 10 * US)
     assert finding(ahead.trace(), "idle", "host_bound_launches") is None
     assert finding(launched_late(15).trace(), "idle", "host_bound_launches") is None
+
+
+def test_a_host_that_is_ahead_in_one_part_of_a_step_is_late_in_another() -> None:
+    """On a real device two thirds of the time were idle between short kernels, and a queue of the other third hid it."""
+    made = launched_late()
+    for number in range(200):  # a queue of up to 190 for 2 ms
+        made.activity(
+            "gemm", 3 * MS + number * 10 * US, 9 * US, launch=3 * MS - 5 * US + number * US // 2, call_ns=400
+        )
+    found = finding(made.trace(), "idle", "host_bound_launches")
+    assert found is not None
+    assert found.severity == "critical"
+    assert "although the host was ahead at other times (on average 3" in found.evidence
+
+
+def test_the_causes_sum_to_the_time() -> None:
+    """Of a gap in which several causes together take 1 ms or more, each was listed that took less by itself."""
+    made = launched_late()
+    start = 3 * MS + 1100 * US
+    made.span("op", "aten::sort", start - 700 * US, start + 2 * US)
+    made.activity("k", start, 10 * US, launch=start - 5 * US)
+    found = finding(made.trace(), "idle", "host_bound_launches")
+    assert found is not None
+    assert (
+        "It was idle for 2.61 ms in gaps below 1.00 ms: Python 2.46 ms, launch latency 145 µs. "
+        in found.evidence
+    )
+
+
+def steps_with(waits: tuple[int, ...], operator: str | None = "aten::item") -> Planted:
+    """Three steps of 30 kernels of 2 µs every 100 µs, and waits so many µs into each."""
+    made = Planted()
+    for number in range(3):
+        at = number * 4 * MS
+        made.step(number, at, at + 3500 * US)
+        for each in range(30):
+            start = at + 10 * US + each * 100 * US
+            made.span("op", "aten::add", start - 8 * US, start + US)
+            made.activity("k", start, 2 * US, launch=start - 5 * US)
+        for wait in waits:
+            if operator:
+                made.span("op", operator, at + wait * US, at + (wait + 5) * US)
+            made.call(
+                "cudaStreamSynchronize" if operator else "cudaDeviceSynchronize", at + (wait + 1) * US, 3 * US
+            )
+    return made
+
+
+@pytest.mark.parametrize("rule", [("idle", "host_bound_launches"), ("launches", "short_kernels")])
+def test_graphs_need_steps_without_waits(rule: tuple[str, str]) -> None:
+    """Real traces of loops with twelve .item() a step were told to use CUDA graphs, which cannot hold them."""
+    found = finding(steps_with((60, 560, 1060)).trace(), *rule)
+    assert found is not None
+    assert "first remove the 3 waits in the middle of each step (by .item())." in found.advice
+    found = finding(steps_with((60,), None).trace(), *rule)
+    assert found is not None
+    assert "first remove the wait in the middle of each step (by torch.cuda.synchronize())." in found.advice
+
+
+def test_a_wait_around_all_kernels_of_a_step_hinders_no_graph() -> None:
+    found = finding(steps_with((1, 3200)).trace(), "idle", "host_bound_launches")
+    assert found is not None
+    assert "reduce-overhead" in found.advice
+    assert "waits" not in found.advice
+
+
+def with_copies(size: int) -> Trace:
+    """Twenty copies of so many bytes at the end of each step, 18 µs apart."""
+    made = steps_with(())
+    for number in range(3):
+        for each in range(20):
+            start = number * 4 * MS + 3020 * US + each * 20 * US
+            made.copy("HtoD (Pageable -> Device)", start, 2 * US, size, launch=start - 5 * US)
+    return made.trace()
+
+
+def test_idle_time_before_many_small_copies_is_theirs() -> None:
+    """Otherwise graphs were advised first where tensors are made of lists and copied one by one."""
+    small = finding(with_copies(1_000), "idle", "host_bound_launches")
+    large = finding(with_copies(100_000), "idle", "host_bound_launches")
+    copies = finding(with_copies(1_000), "memory", "small_copies")
+    assert small is not None
+    assert large is not None
+    assert copies is not None
+    assert copies.ns_at_stake == 3 * (20 * 2 + 108 + 19 * 18) * US
+    assert large.ns_at_stake - small.ns_at_stake == 3 * (108 + 19 * 18) * US  # type: ignore[operator]

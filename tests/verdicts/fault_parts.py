@@ -15,6 +15,7 @@ __all__ = [
     "allocator",
     "checkpointed",
     "conversions",
+    "copies_of_lists",
     "copying",
     "dependency",
     "dropout",
@@ -38,6 +39,7 @@ __all__ = [
     "paused_call",
     "recompilation",
     "saving",
+    "scores_in_memory",
     "slow",
     "small_copies",
     "small_kernels",
@@ -46,9 +48,11 @@ __all__ = [
     "uneven_ranks",
     "unfused_optimizer",
     "waits",
+    "waits_between_small_kernels",
 ]
 
 DROPOUT = "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<c10::BFloat16, float, unsigned int, 1, 4, bool>(int)"
+COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>(int)"
 SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>(float*)"
 
 Parts = dict[str, Any]
@@ -122,6 +126,25 @@ def small_copies(ns: int, _share: float) -> Parts:
     return {"copy": copy}
 
 
+def copies_of_lists(ns: int, _share: float) -> Parts:
+    """Tensors are made of lists and copied one by one: Python, an operator, a pageable copy, and a wait that finds it done."""
+
+    def copy(_network: Any, run: Run, _number: int) -> None:
+        run.wait()
+        for _ in range(ns // (80 * US)):
+            begin = run.clock
+            run.clock += 50 * US
+            with run.within("op", "aten::to"):
+                run.clock += 10 * US
+                run.copy("HtoD (Pageable -> Device)", run.clock + 4 * US, US, 2048, launch=run.clock)
+                run.free[7] = run.clock + 5 * US
+                run.call("cudaStreamSynchronize", run.clock + 5 * US, 5 * US, run.thread)
+                run.clock = begin + 80 * US
+            run.planted += 80 * US
+
+    return {"copy": copy}
+
+
 def small_kernels(ns: int, _share: float) -> Parts:
     def before(_network: Any, run: Run, _number: int) -> None:
         run.wait()
@@ -129,6 +152,18 @@ def small_kernels(ns: int, _share: float) -> Parts:
             run.op("aten::add", ADD, 2 * US)
 
     return {"before": before}
+
+
+def waits_between_small_kernels(_ns: int, _share: float) -> Parts:
+    """The host launches small kernels, and asks in each layer whether the device is done, which it is."""
+
+    def layer(_network: Any, run: Run) -> None:
+        for _ in range(40):
+            run.op("aten::add", ADD, 2 * US)
+        run.clock += 10 * US
+        run.wait("cudaDeviceSynchronize")
+
+    return {"layer": layer, "layers": 12, "backward": lambda *_: None}
 
 
 def unfused_optimizer(ns: int, _share: float) -> Parts:
@@ -146,6 +181,29 @@ def eager_attention(ns: int, _share: float) -> Parts:
         run.op("aten::bmm", GEMM, 100 * US)
         run.planted += run.op("aten::softmax", SOFTMAX, ns // network.layers)
         run.op("aten::bmm", GEMM, 100 * US)
+
+    return {"attention": attention}
+
+
+def scores_in_memory(ns: int, _share: float) -> Parts:
+    """The scores of eager attention are scaled, made single precision for the softmax, and half again; a copy transposes the keys."""
+
+    def attention(network: Any, run: Run) -> None:
+        each = ns // network.layers // 5
+        scores, keys = "[8, 16, 1024, 1024]", "[8, 16, 64, 1024]"
+        half, single = "c10::BFloat16", "float"
+        for name, kernel, shapes, types in (
+            ("aten::copy_", COPY, f"[{keys}, {keys}, []]", (half, half)),
+            ("aten::bmm", GEMM, "[[128, 1024, 64], [128, 64, 1024]]", (half, half)),
+            ("aten::div", ADD, f"[{scores}, []]", (half, "double")),
+            ("aten::copy_", COPY, f"[{scores}, {scores}, []]", (single, half)),
+            ("aten::_softmax", SOFTMAX, f"[{scores}, [], []]", (single, "Scalar")),
+            ("aten::copy_", COPY, f"[{scores}, {scores}, []]", (half, single)),
+            ("aten::bmm", GEMM, "[[128, 1024, 1024], [128, 1024, 64]]", (half, half)),
+        ):
+            with run.within("op", name, shapes=shapes, dtypes=f'["{types[0]}", "{types[1]}"]'):
+                took = run.launch(kernel, 100 * US if kernel == GEMM else each)
+            run.planted += 0 if kernel == GEMM else took
 
     return {"attention": attention}
 
@@ -219,19 +277,29 @@ def full_memory(ns: int, _share: float) -> Parts:
 
 
 def empty_cache(ns: int, _share: float) -> Parts:
+    """The first call waits for the device and the others do not; the next step asks for the blocks again, inside operators."""
+
+    def took(run: Run, call: str) -> None:
+        ns_ = run.about(ns // 4)
+        run.call(call, run.clock, ns_, run.thread)
+        run.clock += ns_
+        run.planted += ns_
+
+    def before(_network: Any, run: Run, number: int) -> None:
+        for _ in range(2 if number else 0):
+            with run.within("op", "aten::empty"):
+                took(run, "cudaMalloc")
+
     def after(_network: Any, run: Run, _number: int) -> None:
-        run.wait()
         with (
             run.within("python", "train.py(44): step"),
             run.within("python", "torch/cuda/memory.py(222): empty_cache"),
         ):
-            for call in ("cudaFree", "cudaFree"):
-                took = run.about(ns // 2)
-                run.call(call, run.clock, took, run.thread)
-                run.clock += took
-                run.planted += took
+            run.wait("cudaFree")
+            for _ in range(2):
+                took(run, "cudaFree")
 
-    return {"after": after}
+    return {"before": before, "after": after}
 
 
 def exposed(ns: int, _share: float) -> Parts:

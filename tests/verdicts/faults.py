@@ -11,6 +11,7 @@ from fault_parts import (
     allocator,
     checkpointed,
     conversions,
+    copies_of_lists,
     copying,
     dependency,
     dropout,
@@ -34,6 +35,7 @@ from fault_parts import (
     paused_call,
     recompilation,
     saving,
+    scores_in_memory,
     slow,
     small_copies,
     small_kernels,
@@ -42,6 +44,7 @@ from fault_parts import (
     uneven_ranks,
     unfused_optimizer,
     waits,
+    waits_between_small_kernels,
 )
 from runs import Compiled, Inference, Serving, Training
 
@@ -81,6 +84,9 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     "pageable copies": Fault(copying("HtoD (Pageable -> Device)", blocks=True), r"(?i)pinned memory", MODELS),
     "many small copies": Fault(small_copies, r"(?i)small copies.*pack small inputs", MODELS),
+    "tensors of lists that are copied one by one": Fault(
+        copies_of_lists, r"(?i)small copies.*pack small inputs", MODELS
+    ),
     "a value is read in each layer": Fault(item, r"\.item\(\)", MODELS, timed=False),
     "the host waits after each part": Fault(waits, r"torch\.cuda\.synchronize", MODELS, timed=False),
     "logging every step": Fault(
@@ -109,8 +115,18 @@ FAULTS: Final[dict[str, Fault]] = {
     "small kernels": Fault(
         small_kernels, r"(?i)fewer|launch(es)? less|fuse|into the graphs", (*MODELS, Compiled), timed=False
     ),
+    "waits that graphs cannot hold": Fault(
+        waits_between_small_kernels,
+        r"first remove the 12 waits in the middle of each step \(by torch\.cuda\.synchronize\(\)\)",
+        shares=(0.45,),
+        timed=False,
+        needs_steps=True,
+    ),
     "an optimizer that is not fused": Fault(unfused_optimizer, r"fused=True"),
     "eager attention": Fault(eager_attention, r"scaled_dot_product_attention", MODELS),
+    "eager attention whose scores are scaled and cast": Fault(
+        scores_in_memory, r"scaled_dot_product_attention", MODELS
+    ),
     "dropout in each layer": Fault(dropout, r"^Dropout takes", MODELS),
     "activation checkpointing": Fault(checkpointed, r"checkpoint fewer layers"),
     "an odd vocabulary": Fault(odd_vocabulary, r"Pad 50,257 to 50,304", MODELS),
@@ -127,7 +143,9 @@ FAULTS: Final[dict[str, Fault]] = {
     "checks of compiled code": Fault(guards, r"(?i)guards", MODELS),
     "graph breaks": Fault(graph_breaks, r"TORCH_LOGS=graph_breaks", MODELS),
     "allocator churn": Fault(allocator, r"(?i)keep.*input shapes", MODELS),
-    "the cache is emptied in each step": Fault(empty_cache, r"empty_cache\(\)", MODELS),
+    "the cache is emptied in each step": Fault(
+        empty_cache, r"^The cache .* Remove torch\.cuda\.empty_cache\(\)", MODELS
+    ),
     "memory that is nearly full": Fault(full_memory, r"(?i)memory.* full.*To free memory"),
     "a pause for garbage collection": Fault(
         lambda ns, _: once(ns, ("python", "train.py(60): step"), ("python", "<built-in function collect>")),

@@ -15,6 +15,7 @@ __all__ = [
     "KERNEL_LAUNCH",
     "LAUNCH",
     "MEMORY_LAUNCH",
+    "RETURNED_MEMORY",
     "STREAM_WAIT_CALL",
     "SYNCHRONISATION",
 ]
@@ -65,3 +66,6 @@ ALLOCATION = (
     r"|^(cu|hip)Mem(Alloc|Free|Create|Map|Unmap|Release|HostAlloc|SetAccess|AddressReserve|AddressFree)"
 )
 """Calls that take device or pinned memory from the driver; `cudaFree` waits for the device as well."""
+
+RETURNED_MEMORY = r"^(cuda|hip)Free(_|$)|^cuMem(Free|Unmap|Release)"
+"""Those that give device memory back to the driver."""

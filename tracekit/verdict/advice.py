@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import RULES, rule_of, words_for
-from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.idle_time import caused_idle, waits_before_graphs
 from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, longest_work, of_time
 from tracekit.analyses.rules.rule import Advice as Words
 from tracekit.analyses.scope import Scope
@@ -44,11 +44,11 @@ ADVICE: Final = 3
 LEAST_SHARE: Final = 0.01
 """Advice that could save less than this share of the basis stays in its section."""
 LITTLE: Final = 0.2
-"""Advice with less of the loss at stake than this stands below advice about all of it."""
+"""Advice with less of the time at stake than this is little, where hardly any work was recorded."""
 LEAST_CODE_SHARE: Final = 0.05
 """From this share on, the advice names the code, or the calls, for which the device waits."""
 ANSWERS: Final = 0.5
-"""A finding answers a loss if it explains half of it; otherwise the verdict gives the general advice as well."""
+"""A finding answers a loss if it explains half of it; otherwise the verdict gives the general advice as well, and first."""
 
 GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "host-bound": (
@@ -102,7 +102,7 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
             "[!compiled] torch.compile fuses kernels.\n"
             "[!graphs] CUDA graphs start many kernels at once.\n"
             "[graphs] Put more of the kernels into the graphs.\n"
-            "[training !fused_optimizer] Create the optimizer with fused=True.\n"
+            "[optimizer_launches] Create the optimizer with fused=True.\n"
             "[!serving] A larger batch makes each kernel longer.",
             plain="Fuse kernels, or give each kernel more work.\n[!graphs] Replay repeated work as a CUDA graph.",
             flags=("--compile", "--batch"),
@@ -153,6 +153,9 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
 }
 """For every bound a title and general advice."""
 
+SAME: Final[dict[Bound, str]] = {"launch/short-kernel-bound": "host_bound_launches"}
+"""By bound, the finding that advises the same as the general advice."""
+
 WAITING: Final = frozenset({"host-bound", "input-bound", "launch/short-kernel-bound", "idle"})
 """The bounds of which the longest gaps are the evidence."""
 
@@ -178,7 +181,10 @@ def general(bound: Bound, stake: int, scope: Scope) -> Advice:
     """The general advice for this bound; `stake` is the time of the cost behind it, in ns."""
     title, words = GENERAL[bound]
     places = caused_idle(scope, *CAUSES).stretches if bound in WAITING else ()
-    return Advice(title, words_for(words, scope), stake if stake > 0 else None, stretches=places)
+    text = words_for(words, scope)
+    if "graph" in text and (before := waits_before_graphs(scope)):
+        text = f"{text} {before}"
+    return Advice(title, text, stake if stake > 0 else None, stretches=places)
 
 
 def few_advice() -> Advice:
@@ -298,8 +304,8 @@ def choose(
 ) -> tuple[Advice, ...]:
     """`first`, then the advice of findings and `answers` with the most time at stake, then `loss`, then `last`.
 
-    `loss` is about the largest loss, of this `bound`, in general; it is left out if an answer explains the loss. It says
-    where to look, so it stands below every answer but those about a small part of the loss. A finding that only restates a loss is left out.
+    `loss` is about the largest loss, of this `bound`, in general; it is left out if an answer explains half of the loss, and else
+    stands above the answers about less. A finding that only restates a loss is left out.
     """
     useful = [
         of_finding(owned)
@@ -315,10 +321,11 @@ def choose(
     useful = sorted([*useful, *answers], key=lambda advice: -(advice.ns_at_stake or 0))
     started = sum(each.ns_at_stake or 0 for each in first)
     general_ = [loss] if loss and not answers and not _answered(useful, bound, loss) else []
+    general_ = [] if any(each.finding == SAME.get(bound) for each in useful) else general_
     general_ = [each for each in general_ if not first or started < ANSWERS * (each.ns_at_stake or 0)]
     rest = [*general_, *([last] if last else [])]
     kept = [*first, *useful][: ADVICE - len(rest)]
-    little = [each for each in kept if general_ and _little(each, bound, general_[0])]
+    little = [each for each in kept[len(first) :] if general_ and _little(each, bound, general_[0])]
     return (*(each for each in kept if each not in little), *general_, *little, *([last] if last else []))
 
 
@@ -326,7 +333,7 @@ def _little(advice: Advice, bound: Bound, loss: Advice) -> bool:
     """Whether the advice is about a small part of the loss only, or about something else that costs less."""
     stake = advice.ns_at_stake
     rule = rule_of(advice.finding)
-    least = 1.0 if rule and rule.answers and bound not in rule.answers else LITTLE
+    least = 1.0 if rule and rule.answers and bound not in rule.answers else ANSWERS
     return stake is not None and stake < least * (loss.ns_at_stake or 0)
 
 

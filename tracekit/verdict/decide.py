@@ -347,7 +347,7 @@ def _advice(
     kernels = _computing(results, "by_name")
     # The part of a computation that could be saved is unknown.
     computing = top_kernels_advice(kernels, parts.compute, parts.basis, scope, fired)
-    fusible = fusible_advice(kernels, parts.compute, scope) if bound == "compute-bound" else None
+    fusible = fusible_advice(kernels, parts.compute, scope, fired) if bound == "compute-bound" else None
     if fusible is not None:
         answers.append(fusible)
     where = loss if bound != "compute-bound" or worst.ns >= BESIDE_SHARE * parts.basis else None

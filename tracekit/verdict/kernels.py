@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.rules import words_for
+from tracekit.analyses.rules.attention_work import claimed_by_attention
 from tracekit.analyses.rules.kernels import OF_CONVOLUTIONS
 from tracekit.analyses.rules.rule import Advice as Words
 from tracekit.analyses.rules.rule import longest_work, of_time
@@ -32,6 +33,8 @@ _MATRIX: Final = ("gemm", "convolution", "attention", "rnn")
 
 LEAST_NAMED: Final = 0.1
 """A kernel with a smaller part of the computation is not named."""
+LEAST_FOR_FP8: Final = 0.4
+"""Products with a smaller part of the time are not worth types that cost accuracy."""
 _WIDTH: Final = 36
 
 _DOUBLE: Final = r"\bdouble\b|(?i)dgemm|_f64"
@@ -41,14 +44,19 @@ _TENSILE: Final = r"^Cijk_"
 """Kernels of rocBLAS and hipBLASLt."""
 
 
-def fusible_advice(kernels: pl.DataFrame, compute: int, scope: Scope) -> Advice | None:
+def fusible_advice(
+    kernels: pl.DataFrame, compute: int, scope: Scope, fired: Collection[str]
+) -> Advice | None:
     """What to do if elementwise kernels and casts take much of the computation; None if not, or if the program is compiled.
 
-    `kernels` are the computing rows of the table by name; `compute` is their total time in ns, each moment once.
+    `kernels` are the computing rows of the table by name; `compute` is their total time in ns, each moment once. `fired` are the ids
+    of findings; what those about attention have at stake is left out.
     """
     total = max(int(kernels["total_ns"].sum()), 1)
     wanted = pl.col("category").is_in(_FUSIBLE) & ~pl.col("name").str.contains(OF_CONVOLUTIONS)
-    fusible = int(kernels.filter(wanted)["total_ns"].sum())
+    claimed = claimed_by_attention(scope, fired)
+    theirs = sum(claimed.get(category, 0) for category in _FUSIBLE)
+    fusible = int(kernels.filter(wanted)["total_ns"].sum()) - theirs
     if fusible < FUSIBLE_SHARE * total or "pytorch" not in traits(scope) or "compiled" in traits(scope):
         return None
     words = Words(
@@ -56,7 +64,8 @@ def fusible_advice(kernels: pl.DataFrame, compute: int, scope: Scope) -> Advice 
         flags=("--compile",),
     )
     ns = round(compute * fusible / total)
-    title = f"Elementwise kernels, casts and layout changes take {of_time(ns, scope)}"
+    which = "Outside attention, elementwise" if theirs else "Elementwise"
+    title = f"{which} kernels, casts and layout changes take {of_time(ns, scope)}"
     stretches = longest_work(scope, *_FUSIBLE)
     return Advice(title, words_for(words, scope), ns, analysis="kernels", stretches=stretches)
 
@@ -76,7 +85,9 @@ def top_kernels_advice(
     sums = table.group_by("category").agg(pl.col("total_ns").sum()).sort("total_ns", "category")
     category, ns = sums.row(-1)
     mine = table.filter(pl.col("category") == category)
-    fp8 = any(computes_fp8(device.name, device.compute_capability) for device in scope.trace.meta.devices)
+    devices = scope.trace.meta.devices
+    large = ns * compute >= LEAST_FOR_FP8 * total * basis
+    fp8 = large and any(computes_fp8(device.name, device.compute_capability) for device in devices)
     words = words_for(
         Words(
             "\n".join(_lines(mine, category, fired, pytorch=True, fp8=fp8)),
