@@ -8,6 +8,7 @@ conservation; one that does not hold is a fault of tracekit, never of the trace.
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 import msgspec
@@ -40,8 +41,11 @@ __all__ = [
     "loader_ns",
     "run_parts",
     "selected_compute",
+    "unrecorded_ns",
 ]
 
+FELT: Final = 1.05
+"""Steps on a device that recording makes longer by less may do so by chance."""
 _WAIT_OF: Final = {
     "data_loading": "loading",
     "dependency": "queued",
@@ -125,8 +129,6 @@ class DeviceParts(msgspec.Struct, frozen=True):
     """Without what the recording adds."""
     recording: int
     """What the recording adds to the wait for the host: it slows the host, and no kernel. 0 where it was not measured."""
-    slowed: float
-    """How many times as long a recorded step takes; 1 where that was not measured."""
     queued_wait: int
     unknown_wait: int
     before: int
@@ -248,8 +250,9 @@ def _device_parts(scope: Scope) -> DeviceParts:
     waits = _waits(scope, device)
     earlier = kept(scope.earlier, scope.earlier["device_id"] == device)
     worked = scope.intervals(device)
-    slowed = slowed_by_recording(scope.trace)
-    recording = min(waits["host"], scope.duration - round(scope.duration / slowed))
+    plain = unrecorded_ns(scope) or scope.duration
+    felt = scope.duration >= FELT * plain
+    recording = min(waits["host"], scope.duration - plain) if felt else 0
     return DeviceParts(
         who="The device" if devices.height == 1 else f"Device {device}",
         device_id=device,
@@ -263,7 +266,6 @@ def _device_parts(scope: Scope) -> DeviceParts:
         data_loading=waits["loading"],
         host_wait=waits["host"] - recording,
         recording=recording,
-        slowed=slowed,
         queued_wait=waits["queued"],
         unknown_wait=waits["unknown"],
         before=IntervalSet.of(earlier["start"].to_numpy(), earlier["end"].to_numpy()).measure,
@@ -274,6 +276,18 @@ def _device_parts(scope: Scope) -> DeviceParts:
         streams=scope.overlapping["stream_id"].filter(scope.overlapping["device_id"] == device).n_unique(),
         activities=scope.activities.height,
     )
+
+
+def unrecorded_ns(scope: Scope) -> int | None:
+    """How long the window of a capture's steps on a device is without recording, in ns, at most as long as it is.
+
+    None where steps were not measured without recording. A recording slows the host; so what it adds is a wait for the host.
+    """
+    manifest, steps = scope.trace.manifest, scope.steps.height
+    if scope.on_cpu or manifest is None or scope.window != "steps" or not steps:
+        return None
+    times = manifest.step_times_ns("M")
+    return min(round(median(times) * steps), scope.duration) if times else None
 
 
 def _set_up(scope: Scope, device: int) -> int:

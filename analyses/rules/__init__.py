@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from tracekit.analyses.parts import DeviceParts, run_parts
-from tracekit.analyses.processors import slowed_by_recording
+from tracekit.analyses.parts import DeviceParts, run_parts, unrecorded_ns
 from tracekit.analyses.program import program
 from tracekit.analyses.registry import Analysis, get_analysis
 from tracekit.analyses.result import Result
@@ -134,13 +133,15 @@ def _is_nothing(evidence: Evidence, scope: Scope) -> bool:
 
 
 def _finding(rule: Rule, evidence: Evidence, scope: Scope) -> Finding:
-    at_stake = evidence.ns_at_stake
+    at_stake, title = evidence.ns_at_stake, evidence.title
     if at_stake and rule.analysis in _OF_IDLE_TIME and rule.answers <= _OF_THE_HOST:
         at_stake = _without_recording(at_stake, scope, of_host=bool(rule.answers))
+        if at_stake != evidence.ns_at_stake:
+            title = title.replace(" of the time", " of the recorded time")
     return Finding(
         id=rule.id,
         severity=evidence.severity or by_share(at_stake, scope.duration),
-        title=evidence.title,
+        title=title,
         evidence=evidence.text,
         advice=words_for(evidence.advice or rule.advice, scope, plain=rule.advice.plain),
         ns_at_stake=at_stake,
@@ -155,7 +156,7 @@ _OF_THE_HOST: Final[frozenset[Bound]] = frozenset({"host-bound", "launch/short-k
 
 def _without_recording(idle_ns: int, scope: Scope, *, of_host: bool) -> int:
     """Idle time in ns without what the recording adds: waits for the host lose their part of that, others are at most what is left."""
-    if scope.on_cpu or slowed_by_recording(scope.trace) == 1.0:
+    if unrecorded_ns(scope) is None:
         return idle_ns
     parts = run_parts(scope)
     if not isinstance(parts, DeviceParts):
