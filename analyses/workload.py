@@ -227,19 +227,34 @@ def _answer(
     if rate is not None:
         text += f", which is {_rate(rate)} samples a second{_over_ranks(manifest)}"
     text += "."
-    if phases is not None and (marked := phases.filter(pl.col("phase") != NO_PHASE)).height:
-        text += (
-            f" The phase {marked['phase'][0]} takes {format_share(marked['share'][0])} of a recorded step."
-        )
+    if phases is not None:
+        text += _largest(phases, on_cpu=manifest.device == "cpu")
     if manifest.stopped:
         text += f" The recording ended early: {manifest.stopped}."
     slower = manifest.overhead()
     if slower is None:
         return text
     times = (
-        f"{slower:.2f} times as long as without recording" if slower >= _FELT else "about as long as without"
+        f"{slower:.2f} times as long as without recording"
+        if slower >= _FELT
+        else "about as long as without recording"
     )
     return f"{text} A recorded step takes {times}."
+
+
+def _largest(phases: pl.DataFrame, *, on_cpu: bool) -> str:
+    """The phase with the most time: on a device, that of the work that it launches, since the host may be ahead of it."""
+    marked = phases.filter(pl.col("phase") != NO_PHASE)
+    if not marked.height:
+        return ""
+    total = int(phases["device_ns"].sum())
+    if on_cpu or not total:
+        return f" The phase {marked['phase'][0]} takes {format_share(marked['share'][0])} of a recorded step."
+    first = marked.row(int(marked["device_ns"].arg_max() or 0), named=True)
+    return (
+        f" The phase {first['phase']} launches {format_share(first['device_ns'] / total)} of the device's work, and takes the host "
+        f"{format_share(first['share'])} of a recorded step."
+    )
 
 
 def _over_ranks(manifest: Manifest) -> str:

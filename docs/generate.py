@@ -44,7 +44,7 @@ from tracekit.report.model import Report
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
-SAMPLE: Final = ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz"
+SAMPLE: Final = ROOT / "sample_traces" / "resnet50_gpu_fp32" / "trace.json.gz"
 
 HELP_WIDTH: Final = 80
 SAMPLE_WIDTH: Final = 100
