@@ -1,3 +1,12 @@
+"""What is said of the times of steps on a device."""
+
+from __future__ import annotations
+
+import pytest
+
+import tracekit
+from tracekit.analyses.steps import steps
+from tracekit.analyses.workload import workload
 
 
 def test_steps_of_a_host_that_is_ahead_last_as_long_as_their_work() -> None:
@@ -8,3 +17,8 @@ def test_steps_of_a_host_that_is_ahead_last_as_long_as_their_work() -> None:
         "The median of 3 steps is 81.2 ms with the work that they launch, and these times vary by 0.9 %. The host is ahead of the "
         "device: it takes 34.2 ms for a step at the median."
     )
+
+
+def test_the_largest_phase_of_a_device_is_that_which_launches_most() -> None:
+    answer = workload(tracekit.read("sample_traces/resnet50_gpu_fp32/trace.json.gz")).answer
+    assert "The phase backward launches 70.8 % of the device's work, and takes the host 21.3 %" in answer
