@@ -17,7 +17,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.facts import gpu_metrics as names
-from tracekit.facts.kernel_rules import TENSOR_CORE
+from tracekit.facts.kernel_rules import ORDINARY_INSTRUCTIONS, TENSOR_CORE
 from tracekit.trace import Schema
 
 __all__ = ["COUNTED", "DERIVED", "WORK_SCHEMA", "work_of"]
@@ -55,7 +55,8 @@ def work_of(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     """
     once = rows.unique([*keys, "series"], keep="first", maintain_order=True)
     sums = once.group_by(keys, maintain_order=True).agg(*_sums())
-    tensor_name = pl.col("name").cast(pl.String).str.contains(f"(?i){TENSOR_CORE}")
+    name = pl.col("name").cast(pl.String)
+    tensor_name = name.str.contains(f"(?i){TENSOR_CORE}") & ~name.str.contains(ORDINARY_INSTRUCTIONS)
     unseen = (pl.col("_tensor") | tensor_name) & ~(pl.col("_tensor_flops") > 0).fill_null(value=False)
     total = pl.col("_flops") + pl.col("_tensor_flops").fill_null(0)
     both = pl.col("_read") + pl.col("_written")

@@ -72,7 +72,7 @@ def _counters(scope: Scope) -> Counters:
     if rows is None or not rows.height:
         return Counters(
             answer="The trace has no counters.",
-            not_captured=NotCaptured("no counters", how_to_record("counters", trace.meta.format)),
+            not_captured=NotCaptured("no counters", _remedy(trace)),
             series=None,
             by_name=None,
         )
@@ -91,6 +91,14 @@ def _counters(scope: Scope) -> Counters:
         series=series,
         by_name=text.group_by("name", "series").agg(*_summary()).sort("name", "series"),
     )
+
+
+def _remedy(trace: Trace) -> str:
+    """Of NVIDIA's devices, newer builds of torch give no counters, and Nsight Compute does."""
+    record = how_to_record("counters", trace.meta.format)
+    if not any("NVIDIA" in device.name for device in trace.meta.devices):
+        return record
+    return f"give a table of Nsight Compute (--ncu), or {record}"
 
 
 def _summary() -> list[pl.Expr]:

@@ -24,7 +24,7 @@ from tracekit.analyses.roofline.levels import LEVEL_SCHEMA, levels, under_roofs
 from tracekit.analyses.roofline.pieces import RECORDED, pieces
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.ceilings import Ceilings, catalogue_ceilings, recorded_ceilings
-from tracekit.facts.kernel_rules import TENSOR_CORE
+from tracekit.facts.kernel_rules import ORDINARY_INSTRUCTIONS, TENSOR_CORE
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.groups import are_known, at_rows, kept, or_none, text_codes
 from tracekit.names import shorten_name
@@ -257,7 +257,8 @@ def uncounted_kernels(scope: Scope) -> str:
         return ""
     names = kept(rows, ~are_known(rows["flops"]))["name"].cast(pl.String)
     text = f"{format_count(names.len())} of {format_count(rows.height)} kernels"
-    return f"{text}, which use tensor cores" if names.str.contains(f"(?i){TENSOR_CORE}").all() else text
+    tensor = names.str.contains(f"(?i){TENSOR_CORE}") & ~names.str.contains(ORDINARY_INSTRUCTIONS)
+    return f"{text}, which use tensor cores" if tensor.all() else text
 
 
 def _coverage(rows: pl.DataFrame) -> pl.DataFrame:

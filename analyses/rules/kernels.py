@@ -11,7 +11,7 @@ from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.sdpa import SDPA_MATH
-from tracekit.facts.kernel_rules import TENSOR_CORE
+from tracekit.facts.kernel_rules import ORDINARY_INSTRUCTIONS, TENSOR_CORE
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.findings import Stretches
 from tracekit.groups import distinct, kept, or_none
@@ -88,7 +88,7 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
         pl.col("category").is_in(["gemm", "convolution", "attention", "rnn"])
         & (pl.col("kind") == "kernel")
         & name.str.contains(f"(?i){_ORDINARY_UNITS}")
-        & ~name.str.contains(f"(?i){TENSOR_CORE}")
+        & (~name.str.contains(f"(?i){TENSOR_CORE}") | name.str.contains(ORDINARY_INSTRUCTIONS))
     )
     total = int(rows["total_ns"].sum())
     at_stake = bounded(int(total * SAVED_SHARE), scope)

@@ -11,6 +11,8 @@ V100 = DeviceInfo(0, "Tesla V100", (7, 0), 80, None, 2048, 32)
 P100 = DeviceInfo(0, "Tesla P100", (6, 0), 56, None, 2048, 32)
 MI250 = DeviceInfo(0, "AMD Radeon Graphics", (9, 0), 104, None, 2048, 64)
 SGEMM = "ampere_sgemm_128x64_nn"
+FFMA = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute"
+"""As in BERT in fp32 on an H100, of which less than half of the products were said to do without tensor cores."""
 SCUDNN = "cudnn_ampere_scudnn_128x64_relu_xregs_large_nn_v1"
 
 
@@ -28,6 +30,7 @@ def planted(name: str, operator: str = "aten::mm", category_ms: int = 4) -> Plan
     [
         (A100, SGEMM, "aten::mm", "set_float32_matmul_precision"),
         (A100, SCUDNN, "aten::cudnn_convolution", "channels_last"),
+        (A100, FFMA, "aten::mm", "set_float32_matmul_precision"),
         (V100, "volta_sgemm_64x64_nt", "aten::mm", "torch.float16"),
         (
             V100,
@@ -51,7 +54,7 @@ def test_fires_with_half_of_the_time_at_stake(
     assert found.ns_at_stake == 2 * MS
     assert found.severity == "critical"
     assert found.title == "Matrix work without tensor cores takes 40.0 % of the time"
-    assert name in found.evidence
+    assert name[:30] in found.evidence
     assert advice in found.advice
 
 

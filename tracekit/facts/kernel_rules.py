@@ -15,6 +15,7 @@ __all__ = [
     "KERNEL_RULES",
     "OPERATOR_RULES",
     "OPTIMIZER_RANGE",
+    "ORDINARY_INSTRUCTIONS",
     "QUALIFIERS",
     "TENSOR_CORE",
     "TF32",
@@ -212,7 +213,10 @@ TENSOR_CORE: Final = (
     r"tensorop|s[0-9]{3,6}gemm|h[0-9]{3,6}gemm|s[0-9]+(fprop|dgrad|wgrad)|xmma|wmma|wgmma|mma_|_hmma|_bf16_|f16_s[0-9]|16816|1688|884|imma|nvjet"
     r"|_MI[0-9]+x[0-9]+x[0-9]+|mfma|flash_?(fwd|bwd)|fmha|_tc_|tensor_?core|cutlass_[0-9]+_[0-9A-Za-z_]*op|gmma"
 )
-"""Names of kernels that run on tensor or matrix cores."""
+"""Names of kernels that run on tensor or matrix cores, if they do not name the instructions of ordinary units."""
+
+ORDINARY_INSTRUCTIONS: Final = r"(?i)_ffma_"
+"""As in `sm80_xmma_gemm_f32f32_f32f32_f32_…_ffma_…`, which cuBLAS and cuDNN launch for fp32 without TF32."""
 
 TF32: Final = r"(?i)tf32|s1688|_1688"
 """Kernels that multiply fp32 inputs in TF32."""
