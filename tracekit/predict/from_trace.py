@@ -2,8 +2,8 @@
 
 A piece of work (`analyses.roofline.pieces`) keeps the distance from its roof that it shows, and its roof moves: with the batch its FLOPs
 and the bytes of activations grow, and those of weights do not; on another device the ceilings are others. The start of a kernel
-takes what it took. The host takes what it took, and the device waits for it where it does not get enough work; so more work hides the
-host's time, and less work shows it. More devices copy the model and reduce its gradients around a ring, behind the backward pass.
+takes what it took. The host takes what it took, without recording as far as that is known, and the device waits for it where it does not
+get enough work; so more work hides the host's time, and less work shows it. More devices copy the model and reduce its gradients around a ring, behind the backward pass.
 """
 
 from __future__ import annotations
