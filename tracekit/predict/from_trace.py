@@ -249,7 +249,7 @@ def _on_device(
     parts.add("waiting for the host", waited, waits, "more work hides it, less shows it")
     if not whole.launch_calls:
         notes.append("the host's calls were not recorded: how long the host needs for a step is not known")
-    elif host_speeds(scope)[0] > speeds["predicted"]:
+    elif host_speeds(scope)[0] > speeds["predicted"] and waits["high"] > waited:
         notes.append(
             f"the device bounds the measured step, so it does not show the host's time: the host is taken to be {speeds['predicted']:.1f} times as "
             "fast as recorded"
