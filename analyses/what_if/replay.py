@@ -19,11 +19,11 @@ from tracekit.errors import UsageError
 from tracekit.facts.units import format_ns
 from tracekit.spans import Int64Array
 
-__all__ = ["Replay", "host_speeds", "replay"]
+__all__ = ["USUAL_SLOWING", "Replay", "host_speeds", "plain_ns", "replay"]
 
 _FASTEST: Final = 16.0
 """No recording slows a host more."""
-_USUAL: Final = 1.7
+USUAL_SLOWING: Final = 1.7
 """So much longer do steps take that the host bounds: the median of 23 captures of a dozen models on an H100."""
 _FELT: Final = 0.95
 """If steps were shorter by less with the fastest host, it is not the host that bounds them."""
@@ -56,7 +56,7 @@ def host_speeds(scope: Scope) -> tuple[float, float, float]:
 
 
 def _host_speeds(scope: Scope) -> tuple[float, float, float]:
-    plain = _plain_ns(scope)
+    plain = plain_ns(scope)
     if plain is None or no_launches(scope) is not None:
         return (1.0, 1.0, 1.0)
     joint, host = joint_graph([scope]), host_time(scope)
@@ -73,10 +73,10 @@ def _host_speeds(scope: Scope) -> tuple[float, float, float]:
     for _ in range(_TRIES):
         between = (slow * fast) ** 0.5
         slow, fast = (between, fast) if window_at(between) > target else (slow, between)
-    return (fast, fast, fast) if told else (_FASTEST, max(fast, _USUAL), fast)
+    return (fast, fast, fast) if told else (_FASTEST, max(fast, USUAL_SLOWING), fast)
 
 
-def _plain_ns(scope: Scope) -> float | None:
+def plain_ns(scope: Scope) -> float | None:
     """How long the window is without recording, at most as long as it is; None where that was not measured, and without a device."""
     manifest, steps = scope.trace.manifest, scope.steps.height
     if scope.on_cpu or manifest is None or scope.window != "steps" or not steps:
@@ -135,7 +135,7 @@ def _without_recording(draft: Draft) -> None:
         return
     draft.scale_pieces(np.ones(draft.left.size, dtype=bool), 1 / speed)
     least, _, most = sorted(host_speeds(scope))
-    plain = _plain_ns(scope)
+    plain = plain_ns(scope)
     if plain is not None and least == most:
         each = format_ns(plain / scope.steps.height)
         draft.assume(

@@ -163,6 +163,48 @@ def test_kernels_take_what_they_took_however_long_the_recording_made_the_step() 
     _conserved(trace, batch=2)
 
 
+def _paced(host: int, kernel: int, plain: float | None) -> Trace:
+    """Forty kernels of so many ns, one launched every `host` ns; `plain` is the part of the step that it takes without recording."""
+    made = Step()
+    for _ in range(40):
+        made.busy = max(made.busy, made.clock + 20 * US)
+        made.mm(65536, 512, 512, kernel)
+        made.clock += host - 10 * US
+    trace = made.done()
+    if plain is None:
+        return trace
+    recorded = select(trace).duration
+    runs = [
+        Run(level="M", step_times_ns=[round(recorded * plain)]),
+        Run(level="MLG", step_times_ns=[recorded], trace="trace.json"),
+    ]
+    return dataclasses.replace(trace, manifest=manifest(device="cuda", runs=runs))
+
+
+def test_half_the_work_shows_a_host_that_is_faster_than_recorded() -> None:
+    """BERT on an H100 was said to take 85 ms at half its batch, and took 47: the host as recorded, where the device had hidden its time."""
+    found = predicted(_paced(90 * US, 100 * US, 1.0), batch=0.5)
+    assert found.step_ns == pytest.approx(40 * 90 * US / 1.7, rel=0.05)
+    assert found.low_ns == pytest.approx(40 * 50 * US, rel=0.1)
+    assert found.high_ns == pytest.approx(40 * 90 * US, rel=0.05)
+    assert any("1.7 times as fast as recorded" in note for note in found.notes)
+
+
+def test_a_host_that_bounds_the_step_may_take_another_time_in_another_run() -> None:
+    """All 12 predictions of steps that the host of an H100 bounds had ranges of a few percent, and missed them."""
+    found = predicted(_paced(100 * US, 10 * US, 0.5), batch=2)
+    host = 40 * 50 * US
+    assert found.step_ns == pytest.approx(host, rel=0.05)
+    assert (found.low_ns, found.high_ns) == pytest.approx((host / 1.4, host * 1.4), rel=0.06)
+    assert not any("times as fast as recorded" in note for note in found.notes)
+
+
+def test_the_least_step_of_a_trace_alone_is_that_of_a_host_without_recording() -> None:
+    found = predicted(_paced(100 * US, 10 * US, None))
+    assert found.now_ns == pytest.approx(found.step_ns) == pytest.approx(40 * 100 * US, rel=0.05)
+    assert found.low_ns == pytest.approx(found.step_ns / 1.7, rel=0.05)
+
+
 def _with_gradients(backward: int) -> Trace:
     made = Step()
     begin = made.clock

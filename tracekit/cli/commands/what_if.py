@@ -93,7 +93,8 @@ def what_if(
 ) -> None:
     """Predict how long a step would take after a change.
 
-    Several changes apply at once. The prediction replays what the trace recorded, with other lengths.
+    Several changes apply at once. The prediction replays what the trace recorded, with other lengths. Of a capture on a GPU it starts from the
+    steps that were measured without the profiler.
     """
     given: dict[str, Any] = {
         "scale": scale or [],
