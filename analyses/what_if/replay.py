@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
 import numpy as np
 
 from tracekit.analyses.graph.build import dependencies
 from tracekit.analyses.graph.joint import Joint, Lengths, joint_graph
+from tracekit.analyses.parts import unrecorded_ns
 from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.what_if.changes import Change
@@ -19,7 +19,7 @@ from tracekit.errors import UsageError
 from tracekit.facts.units import format_ns
 from tracekit.spans import Int64Array
 
-__all__ = ["USUAL_SLOWING", "Replay", "host_speeds", "plain_ns", "replay"]
+__all__ = ["USUAL_SLOWING", "Replay", "host_speeds", "replay"]
 
 _FASTEST: Final = 16.0
 """No recording slows a host more."""
@@ -56,7 +56,7 @@ def host_speeds(scope: Scope) -> tuple[float, float, float]:
 
 
 def _host_speeds(scope: Scope) -> tuple[float, float, float]:
-    plain = plain_ns(scope)
+    plain = unrecorded_ns(scope)
     if plain is None or no_launches(scope) is not None:
         return (1.0, 1.0, 1.0)
     joint, host = joint_graph([scope]), host_time(scope)
@@ -74,15 +74,6 @@ def _host_speeds(scope: Scope) -> tuple[float, float, float]:
         between = (slow * fast) ** 0.5
         slow, fast = (between, fast) if window_at(between) > target else (slow, between)
     return (fast, fast, fast) if told else (_FASTEST, max(fast, USUAL_SLOWING), fast)
-
-
-def plain_ns(scope: Scope) -> float | None:
-    """How long the window is without recording, at most as long as it is; None where that was not measured, and without a device."""
-    manifest, steps = scope.trace.manifest, scope.steps.height
-    if scope.on_cpu or manifest is None or scope.window != "steps" or not steps:
-        return None
-    times = manifest.step_times_ns("M")
-    return min(median(times) * steps, float(scope.duration)) if times else None
 
 
 def replay(joint: Joint, changes: Sequence[Change], spread: int = 0) -> Replay:
@@ -135,7 +126,7 @@ def _without_recording(draft: Draft) -> None:
         return
     draft.scale_pieces(np.ones(draft.left.size, dtype=bool), 1 / speed)
     least, _, most = sorted(host_speeds(scope))
-    plain = plain_ns(scope)
+    plain = unrecorded_ns(scope)
     if plain is not None and least == most:
         each = format_ns(plain / scope.steps.height)
         draft.assume(

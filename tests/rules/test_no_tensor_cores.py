@@ -11,7 +11,9 @@ V100 = DeviceInfo(0, "Tesla V100", (7, 0), 80, None, 2048, 32)
 P100 = DeviceInfo(0, "Tesla P100", (6, 0), 56, None, 2048, 32)
 MI250 = DeviceInfo(0, "AMD Radeon Graphics", (9, 0), 104, None, 2048, 64)
 SGEMM = "ampere_sgemm_128x64_nn"
-FFMA = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute"
+FFMA = (
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute"
+)
 """As in BERT in fp32 on an H100, of which less than half of the products were said to do without tensor cores."""
 SCUDNN = "cudnn_ampere_scudnn_128x64_relu_xregs_large_nn_v1"
 

@@ -15,10 +15,10 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
-from tracekit.analyses.parts import DeviceParts, ProcessorParts, loader_ns, run_parts
+from tracekit.analyses.parts import DeviceParts, ProcessorParts, loader_ns, run_parts, unrecorded_ns
 from tracekit.analyses.roofline.analysis import device_ceilings
 from tracekit.analyses.scope import Scope
-from tracekit.analyses.what_if.replay import USUAL_SLOWING, host_speeds, plain_ns
+from tracekit.analyses.what_if.replay import USUAL_SLOWING, host_speeds
 from tracekit.analyses.workload import workload
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.ceilings import Ceilings, chosen_ceilings
@@ -260,7 +260,7 @@ def _on_device(
 def _speeds(scope: Scope) -> dict[str, float]:
     """How many times as fast as recorded the host is, by case. Where nothing tells, it is as recorded, and at best as without recording."""
     best, likely, worst = host_speeds(scope)
-    if plain_ns(scope) is None:
+    if unrecorded_ns(scope) is None:
         best = USUAL_SLOWING
     elif best == worst:  # what it was in this run, not in the next
         best, worst = likely * _HOSTS_DIFFER, likely / _HOSTS_DIFFER
@@ -269,7 +269,7 @@ def _speeds(scope: Scope) -> dict[str, float]:
 
 def _added_by_recording(scope: Scope, whole: DeviceParts) -> float:
     """What the recording adds to the window, in ns: it slows the host, so it is a part of the wait for it; 0 where that was not measured."""
-    plain = plain_ns(scope)
+    plain = unrecorded_ns(scope)
     longer = whole.basis - plain if plain is not None else 0.0
     return min(max(longer, 0.0), whole.host_wait + whole.recording)
 
