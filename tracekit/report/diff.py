@@ -21,6 +21,8 @@ _MOST_TOLD: Final = 6
 """So many of the largest changes have a sentence; the table has all."""
 _LONGEST_NAME: Final = 48
 _TWICE: Final = 2
+_ALIKE: Final = 0.75
+"""If fewer of the steps are independent, a reader who counts steps would wonder at the test."""
 _LEAST_P: Final = 0.001
 
 
@@ -134,4 +136,5 @@ def _test(times: StepComparison, per: str) -> str:
 
 def _steps(side: StepFigures, per: str) -> str:
     runs = f" in {side.runs} runs" if side.runs > 1 else ""
-    return f"{count_of(side.steps, per)}{runs}"
+    alike = f" (worth {side.independent:.2g} independent ones)" if side.independent < _ALIKE * side.steps else ""
+    return f"{count_of(side.steps, per)}{runs}{alike}"
