@@ -234,6 +234,8 @@ def _subject(found: Found, one: Contribution) -> str:
         return "other work"
     if found.by in (("pair",), ("cell",)):
         by = set(place) & {"operator", "name", "layer"} or set(place) & {"category"}
+        if by == {"layer"}:  # of one layer, several changes may be told
+            by |= set(place) & {"category", "phase"}
     during = f" in {_PHASES[place['phase']]}" if "phase" in by else ""
     if during and "category" in by and place["category"] == place["phase"]:
         during = ""
