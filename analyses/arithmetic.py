@@ -15,6 +15,7 @@ import numpy as np
 
 from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.program import program
+from tracekit.analyses.recording import is_slowed
 from tracekit.analyses.roofline.analysis import (
     TELLING_SHARE,
     computing_share,
@@ -71,6 +72,8 @@ class Arithmetic(msgspec.Struct, frozen=True):
     """The replayed kernels of which the counters do not tell the FLOPs; empty if there are none."""
     on_cpu: bool
     """The time is that of operators, since no device was captured."""
+    slowed: bool = False
+    """The window of a device is longer than without recording; so rates are lower."""
 
     @property
     def sentence(self) -> str:
@@ -100,7 +103,7 @@ class Arithmetic(msgspec.Struct, frozen=True):
         if self.computing is not None and self.computing < TELLING_SHARE:
             return f"{least}{text} and {format_share(self.computing)} of the computation"
         if self.tflops is not None:
-            text += f": {least}{format_flop(self.tflops * 1e12, per_second=True)} on average"
+            text += f": {least}{format_flop(self.tflops * 1e12, per_second=True)} on average{' over the recorded time' if self.slowed else ''}"
         if self.utilisation is not None:
             of_peak = f"{format_share(self.utilisation)}{more} of the peak for {self.precision}"
             text += f", its matrix products at {of_peak}"
@@ -143,6 +146,7 @@ def _arithmetic(scope: Scope) -> Arithmetic:
         computing=computing_share(scope) if timed and known.source != "manifest" else None,
         uncounted=uncounted_kernels(scope),
         on_cpu=scope.on_cpu,
+        slowed=is_slowed(scope),
     )
 
 

@@ -19,6 +19,7 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.graph.joint import Joint, joint_graph
 from tracekit.analyses.graph.parts import Stretches, longest_of, recorded, tracks_of
 from tracekit.analyses.idle.causes import cause_name
+from tracekit.analyses.recording import is_slowed, unrecorded_ns
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, select
 from tracekit.facts.units import count_of, format_ns, format_share, listed
@@ -322,6 +323,9 @@ def _answer(joint: Joint, sums: dict[str, int], causes: pl.DataFrame, ranks: pl.
     if host.height and sums["host"] >= _SAID * window:
         cause, ns = host["cause"][0], host["total_ns"][0]
         text += f" The largest part of the host's code is {cause_name(cause)} ({format_ns(ns)})."
+    plain = None if len(joint.members) > 1 else unrecorded_ns(joint.members[0].scope)
+    if plain is not None and is_slowed(joint.members[0].scope):
+        text += f" This is the path as recorded. Without recording the window takes {format_ns(plain)}, since the host is faster then."
     if ranks is not None:
         rank, _, share, *_ = ranks.sort("total_ns", "rank", descending=[True, False]).row(0)
         much = "All" if share == 1 else format_share(share)

@@ -8,7 +8,6 @@ conservation; one that does not hold is a fault of tracekit, never of the trace.
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 import msgspec
@@ -21,6 +20,7 @@ from tracekit.analyses.counters.analysis import replayed
 from tracekit.analyses.idle import idle
 from tracekit.analyses.kernels import kernels
 from tracekit.analyses.processors import slowed_by_recording
+from tracekit.analyses.recording import is_slowed, unrecorded_ns
 from tracekit.analyses.result import has_launch_calls
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.stalls import code_stalls
@@ -41,11 +41,8 @@ __all__ = [
     "loader_ns",
     "run_parts",
     "selected_compute",
-    "unrecorded_ns",
 ]
 
-FELT: Final = 1.05
-"""Steps on a device that recording makes longer by less may do so by chance."""
 _WAIT_OF: Final = {
     "data_loading": "loading",
     "dependency": "queued",
@@ -251,8 +248,7 @@ def _device_parts(scope: Scope) -> DeviceParts:
     earlier = kept(scope.earlier, scope.earlier["device_id"] == device)
     worked = scope.intervals(device)
     plain = unrecorded_ns(scope) or scope.duration
-    felt = scope.duration >= FELT * plain
-    recording = min(waits["host"], scope.duration - plain) if felt else 0
+    recording = min(waits["host"], scope.duration - plain) if is_slowed(scope) else 0
     return DeviceParts(
         who="The device" if devices.height == 1 else f"Device {device}",
         device_id=device,
@@ -276,18 +272,6 @@ def _device_parts(scope: Scope) -> DeviceParts:
         streams=scope.overlapping["stream_id"].filter(scope.overlapping["device_id"] == device).n_unique(),
         activities=scope.activities.height,
     )
-
-
-def unrecorded_ns(scope: Scope) -> int | None:
-    """How long the window of a capture's steps on a device is without recording, in ns, at most as long as it is.
-
-    None where steps were not measured without recording. A recording slows the host; so what it adds is a wait for the host.
-    """
-    manifest, steps = scope.trace.manifest, scope.steps.height
-    if scope.on_cpu or manifest is None or scope.window != "steps" or not steps:
-        return None
-    times = manifest.step_times_ns("M")
-    return min(round(median(times) * steps), scope.duration) if times else None
 
 
 def _set_up(scope: Scope, device: int) -> int:

@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from tracekit.analyses.parts import DeviceParts, run_parts, unrecorded_ns
+from tracekit.analyses.parts import DeviceParts, run_parts
 from tracekit.analyses.program import program
+from tracekit.analyses.recording import unrecorded_ns
 from tracekit.analyses.registry import Analysis, get_analysis
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import (

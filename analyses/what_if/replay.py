@@ -10,7 +10,7 @@ import numpy as np
 
 from tracekit.analyses.graph.build import dependencies
 from tracekit.analyses.graph.joint import Joint, Lengths, joint_graph
-from tracekit.analyses.parts import unrecorded_ns
+from tracekit.analyses.recording import unrecorded_ns
 from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.what_if.changes import Change

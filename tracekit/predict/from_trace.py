@@ -15,7 +15,8 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
-from tracekit.analyses.parts import DeviceParts, ProcessorParts, loader_ns, run_parts, unrecorded_ns
+from tracekit.analyses.parts import DeviceParts, ProcessorParts, loader_ns, run_parts
+from tracekit.analyses.recording import unrecorded_ns
 from tracekit.analyses.roofline.analysis import device_ceilings
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.what_if.replay import USUAL_SLOWING, host_speeds

@@ -136,5 +136,7 @@ def _test(times: StepComparison, per: str) -> str:
 
 def _steps(side: StepFigures, per: str) -> str:
     runs = f" in {side.runs} runs" if side.runs > 1 else ""
-    alike = f" (worth {side.independent:.2g} independent ones)" if side.independent < _ALIKE * side.steps else ""
+    alike = (
+        f" (worth {side.independent:.2g} independent ones)" if side.independent < _ALIKE * side.steps else ""
+    )
     return f"{count_of(side.steps, per)}{runs}{alike}"

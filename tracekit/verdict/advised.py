@@ -72,12 +72,12 @@ def advised(scopes: Sequence[Scope]) -> Advised:
     for name in found:
         if name in CHANGES:
             by_change.setdefault(CHANGES[name], []).append(name)
-    rows = []
+    before, rows = predicted(scopes, []), []
     for (flag, value), names in by_change.items():
         (change,) = changes_of({flag: value})
         if gains := _gains(scopes, change, (-1, 0, 1)):
             best, gain, worst = gains
-            share = gain / max(joint.window, 1)
+            share = gain / max(before, 1)
             rows.append((change.label, gain, share, min(worst, gain), max(best, gain), ", ".join(names)))
     numbers = {
         "gain_ns": pl.Int64,
@@ -94,7 +94,7 @@ def advised(scopes: Sequence[Scope]) -> Advised:
         answer=_answer(ranked, joint, unknown),
         not_captured=joint.missing,
         ranked=ranked,
-        before_ns=joint.window,
+        before_ns=before,
     )
 
 
