@@ -23,6 +23,7 @@ from tracekit.analyses.recording import is_slowed, unrecorded_ns
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, select
 from tracekit.facts.units import count_of, format_ns, format_share, listed
+from tracekit.groups import none_to_null
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
 
@@ -101,7 +102,8 @@ class CriticalPath(Result):
     """Work of the device on the path (without a device: operators) by `category`: `total_ns`, `share`."""
     by_layer: pl.DataFrame | None
     """`layer` (null: in none): `total_ns` on the path, `share`, `work_ns` (all activities of the layer, on the path or off it), and
-    `slack_ns`: by how much these may grow together without a longer window (null without activities). None if no layer is known."""
+    `slack_ns`: by how much these may grow together without a longer window (null without activities, and where nothing waits for them).
+    None if no layer is known."""
     by_operator: pl.DataFrame | None
     """`operator` (null: in none): `total_ns`, `share`. None if no operator is known."""
     by_kernel: pl.DataFrame
@@ -251,7 +253,7 @@ def _activities(joint: Joint) -> pl.DataFrame:
             rows, at = made.lines.rows, np.flatnonzero((joint.activity >= 0) & (joint.member == number))
             layer_id, of = rows["layer_id"], np.zeros(rows.height, dtype=np.int64)
             of[joint.activity[at]] = joint.slack[at]
-            slack = pl.lit(pl.Series(of))
+            slack = pl.lit(none_to_null(of))  # what nothing waits for may grow as it likes
         layer = owners.layers["path"].cast(pl.Categorical).gather(layer_id)
         frames.append(rows.select("name", "duration", layer.alias("layer"), slack.alias("slack")))
     return pl.concat(frames)

@@ -11,6 +11,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.host_stack import HostStack
+from tracekit.analyses.call_sizes import elements_in
 from tracekit.analyses.flops import json_list
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.sdpa import SDPA_MATH
@@ -188,13 +189,12 @@ def _inputs(stack: HostStack, op: Int64Array) -> tuple[Int64Array, list[_Inputs]
 
 def _inputs_of(shapes: str, dtypes: str) -> _Inputs:
     tensors = [
-        tuple(shape)
-        for shape in json_list(shapes)
-        if isinstance(shape, list) and shape and all(type(size) is int for size in shape)
+        shape for shape in json_list(shapes) if isinstance(shape, list) and elements_in(shape) is not None
     ]
+    tensors = [shape for shape in tensors if type(shape[0]) is int]  # and no list of tensors
     types = json_list(dtypes)
-    every = tuple(int(np.prod(shape, dtype=np.float64)) for shape in tensors)
-    largest = max(tensors, key=lambda shape: np.prod(shape, dtype=np.float64), default=())
+    every = tuple(elements_in(shape) or 0 for shape in tensors)
+    largest = max(tensors, key=lambda shape: elements_in(shape) or 0, default=[])
     return _Inputs(
         max(every, default=0),
         largest[-1] if largest else 0,

@@ -31,7 +31,9 @@ TIMES: Final = frozenset({"start_ns", "end_ns", "origin_utc_ns", "offset_ns"})
 OF_A_STEP: Final = frozenset({"workload.phases"})
 """Tables whose means are those of a step, however often the row's thing happens in one."""
 OF_CHANGES: Final = (("diff",), ("what-if",))
-CHANGES: Final = frozenset({"delta_ns", "tree_delta_ns", "share", "gain_ns", "gain_share"})
+CHANGES: Final = frozenset(
+    {"delta_ns", "tree_delta_ns", "share", "gain_ns", "least_gain_ns", "most_gain_ns", "gain_share"}
+)
 """Of two runs: each may be less than nothing, and more than the whole."""
 LARGEST: Final = 2**63
 

@@ -56,7 +56,7 @@ def test_fires_with_half_of_the_time_at_stake(
     assert found.ns_at_stake == 2 * MS
     assert found.severity == "critical"
     assert found.title == "Matrix work without tensor cores takes 40.0 % of the time"
-    assert name[:30] in found.evidence
+    assert name[:20] in found.evidence
     assert advice in found.advice
 
 

@@ -121,3 +121,15 @@ def test_all_work_on_the_scores_is_at_stake() -> None:
         "Other work on the scores takes 500 µs and copies of what the products multiply take 100 µs."
         in found.evidence
     )
+
+
+def test_sizes_that_no_machine_holds_are_left_out() -> None:
+    """Mutated traces with sizes beyond 64 bits ended the report."""
+    made = with_shapes()
+    for number, size in enumerate((2**62, 10**400)):
+        made.span(
+            "op", BMM, 900_000 + number, 900_001 + number, shapes=f"[[{size}, {size}]]", dtypes='["float"]'
+        )
+    found = finding(made.trace(), "kernels", "unfused_attention")
+    assert found is not None
+    assert found.ns_at_stake == 8 * 100 * US
