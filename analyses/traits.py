@@ -83,7 +83,9 @@ def _traits(scope: Scope) -> frozenset[str]:
         "pageable": trace.has_device
         and bool((device.str.contains(PAGEABLE_COPY) & device.str.contains(HOST_TO_DEVICE)).any()),
         "waits": _waits(scope),
-        "optimizer_launches": bool({"training", "fused_optimizer", "sparse_gradients"} & shown == {"training"})
+        "optimizer_launches": bool(
+            {"training", "fused_optimizer", "sparse_gradients"} & shown == {"training"}
+        )
         and _optimizer_launches(scope),
         "processor": scope.on_cpu,
         "streams": scope.activities["stream_id"].n_unique() > 1,
