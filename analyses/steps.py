@@ -40,7 +40,7 @@ _COLUMNS = {
     **{f"{part}_ns": pl.Int64 for part in PARTS},
 }
 _AHEAD: Final = 0.9
-"""If a step of the host is shorter than this part of one with the device's work, at the median, the host is ahead of the device."""
+"""If the steps but the last are shorter on the host than this part of them with the device's work, the host is ahead of the device."""
 DATA_LOADER = r"^enumerate\(DataLoader\)#|^tracekit\.phase/data$"
 _HOST_COMMUNICATION = r"^(nccl|gloo|mpi|ucc):"
 
@@ -195,8 +195,7 @@ def _answer(table: pl.DataFrame, spread: float | None, inferred: str | None) -> 
         return f"The trace has 1 step{source} of {format_ns(_number(times[0]))}."
     text = f"The median of {table.height} steps{source} is {format_ns(_number(times.median()))}"
     mean = _number(times.mean())
-    usual, whole = _number(times.median()), _number(table["span_ns"].median())
-    if usual is not None and whole is not None and usual < _AHEAD * whole:
+    if int(times[:-1].sum()) < _AHEAD * int(table["span_ns"][:-1].sum()):
         return _ahead(table, source)
     if spread is not None and mean:
         text += f", and their times vary by {format_share(spread / mean)}"
@@ -205,13 +204,13 @@ def _answer(table: pl.DataFrame, spread: float | None, inferred: str | None) -> 
 
 
 def _ahead(table: pl.DataFrame, source: str) -> str:
-    """Where the host is ahead of the device, the starts of its steps say nothing of how long steps take."""
-    spans, between = table["span_ns"], _number(table["time_ns"].median())
+    """Where the host is ahead of the device, the starts of its steps say nothing of how long steps take; the last may wait for the device."""
+    spans, between = table["span_ns"], _number(table["time_ns"][:-1].mean())
     text = f"The median of {table.height} steps{source} is {format_ns(_number(spans.median()))} with the work that they launch"
     mean, spread = _number(spans.mean()), _number(spans.std())
     if spread is not None and mean:
         text += f", and these times vary by {format_share(spread / mean)}"
-    return f"{text}. The host is ahead of the device: it takes {format_ns(between)} for a step at the median."
+    return f"{text}. The host is ahead of the device: before the last step, it takes {format_ns(between)} for a step on average."
 
 
 def _number(value: object) -> float | None:

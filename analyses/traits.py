@@ -83,7 +83,9 @@ def _traits(scope: Scope) -> frozenset[str]:
         "pageable": trace.has_device
         and bool((device.str.contains(PAGEABLE_COPY) & device.str.contains(HOST_TO_DEVICE)).any()),
         "waits": _waits(scope),
-        "optimizer_launches": bool({"training", "fused_optimizer"} & shown == {"training"})
+        "optimizer_launches": bool(
+            {"training", "fused_optimizer", "sparse_gradients"} & shown == {"training"}
+        )
         and _optimizer_launches(scope),
         "processor": scope.on_cpu,
         "streams": scope.activities["stream_id"].n_unique() > 1,
@@ -123,9 +125,12 @@ def _low_precision(scope: Scope) -> bool:
 
 
 def _optimizer_launches(scope: Scope) -> bool:
-    """Whether the optimizer starts a large part of the kernels: one that handles many parameters in a call does not."""
+    """Whether the optimizer starts a large part of the kernels: one that handles many parameters in a call does not.
+
+    What runs beside it in its phase, such as an average of the weights, is not its work.
+    """
     rows = attributed(scope)
-    return int((rows["phase"] == "optimizer").sum()) >= max(_OPTIMIZER_SHARE * rows.height, 1)
+    return int((rows["category"] == "optimizer").sum()) >= max(_OPTIMIZER_SHARE * rows.height, 1)
 
 
 def _waits(scope: Scope) -> bool:

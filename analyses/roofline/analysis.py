@@ -26,6 +26,7 @@ from tracekit.analyses.scope import Scope, once
 from tracekit.facts.ceilings import Ceilings, catalogue_ceilings, recorded_ceilings
 from tracekit.facts.kernel_rules import ORDINARY_INSTRUCTIONS, TENSOR_CORE
 from tracekit.facts.units import format_count, format_ns, format_share
+from tracekit.findings import SHOWN_SHARE
 from tracekit.groups import are_known, at_rows, kept, or_none, text_codes
 from tracekit.names import shorten_name
 from tracekit.readers import how_to_record
@@ -368,9 +369,10 @@ def _answer(
         where = "outside operators" if name is None else f"in {shorten_name(name, _NAME)}"
         limit = "" if bound is None else f", {bound}-bound"
         text += f" Most of that is {where}: {format_ns(round(wasted))}, at {format_share(share)}{limit}."
-    if model["model_utilisation"] is not None and (computing_share(scope) or 0.0) >= TELLING_SHARE:
+    utilisation = model["model_utilisation"] or 0.0
+    if utilisation >= SHOWN_SHARE and (computing_share(scope) or 0.0) >= TELLING_SHARE:
         least = "" if flops == format_share(1) else "at least "
-        text += f" Model FLOPs utilisation is {least}{format_share(model['model_utilisation'])}."
+        text += f" Model FLOPs utilisation is {least}{format_share(utilisation)}."
     return text
 
 

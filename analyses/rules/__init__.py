@@ -135,10 +135,12 @@ def _is_nothing(evidence: Evidence, scope: Scope) -> bool:
 
 def _finding(rule: Rule, evidence: Evidence, scope: Scope) -> Finding:
     at_stake, title = evidence.ns_at_stake, evidence.title
-    if at_stake and rule.analysis in _OF_IDLE_TIME and rule.answers <= _OF_THE_HOST:
+    if at_stake and evidence.waited_ns:
+        at_stake += _without_recording(evidence.waited_ns, scope, of_host=True) - evidence.waited_ns
+    elif at_stake and rule.analysis in _OF_IDLE_TIME and rule.answers <= _OF_THE_HOST:
         at_stake = _without_recording(at_stake, scope, of_host=bool(rule.answers))
-        if at_stake != evidence.ns_at_stake:
-            title = title.replace(" of the time", " of the recorded time")
+    if at_stake != evidence.ns_at_stake:
+        title = title.replace(" of the time", " of the recorded time")
     return Finding(
         id=rule.id,
         severity=evidence.severity or by_share(at_stake, scope.duration),

@@ -66,6 +66,7 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
         f"{costliest(rows)} takes the most.{f' {idle} {format_ns(waited)}.' if waited else ''}"
         f"{_left_out(scope, kept, stalled)}",
         ns_at_stake=bounded(at_stake, scope),
+        waited_ns=0 if scope.on_cpu else waited,
         advice=_without_fused(scope),
         stretches=longest(optimizer_ranges(scope)),
     )

@@ -325,6 +325,7 @@ def many_embeddings(scope: Scope, _result: Ops) -> Evidence | None:
         text=f"{count_of(int(rows.size), 'call')} of {_names(scope, rows)}, up to {tables} in a row, take {format_ns(ns)} with their "
         f"backward pass.{idle}",
         ns_at_stake=bounded(int((ns + waited) * (1 - 1 / tables)), scope),
+        waited_ns=int(waited * (1 - 1 / tables)),
         stretches=longest(scope.trace.host[["start", "duration"]][rows]),
     )
 

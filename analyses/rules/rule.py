@@ -79,6 +79,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The figures behind it, in sentences."""
     ns_at_stake: int | None = None
     """An upper bound of the time in the window that the remedy saves, in ns; None if the trace does not show it."""
+    waited_ns: int = 0
+    """The part of that in which a device waits for the host; of rules of other sections than those of idle time."""
     severity: Severity | None = None
     """None: follows from the share of the window that is at stake."""
     advice: Advice | None = None

@@ -132,7 +132,7 @@ def low_part_of_step(scope: Scope, result: Steps) -> Evidence | None:
         f"of the step, and {format_share(outside)} in the rest. It is idle there for {format_ns(idle / steps)} of a step of "
         f"{format_ns(total / steps)} (mean of {steps} steps).",
         ns_at_stake=at_stake,
-        severity=by_share(at_stake, total),
+        waited_ns=at_stake,
         advice=_USUAL.get(_place(begin, stop)),
         stretches=longest(pl.DataFrame({"start": starts, "duration": ends - starts})),
     )
