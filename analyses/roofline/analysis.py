@@ -19,6 +19,7 @@ from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.flops import coverage
 from tracekit.analyses.processors import CPU_DEVICE
 from tracekit.analyses.program import program
+from tracekit.analyses.recording import is_slowed
 from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.roofline.levels import LEVEL_SCHEMA, levels, under_roofs
 from tracekit.analyses.roofline.pieces import RECORDED, pieces
@@ -372,7 +373,8 @@ def _answer(
     utilisation = model["model_utilisation"] or 0.0
     if utilisation >= SHOWN_SHARE and (computing_share(scope) or 0.0) >= TELLING_SHARE:
         least = "" if flops == format_share(1) else "at least "
-        text += f" Model FLOPs utilisation is {least}{format_share(utilisation)}."
+        over = " over the recorded time" if is_slowed(scope) else ""
+        text += f" Model FLOPs utilisation is {least}{format_share(utilisation)}{over}."
     return text
 
 

@@ -17,7 +17,7 @@ from tracekit.analyses.program import program
 from tracekit.analyses.rules.rule import longest_of
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH, SYNCHRONISATION
-from tracekit.facts.units import NS_PER_MS, format_count
+from tracekit.facts.units import NS_PER_MS, format_count, listed
 from tracekit.findings import Stretches
 from tracekit.groups import NameTable, at_rows, codes_of, falling, groups, or_none, text_codes
 from tracekit.intervals import IntervalSet
@@ -287,14 +287,24 @@ def _waits_before_graphs(scope: Scope) -> str:
     frame = at_rows(causes.names, take(causes.frame, spans.to_numpy())).cast(pl.String).alias("frame")
     places = pl.DataFrame([outermost_operators(scope, spans), calls["name"].filter(pl.Series(middle)), frame])
     rows = places.cast(pl.String).group_by(pl.all()).len().sort("len", "operator", "name", "frame")
-    operator, call, code, _ = rows.row(-1)
     shown = _WAITERS if scope.once(program, lambda: program(scope.trace)).pytorch else {}
-    what = shown.get(operator or call, operator or call) + (f" in {short_frame(code)}" if code else "")
+    total, told = rows["len"].sum(), dict[str, int]()
+    for operator, call, code, calls_here in reversed(rows.rows()):
+        if 2 * sum(told.values()) > total or len(told) == _NAMED_WAITERS:
+            break
+        what = shown.get(operator or call, operator or call) + (f" in {short_frame(code)}" if code else "")
+        told[what] = told.get(what, 0) + calls_here
+    named = sum(told.values())
+    by = "by" if named == total else "most by" if 2 * named > total else "among others by"
     which = "the wait" if count == 1 else f"the {format_count(count)} waits"
-    by = "most by" if rows.height > 1 else "by"
-    return f"No graph can hold a call that waits for the device: first remove {which} in the middle of each step ({by} {what})."
+    return (
+        f"No graph can hold a call that waits for the device: first remove {which} in the middle of each step "
+        f"({by} {listed(list(told))})."
+    )
 
 
+_NAMED_WAITERS: Final = 2
+"""Where more kinds of calls wait, the sentence would become a list."""
 _WAITERS: Final = {
     "aten::item": ".item()",
     "aten::_local_scalar_dense": ".item()",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from planted import EVERYTHING, MS, US, Planted, finding
 
@@ -81,8 +83,8 @@ def test_the_causes_sum_to_the_time() -> None:
     )
 
 
-def steps_with(waits: tuple[int, ...], operator: str | None = "aten::item") -> Planted:
-    """Three steps of 30 kernels of 2 µs every 100 µs, and waits so many µs into each."""
+def steps_with(waits: tuple[int, ...], *operators: str | None) -> Planted:
+    """Three steps of 30 kernels of 2 µs every 100 µs, and waits so many µs into each, by .item() or these operators in turn."""
     made = Planted()
     for number in range(3):
         at = number * 4 * MS
@@ -91,7 +93,7 @@ def steps_with(waits: tuple[int, ...], operator: str | None = "aten::item") -> P
             start = at + 10 * US + each * 100 * US
             made.span("op", "aten::add", start - 8 * US, start + US)
             made.activity("k", start, 2 * US, launch=start - 5 * US)
-        for wait in waits:
+        for wait, operator in zip(waits, itertools.cycle(operators or ("aten::item",)), strict=False):
             if operator:
                 made.span("op", operator, at + wait * US, at + (wait + 5) * US)
             made.call(
@@ -109,6 +111,23 @@ def test_graphs_need_steps_without_waits(rule: tuple[str, str]) -> None:
     found = finding(steps_with((60,), None).trace(), *rule)
     assert found is not None
     assert "first remove the wait in the middle of each step (by torch.cuda.synchronize())." in found.advice
+
+
+@pytest.mark.parametrize(
+    ("operators", "told"),
+    [
+        (("aten::item", "aten::to"), "by aten::to and .item()"),
+        (("aten::to", "aten::to", "aten::to", "aten::item"), "most by aten::to"),
+        (("aten::to", "aten::nonzero", "aten::item"), "most by aten::to and aten::nonzero"),
+        (("a", "b", "c", "d"), "among others by d and c"),
+    ],
+)
+def test_no_call_waits_most_unless_it_makes_more_than_half(operators: tuple[str, ...], told: str) -> None:
+    """Of twelve waits six were by aten::to and six by aten::nonzero: "most by aten::to"."""
+    waits = tuple(range(60, 60 + 100 * 12, 100))
+    found = finding(steps_with(waits, *operators).trace(), "idle", "host_bound_launches")
+    assert found is not None
+    assert f"the 12 waits in the middle of each step ({told})." in found.advice
 
 
 def test_a_wait_around_all_kernels_of_a_step_hinders_no_graph() -> None:
