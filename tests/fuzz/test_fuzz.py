@@ -8,7 +8,7 @@ import pytest
 from campaign import campaign
 from laws import Answer, broken_laws, disagreements
 
-CASES = 500
+CASES = 250
 PARTS = 4
 """Of 250 cases each, which tests of other files run beside."""
 
