@@ -59,7 +59,7 @@ _TF32: Final = Advice(
     flags=("--precision",),
 )
 _OF_RNN: Final = Advice(
-    'Use torch.autocast("cuda", dtype=torch.bfloat16), or keep torch.backends.cudnn.allow_tf32 = True.',
+    'Use torch.autocast("cuda", dtype=torch.bfloat16), or set torch.backends.cudnn.allow_tf32 = True.',
     flags=("--precision",),
 )
 _BY_CATEGORY: Final = {"gemm": _TF32, "rnn": _OF_RNN}
@@ -127,7 +127,7 @@ NO_TENSOR_CORES = Rule(
     evidence=no_tensor_cores,
     runs="device",
     advice=Advice(
-        'Use torch.autocast("cuda", dtype=torch.bfloat16) with model.to(memory_format=torch.channels_last), or keep '
+        'Use torch.autocast("cuda", dtype=torch.bfloat16) with model.to(memory_format=torch.channels_last), or set '
         "torch.backends.cudnn.allow_tf32 = True.",
         plain=(
             "Allow TF32 or a 16-bit type in the library that computes this (cublasSetMathMode, "
