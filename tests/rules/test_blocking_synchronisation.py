@@ -39,6 +39,20 @@ def test_a_call_that_finds_the_device_done_is_no_wait() -> None:
     assert found.title.startswith("The host waits once ")
 
 
+def test_gaps_between_queued_kernels_during_a_wait_are_not_its_cost() -> None:
+    """Of 3.16 ms said to follow from two waits of BERT, 2.53 lay between kernels that were queued before them."""
+    made = Planted()
+    made.step(0, 0, MS)
+    for number in range(4):  # 2 µs apart
+        made.activity("a", (10 + 100 * number) * US, 98 * US, launch=number * US, call_ns=US)
+    made.span("op", "aten::item", 40 * US, 430 * US)
+    made.call("cudaStreamSynchronize", 50 * US, 358 * US)
+    made.activity("b", 510 * US, 400 * US, launch=500 * US)
+    found = finding(made.trace(), "launches", "blocking_synchronisation")
+    assert found is not None
+    assert found.ns_at_stake == 102 * US
+
+
 def test_outside_operators_the_call_is_named() -> None:
     found = finding(step_with_wait(None).trace(), "launches", "blocking_synchronisation")
     assert found is not None
@@ -48,6 +62,10 @@ def test_outside_operators_the_call_is_named() -> None:
 
 def test_the_remedy_fits_the_operator() -> None:
     for operator, word in (
+        (
+            "aten::is_nonzero",
+            "A Python condition reads a tensor's value",
+        ),  # of a mask in transformers; no .item() is there
         ("aten::nonzero", "torch.where"),
         ("aten::to", "non_blocking=True"),
         ("my::op", "CUDA events"),
