@@ -320,10 +320,11 @@ def many_embeddings(scope: Scope, _result: Ops) -> Evidence | None:
     if share < MANY_EMBEDDINGS_LEAST_SHARE or not _small(scope, rows, _work(scope, inside >= 0)):
         return None
     idle = f" The device waits {format_ns(waited)} for them." if waited else ""
+    trained = bool(((origin >= 0) & (inside < 0)).any())
+    backward = " with their backward pass" if trained else ""
     return Evidence(
-        title=f"{tables} embedding lookups in a row take {of_time(ns + waited, scope)}",
-        text=f"{count_of(int(rows.size), 'call')} of {_names(scope, rows)}, up to {tables} in a row, take {format_ns(ns)} with their "
-        f"backward pass.{idle}",
+        title=f"{tables} embedding lookups in a row{backward} take {of_time(ns + waited, scope)}",
+        text=f"{count_of(int(rows.size), 'call')} of {_names(scope, rows)}, up to {tables} in a row, take {format_ns(ns)}{backward}.{idle}",
         ns_at_stake=bounded(int((ns + waited) * (1 - 1 / tables)), scope),
         waited_ns=int(waited * (1 - 1 / tables)),
         stretches=longest(scope.trace.host[["start", "duration"]][rows]),

@@ -54,8 +54,8 @@ def notes_on(
         )
     if parts.recording and losses:
         yield (
-            f"Recording adds {format_ns(parts.recording)} to the window, in which the device waits. They do not count as waiting for "
-            "the host here; the tables show all times as recorded."
+            f"Recording adds {format_ns(parts.recording)} to the window, in which the device waits. This time does not count as "
+            "waiting for the host here; the tables show all times as recorded."
         )
     if parts.set_up >= LEAD_IN_SHARE * parts.basis:
         share = format_share(parts.set_up / parts.basis)
