@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +19,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from tracekit.capture.sessions import session
 from tracekit.manifest import CaptureOptions
+from tracekit.report.model import Report
+from tracekit.verdict.model import Advice
 
-__all__ = ["STEPS", "WARMUP", "Block", "Loop", "Network", "Serving", "record"]
+__all__ = ["STEPS", "WARMUP", "Block", "Loop", "Network", "Serving", "check_first", "record", "warnings_of"]
 
 WARMUP = 2
 STEPS = 6
@@ -182,3 +185,20 @@ def _by_session(loop: Loop, folder: Path, options: dict[str, Any]) -> Path:
             if live.done:
                 break
     return folder / "trace.json.gz"
+
+
+def check_first(report: Report, first: Advice, says: str, place: str = "") -> None:
+    """The headline or the first advice says this, and names the place."""
+    said = f"{report.verdict.headline} | {first.title}: {first.advice}"
+    assert re.search(says, said), said
+    assert re.search(place, said), said
+
+
+def warnings_of(report: Report) -> list[tuple[str, str]]:
+    """The findings that warn, but that something else has the cores: the tests may share the machine."""
+    return [
+        (one.id, one.title)
+        for section in report.sections
+        for one in section.findings
+        if one.severity != "info" and one.id != "stalled_calls"
+    ]

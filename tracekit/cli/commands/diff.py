@@ -19,6 +19,8 @@ from tracekit.report.formats import Can
 
 if TYPE_CHECKING:
     from tracekit.diff.gate import Judgement
+    from tracekit.diff.runs import RunSet
+    from tracekit.job import Options
 
 __all__ = ["diff"]
 
@@ -79,11 +81,9 @@ def diff(
     chosen = formats.choose_format(Can.REPORT, format_, output, command="diff", several=True)
     named = _sides(traces, base or [], new or [], against)
     keep_inputs([path for side in named for path in side])
-    from tracekit.cli.jobs import reading_progress
     from tracekit.diff.baselines import load
     from tracekit.diff.compared import compared
     from tracekit.diff.gate import parse_gate
-    from tracekit.diff.sides import read_sides
     from tracekit.job import Options
     from tracekit.report.diff import diff_section
 
@@ -91,11 +91,7 @@ def diff(
     saved = [] if against is None else [load(against)]
     patterns = tuple(comm_pattern or ())
     options = Options(reading.limits, not reading.no_cache, window.value, step, patterns, ranges.filter)
-    progress = reading_progress()
-    try:
-        sides = saved + read_sides(named, options, rank=rank, jobs=jobs, progress=progress)
-    finally:
-        progress(0, 0)
+    sides = saved + _read(named, options, rank, jobs)
     for fault in (each for side in sides for each in side.left_out):
         out.say(f"tracekit: left out: {fault}")
     old, fresh = ([run.digests for run in side.runs] for side in sides)
@@ -104,6 +100,18 @@ def diff(
     section = diff_section(found)
     out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format, top=rows)
     _end(found.judgements)
+
+
+def _read(named: list[list[Path]], options: Options, rank: int | None, jobs: int | None) -> list[RunSet]:
+    """The sides, with a line on the terminal that says how far reading is."""
+    from tracekit.cli.jobs import reading_progress
+    from tracekit.diff.sides import read_sides
+
+    progress = reading_progress()
+    try:
+        return read_sides(named, options, rank=rank, jobs=jobs, progress=progress)
+    finally:
+        progress(0, 0)
 
 
 def _end(judgements: Sequence[Judgement]) -> None:

@@ -121,10 +121,18 @@ def what_if(
     traces, _ = Sources(expanded(request.traces), request.selection, request.reading).read()
     job = scopes_of_job(traces, request)
     formats.check_traces(Can.REPORT, chosen, 1 if job else len(traces))
-    found = [_section(trace, wanted, request, job) for trace in (traces[:1] if job else traces)]
+    shown = traces[:1] if job else traces
+    found = [_section(trace, wanted, request, job) for trace in shown]
+    _show(found, None if job else shown, chosen, request)
+
+
+def _show(
+    found: list[Section], traces: Sequence[Trace] | None, chosen: formats.Format, request: Request
+) -> None:
+    """The sections, each below the name of its trace; without traces it is that of a job."""
     if Can.FILES in chosen.can:
         write_table(found[0], chosen, request)
-    elif job or Can.DOCUMENT in chosen.can:
+    elif traces is None or Can.DOCUMENT in chosen.can:
         if len(found) > 1:
             raise UsageError(f"{chosen.value} holds one trace", remedy="give one at a time")
         out.emit(formats.render_alone(chosen, found[0], out.page_for(chosen, request.top)), request.output)
