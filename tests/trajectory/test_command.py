@@ -99,6 +99,8 @@ def test_every_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     # The same trace in each run, so the same FLOPs; times are by hand.
     assert [row["flops_per_s"] for row in models] == [pytest.approx(row["flops"] / row["time_ns"] * 1e9) for row in models]  # fmt: skip
     assert {row["level"] for row in whole["tables"]["segments"]} == {"model", "layer type", "kernel class"}
+    # The operators of the convolutions stand at their longest activities, beside which they have some of another class.
+    assert {0 < row["covered_share"] <= 1 for row in whole["tables"]["points"]} == {True}
     page = tmp_path / "page.html"
     answer(capsys, *runs, "-o", page, "--figures", tmp_path / "figures")
     assert page.read_text().count('<svg class="curve"') == 3

@@ -19,6 +19,7 @@ from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, ProcessorParts, run_parts
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules.idle_compilation import COMPILING
+from tracekit.analyses.rules.idle_time import waits_before_graphs
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.findings import SHOWN_SHARE, Bound
@@ -100,6 +101,7 @@ def decide(scope: Scope, results: Tables) -> Verdict:
     devices = parts.devices if isinstance(parts, DeviceParts) else 1
     layers = _layer_costs(results, devices * verdict.basis_ns)
     advice = _with_gains(verdict.advice, scope) if complete.sure else verdict.advice
+    advice = _said_once(advice, waits_before_graphs(scope))
     return dataclasses.replace(verdict, advice=advice, layers=layers, layers_ns=devices * verdict.basis_ns)
 
 
@@ -110,6 +112,15 @@ def _with_gains(advice: tuple[Advice, ...], scope: Scope) -> tuple[Advice, ...]:
     from tracekit.verdict.advised import with_gains  # noqa: PLC0415 - loading it takes as long as the replay
 
     return with_gains(advice, scope)
+
+
+def _said_once(advice: tuple[Advice, ...], sentence: str) -> tuple[Advice, ...]:
+    """The advice with the sentence in the first that has it only."""
+    having = [one for one in advice if sentence and sentence in one.advice]
+    again = {
+        id(one): dataclasses.replace(one, advice=one.advice.replace(f" {sentence}", "")) for one in having[1:]
+    }
+    return tuple(again.get(id(one), one) for one in advice)
 
 
 def _layer_costs(results: Tables, whole: int) -> tuple[Cost, ...]:

@@ -38,6 +38,8 @@ BARRED: Final = frozenset({"share", "launch_bound_share", "utilisation", "overla
 COLOURED: Final = frozenset({"category"})
 DRAWN: Final = frozenset({"breakdown", "steps", "scaling", "diff", "compare"})
 """Sections that open with their figure, not with a table."""
+MOST_PARTS: Final = 9
+"""Of a section that stands beside another."""
 JOINT: Final = ("ranks", "heat", "beside")
 """What of the joint view of a job is open, in this order."""
 CLOSED: Final = frozenset(
@@ -82,16 +84,14 @@ class Fold:
     open: bool = False
 
 
-def section_view(
-    section: Section, advised: frozenset[str], closed: frozenset[str] = CLOSED
-) -> dict[str, Any]:
-    """What the template needs of a section; findings that the verdict `advised` on already stand there in one line."""
+def section_view(section: Section, closed: frozenset[str] = CLOSED) -> dict[str, Any]:
+    """What the template needs of a section."""
     listed = [table for table in section.tables if table.frame.height and not table.series]
     grave = [item for item in section.findings if item.severity != "info"]
     return {
         "section": section,
         "severity": grave[0].severity if grave else "",
-        "findings": [(item, item.id not in advised) for item in grave],
+        "findings": grave,
         "folds": _folds(section, listed, closed),
         "half": False,
         "empty": is_silent(section),
@@ -99,19 +99,23 @@ def section_view(
     }
 
 
-def pair_up(views: Sequence[dict[str, Any]], closed: frozenset[str]) -> None:
-    """Mark the sections that stand two side by side: neighbours that show no table at first (`closed`, or a figure), from the last of them on.
+def pair_up(views: Sequence[dict[str, Any]], closed: frozenset[str]) -> list[dict[str, Any]]:
+    """The sections, of which those stand two side by side that are neighbours and show no table at first (`closed`, or a figure).
 
-    If one stays alone, it is the first, which has the longest answer and the least to draw.
+    From the last of them on: if one stays alone, it is the first, which has the longest answer and the least to draw. What has
+    many parts would be long and thin beside another, so it stands above its neighbours.
     """
-    neighbours: list[dict[str, Any]] = []
+    ordered: list[dict[str, Any]] = []
+    small: list[dict[str, Any]] = []
     for view in [*views, None]:
         if view is not None and view["section"].name in closed | DRAWN:
-            neighbours.append(view)
+            (ordered if len(view["folds"]) > MOST_PARTS else small).append(view)
             continue
-        for small in neighbours[len(neighbours) % 2 :]:
-            small["half"] = True
-        neighbours = []
+        for one in small[len(small) % 2 :]:
+            one["half"] = True
+        ordered += small if view is None else [*small, view]
+        small = []
+    return ordered
 
 
 def _folds(section: Section, listed: Sequence[Table], closed: frozenset[str]) -> list[Fold]:

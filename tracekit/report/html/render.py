@@ -94,7 +94,7 @@ def render_reports(
 
 def render_alone(section: Section, _page: Page) -> str:
     """The page of one section that is of no single trace."""
-    view, title = section_view(section, frozenset()), section.title or section.name.capitalize()
+    view, title = section_view(section), section.title or section.name.capitalize()
     first = next((fold for fold in view["folds"] if fold.kind == "grid"), None)
     view["folds"] = [
         # Below a verdict are many tables, of which a reader opens the one that he needs.
@@ -120,7 +120,7 @@ def _page_of(**parts: Any) -> str:
 
 def _above(overview: Section, compared: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The overview as the template needs it, with the verdicts on the traces whose reports stand below it."""
-    view = section_view(_fewer(overview), frozenset())
+    view = section_view(_fewer(overview))
     if compared:
         view["folds"].append(
             Fold("comparison", "The verdict on each of them", format_count(len(compared)), compared)
@@ -150,11 +150,9 @@ def _body(template: Any, report: Report, trace: Trace, at: int, names: Sequence[
     shapes = timeline(trace, report, limit=FEW_SHAPES if few else MAX_SHAPES)
     if few:
         report = replace(report, sections=tuple(map(_fewer, report.sections)))
-    advised = frozenset(advice.finding for advice in report.verdict.advice)
     closed = CLOSED_BELOW if few or len(names) > 1 else CLOSED
-    views = [section_view(section, advised, closed) for section in report.sections]
-    answered = [view for view in views if not view["empty"]]
-    pair_up(answered, closed - {"idle"})
+    views = [section_view(section, closed) for section in report.sections]
+    answered = pair_up([view for view in views if not view["empty"]], closed - {"idle"})
     text: str = template.render(
         p=f"r{at}-" if at else "",
         at=at,
