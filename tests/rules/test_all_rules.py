@@ -54,7 +54,7 @@ EXPECTED = {
         "blocking_synchronisation",
         "long_gaps",
     },
-    "mi300_bert_small": {"low_utilisation", "host_bound_launches"},
+    "mi300_bert_small": {"low_utilisation", "host_bound_launches", "few_blocks"},
     "torch_compile_triton": {"incomplete_capture", "far_below_roof"},
     "v100_resnet50_2021_workers0": {
         "low_utilisation",

@@ -103,7 +103,7 @@ SET_UP_LAYER: Final = "<set-up>"
 PARTS_OF_STEP: Final = {
     "<forward>": "the forward pass",
     "<DistributedDataParallel>": "the forward pass of DistributedDataParallel",
-    "<loss>": "the loss",
+    "<loss>": "the loss and its gradients",
     BACKWARD_LAYER: "the backward pass",
     "<optimizer>": "the optimizer",
     GRADIENT_REDUCTION_LAYER: "the reduction of gradients",

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+from planted import MS, US, Planted, finding
+
+BATCH_NORM = "void at::native::batch_norm_backward_kernel<c10::BFloat16, float, float, int>(args)"
+
+
+def planted(blocks: int | None, *, name: str = "scan(float*)", duration: int = MS, times: int = 1) -> Planted:
+    """10 ms of work on 108 multiprocessors, of which some kernels have so many blocks."""
+    made = Planted()
+    for at in range(times):
+        made.activity(name, at * duration, duration, blocks=blocks)
+    made.activity("sm80_xmma_gemm_f16", times * duration, 10 * MS - times * duration, blocks=4096)
+    return made
+
+
+def test_fires_on_a_kernel_with_half_of_the_blocks() -> None:
+    found = finding(planted(27).trace(), "kernels", "few_blocks")
+    assert found is not None
+    assert found.ns_at_stake == 750 * US
+    assert found.severity == "warning"
+    assert (
+        found.title == "Kernels with fewer blocks than the device has multiprocessors take 10.0 % of the time"
+    )
+    assert found.evidence == (
+        "1 kernel of 10 µs or more, with 27 blocks for 108 multiprocessors, takes 1.00 ms, in which 75.0 % of the "
+        "multiprocessors have no block on average. scan(float*) leaves the most unused."
+    )
+    assert found.stretches == ((0, MS),)
+
+
+def test_batch_norm_is_told_to_change_its_layout() -> None:
+    found = finding(planted(27, name=BATCH_NORM).trace(), "kernels", "few_blocks")
+    assert found is not None
+    assert "channels_last" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("blocks", "duration", "times"),
+    [(108, MS, 1), (None, MS, 1), (0, MS, 1), (60, MS, 1), (1, 9 * US, 200)],
+    ids=["as many", "unknown", "none", "little lost", "short"],
+)
+def test_silent(blocks: int | None, duration: int, times: int) -> None:
+    made = planted(blocks, duration=duration, times=times)
+    assert finding(made.trace(), "kernels", "few_blocks") is None
+
+
+def test_what_runs_beside_another_kernel_leaves_nothing_unused() -> None:
+    made = planted(27)
+    made.activity("sm80_xmma_gemm_f16", MS // 2, US, blocks=4096, stream=8)
+    assert finding(made.trace(), "kernels", "few_blocks") is None
+
+
+def test_collectives_take_few_blocks_on_purpose() -> None:
+    made = planted(24, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)")
+    assert finding(made.trace(), "kernels", "few_blocks") is None
