@@ -28,6 +28,7 @@ __all__ = [
     "RANDOM_NUMBERS",
     "WHOLE_GRAPHS",
     "costliest",
+    "worth_faster",
 ]
 
 LONGEST_NAME: Final = 80
@@ -37,7 +38,9 @@ LONGEST_NAME: Final = 80
 NO_TENSOR_CORES_LEAST_SHARE: Final = 0.05
 """Some products stay off tensor cores for good reasons (odd sizes, a first layer with three channels)."""
 LEAST_OF_WINDOW: Final = 0.005
-"""Where the device is mostly idle, faster kernels save nothing."""
+"""Less at stake is not worth a change of the program."""
+LEAST_OF_IDLE_WINDOW: Final = 0.05
+"""Where the device is mostly idle, faster kernels save little, and what they take to launch may cost more."""
 LEAST_RATIO: Final = 8.0
 """Of the peaks of tensor cores and FP32 units on the first devices that have both (V100, T4), for those that the catalogue lacks."""
 
@@ -78,7 +81,8 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
     At stake is what they would save if the tensor cores reached as much of their peak: the time but for one part in the ratio of
     the two peaks. Of an H100 (14.8) 333 ms of FP32 products became 35 ms in BF16; what memory bounds gains less.
 
-    Fires when such kernels take `NO_TENSOR_CORES_LEAST_SHARE` of the summed device time, and `LEAST_OF_WINDOW` is at stake.
+    Fires when such kernels take `NO_TENSOR_CORES_LEAST_SHARE` of the summed device time, and `LEAST_OF_WINDOW` is at stake, or
+    `LEAST_OF_IDLE_WINDOW` where the device is idle for more than half of the window.
     """
     trace = scope.trace
     capability = _capability(trace, result)
@@ -94,7 +98,7 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
     total = int(rows["total_ns"].sum())
     ratio = _ratio_of_peaks(trace)
     at_stake = bounded(int(total * (1 - 1 / ratio)), scope)
-    if total / result.total_ns < NO_TENSOR_CORES_LEAST_SHARE or at_stake < LEAST_OF_WINDOW * scope.duration:
+    if total / result.total_ns < NO_TENSOR_CORES_LEAST_SHARE or not worth_faster(at_stake, scope):
         return None
     by_category = dict(rows.group_by("category").agg(pl.col("total_ns").sum()).rows())
     advice = next(
@@ -109,6 +113,12 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
         advice=_FP16 if capability < _FIRST_TF32 else advice,
         stretches=_longest_of(scope, rows),
     )
+
+
+def worth_faster(at_stake_ns: int, scope: Scope) -> bool:
+    """Whether so much time at stake is worth a finding about faster kernels."""
+    idle = 2 * scope.intervals().measure < scope.duration
+    return at_stake_ns >= (LEAST_OF_IDLE_WINDOW if idle else LEAST_OF_WINDOW) * scope.duration
 
 
 def _ratio_of_peaks(trace: Trace) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.kernels import Kernels
-from tracekit.analyses.rules.kernels import LEAST_OF_WINDOW, costliest
+from tracekit.analyses.rules.kernels import costliest, worth_faster
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
@@ -35,7 +35,7 @@ def few_blocks(scope: Scope, result: Kernels) -> Evidence | None:
     another kernel runs on the device. At stake is the part of their time that the other multiprocessors could take over:
     (1 − blocks / multiprocessors) of it.
 
-    Fires when this is `FEW_BLOCKS_LEAST_SHARE` of the summed device time, and `LEAST_OF_WINDOW` of the window.
+    Fires when this is `FEW_BLOCKS_LEAST_SHARE` of the summed device time, and as much of the window as `no_tensor_cores` asks.
     """
     processors = {one.device_id: one.sm_count for one in scope.trace.meta.devices if one.sm_count}
     if not processors or not result.total_ns:
@@ -52,7 +52,7 @@ def few_blocks(scope: Scope, result: Kernels) -> Evidence | None:
     )
     unused, total = int(rows["unused"].sum()), int(rows["duration"].sum())
     at_stake = bounded(unused, scope)
-    if unused < FEW_BLOCKS_LEAST_SHARE * result.total_ns or at_stake < LEAST_OF_WINDOW * scope.duration:
+    if unused < FEW_BLOCKS_LEAST_SHARE * result.total_ns or not worth_faster(at_stake, scope):
         return None
     names = rows.group_by(pl.col("name").cast(pl.String)).agg(pl.col("unused").sum().alias("total_ns"))
     of_batch_norm = int(names.filter(pl.col("name").str.contains(_BATCH_NORM))["total_ns"].sum())

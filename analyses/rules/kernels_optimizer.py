@@ -1,4 +1,4 @@
-"""A rule about the optimizer: many small kernels or operators that could be one."""
+"""Rules about updates of parameters: many small kernels or operators that could be one, in the optimizer or beside it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.attribution import attributed
 from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.optimizer import UNFUSED, one_pass, optimizer_ranges
 from tracekit.analyses.processors import slowed_by_recording
@@ -18,7 +19,7 @@ from tracekit.facts.units import format_count, format_ns, listed
 from tracekit.intervals import IntervalSet
 from tracekit.trace import one_of
 
-__all__ = ["OPTIMIZER_NOT_FUSED"]
+__all__ = ["OPTIMIZER_NOT_FUSED", "UPDATES_ONE_BY_ONE"]
 
 LEAST_KERNELS_PER_STEP: Final = 50
 """A fused or foreach optimizer launches at most some tens of kernels a step, for any number of parameters."""
@@ -116,5 +117,65 @@ OPTIMIZER_NOT_FUSED = Rule(
             "[!sparse_gradients] Create the optimizer with fused=True (torch.optim.AdamW, Adam, SGD and Adagrad support it on "
             f"processors too); foreach=True does not help on processors.\n{_SPARSE}"
         ),
+    ),
+)
+
+
+# -- updates_one_by_one -----------------------------------------------------------------------------
+
+LEAST_UPDATES_PER_STEP: Final = 100
+"""A model of some tens of tensors has fewer."""
+UPDATES_ONE_BY_ONE_LEAST_SHARE: Final = 0.01
+"""Of the window, with the waits for these kernels."""
+
+_UPDATE: Final = r"^aten::(mul|add|sub|div|lerp|addcmul|addcdiv|copy|clamp|zero)_$"
+_BESIDE_THE_MODEL: Final = ("optimizer", "other")
+
+
+def updates_one_by_one(scope: Scope, _result: Kernels) -> Evidence | None:
+    """Tensors are changed in place one after the other, beside the model's passes and outside of an optimizer: averaged
+    weights, clipped or zeroed gradients.
+
+    At stake are the time of these kernels and the idle time of the device while the host starts them.
+
+    Fires when a step has `LEAST_UPDATES_PER_STEP` such kernels, and they take `UPDATES_ONE_BY_ONE_LEAST_SHARE` of the window with
+    the waits for them.
+    """
+    if scope.window != "steps":
+        return None
+    rows = attributed(scope).filter(
+        one_of("phase", *_BESIDE_THE_MODEL)
+        & one_of("category", "elementwise", "copy")
+        & pl.col("operator").cast(pl.String).str.contains(_UPDATE)
+    )
+    each = rows.height / scope.steps.height
+    if each < LEAST_UPDATES_PER_STEP:
+        return None
+    before = pl.col("ended_by").is_in(rows["activity_id"].implode())
+    total, waited = int(rows["duration"].sum()), caused_idle(scope, *_OF_LAUNCHES, wanted=before).ns
+    at_stake = bounded(total + waited, scope)
+    if at_stake < UPDATES_ONE_BY_ONE_LEAST_SHARE * scope.duration:
+        return None
+    operators = rows.group_by("operator").len().sort("len", "operator", descending=[True, False])
+    waits = f" Before them the device is idle for {format_ns(waited)}." if waited else ""
+    return Evidence(
+        title=f"{each:,.0f} kernels a step update single tensors outside of the optimizer "
+        f"({of_time(total + waited, scope)}{' with the waits for them' if waited else ''})",
+        text=f"{format_count(rows.height)} kernels of {listed(operators['operator'].cast(pl.String).head(3).to_list())} "
+        f"take {format_ns(total)}.{waits}",
+        ns_at_stake=at_stake,
+        waited_ns=waited,
+        stretches=longest(rows),
+    )
+
+
+UPDATES_ONE_BY_ONE = Rule(
+    id="updates_one_by_one",
+    analysis="kernels",
+    evidence=updates_one_by_one,
+    runs="device",
+    advice=Advice(
+        "Update a list of tensors in one call, as torch._foreach_mul_ and torch._foreach_add_ do. For averaged weights, "
+        "torch.optim.swa_utils.AveragedModel does so with multi_avg_fn=get_ema_multi_avg_fn(decay)."
     ),
 )
