@@ -13,7 +13,7 @@ from typing import Final
 
 from tracekit.analyses.parts import DeviceParts, run_parts
 from tracekit.analyses.program import program
-from tracekit.analyses.recording import unrecorded_ns
+from tracekit.analyses.recording import is_slowed, unrecorded_ns
 from tracekit.analyses.registry import Analysis, get_analysis
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import (
@@ -136,13 +136,13 @@ def _is_nothing(evidence: Evidence, scope: Scope) -> bool:
 
 
 def _finding(rule: Rule, evidence: Evidence, scope: Scope) -> Finding:
-    at_stake, title = evidence.ns_at_stake, evidence.title
+    at_stake = evidence.ns_at_stake
     if at_stake and evidence.waited_ns:
         at_stake += _without_recording(evidence.waited_ns, scope, of_host=True) - evidence.waited_ns
     elif at_stake and rule.analysis in _OF_IDLE_TIME and rule.answers <= _OF_THE_HOST:
         at_stake = _without_recording(at_stake, scope, of_host=bool(rule.answers))
-    if at_stake != evidence.ns_at_stake:
-        title = title.replace(" of the time", " of the recorded time")
+    # The share is that of a window which the recording has made longer.
+    title = evidence.title.replace(" of the time", f" of the {'recorded ' if is_slowed(scope) else ''}time")
     return Finding(
         id=rule.id,
         severity=evidence.severity or by_share(at_stake, scope.duration),

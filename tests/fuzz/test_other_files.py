@@ -18,7 +18,7 @@ from paths import ROOT
 from tests.mlperf.test_results import logged
 from tests.predict.planted_tables import planted
 
-CASES: Final = 100
+CASES: Final = 60
 PARTS: Final = 2
 
 QUESTIONS: Final = (
