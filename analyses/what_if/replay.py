@@ -104,13 +104,14 @@ def _applied(change: Change, draft: Draft) -> UsageError | None:
 
 def _window(joint: Joint, times: Int64Array) -> int:
     """The length of the window. It is never shorter than its steps on the host, if it was not when it was recorded: the host may be
-    ahead of the device when the window begins, but not more and more so.
+    ahead of the device when the window begins, but not more and more so. Nor is it shorter than nothing, where the recorded times are in
+    disorder and its last work moves before its first.
     """
     begin = joint.begin
     if any(one.scope.window != "steps" and not one.scope.on_cpu for one in joint.members):
         first = np.flatnonzero((joint.graph.time == begin) & (joint.activity >= 0))
         begin = int(times[first].min()) if first.size else begin
-    window = int(times[-1]) - begin
+    window = max(int(times[-1]) - begin, 0)
     for made, where in zip(joint.members, joint.where, strict=True):
         if made.steps.size > 1:
             first, last = where[made.steps[0]], where[made.steps[-1]]

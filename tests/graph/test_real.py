@@ -19,7 +19,7 @@ from synthetic import generate, write
 import tracekit
 from tracekit.analyses.critical_path import critical_path
 from tracekit.analyses.graph.build import dependencies
-from tracekit.analyses.graph.joint import alone
+from tracekit.analyses.graph.joint import alone, joint_graph
 from tracekit.analyses.graph.parts import parts_of
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.what_if import (
@@ -38,6 +38,7 @@ from tracekit.analyses.what_if import (
     predicted,
     what_if,
 )
+from tracekit.analyses.what_if.replay import _window
 from tracekit.errors import UsageError
 from tracekit.facts.units import format_ns
 from tracekit.report.build import build_report
@@ -383,3 +384,14 @@ def test_damaged_traces_have_a_graph_or_none(seed: int) -> None:
             event["dur"] = float(event["dur"]) * rng.choice([0, 0.5, 3])
         path.write_text(json.dumps(document))
         checked(select(tracekit.read(path)), most_error=1.0)
+
+
+def test_a_window_whose_end_moves_before_its_beginning_is_no_negative_time() -> None:
+    joint = joint_graph([scope_of(SAMPLES[0])])
+    times = joint.graph.time.copy()
+    times[-1] = joint.begin - 5
+    steps = np.concatenate(
+        [where[made.steps] for made, where in zip(joint.members, joint.where, strict=True)]
+    )
+    times[steps] = joint.begin
+    assert _window(joint, times) == 0
