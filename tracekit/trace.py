@@ -288,7 +288,7 @@ class Meta:
     origin_utc_ns: int | None = None  # the same instant in UTC
     captured: frozenset[str] = frozenset()  # what the profile recorded: keys of `tracekit.readers.RECORDABLE`
     excerpt: Excerpt | None = None  # None: the whole file was read
-    layers: str | None = None  # JSON text of the layer table that a capture wrote
+    layers: str | None = field(default=None, repr=False)  # JSON text of the layer table that a capture wrote
     domains: tuple[
         str, ...
     ] = ()  # NVTX domains of all processes of the file, used or only registered; sorted
