@@ -206,7 +206,7 @@ def _answer(table: pl.DataFrame, spread: float | None, inferred: str | None) -> 
 def _ahead(table: pl.DataFrame, source: str) -> str:
     """Where the host is ahead of the device, the starts of its steps say nothing of how long steps take; the last may wait for the device."""
     spans, between = table["span_ns"], _number(table["time_ns"][:-1].mean())
-    text = f"The median of {table.height} steps{source} is {format_ns(_number(spans.median()))} with the work that they launch"
+    text = f"The median of {table.height} steps{source} is {format_ns(_number(spans.median()))} counting the device work that they launch"
     mean, spread = _number(spans.mean()), _number(spans.std())
     if spread is not None and mean:
         text += f", and these times vary by {format_share(spread / mean)}"

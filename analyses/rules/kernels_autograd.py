@@ -32,7 +32,7 @@ def autograd_in_inference(scope: Scope, _result: Kernels) -> Evidence | None:
     if nodes < LEAST_NODES:
         return None
     return Evidence(
-        title="Operators are recorded for a backward pass that does not run",
+        title="Autograd prepares a backward pass that never runs",
         text=f"The sequence numbers of {format_count(numbers.len())} operators show at least {format_count(nodes)} nodes of autograd's "
         "graph, and no backward pass is in the trace.",
     )

@@ -137,7 +137,7 @@ def odd_sizes(scope: Scope, result: Ops) -> Evidence | None:
     rate = f"{worst.product.tflops:.3g} TFLOP/s"
     better = "others of similar sizes" if worst.compared else "the device allows"
     return Evidence(
-        title=f"Matrix products with odd sizes ({named}) are slow and take {of_time(ns, scope)}",
+        title=f"Matrix products with unaligned sizes ({named}) are slow and take {of_time(ns, scope)}",
         text=f"{worst.product.operator} of {worst.product.shapes} reaches {rate}{_in_layer(scope, worst.product)}; "
         f"{better} {'reach' if worst.compared else 'up to'} {worst.could:.3g} TFLOP/s. Such products take {format_ns(ns)}, "
         f"{format_ns(lost)} more than at that rate.",
@@ -323,7 +323,7 @@ def many_embeddings(scope: Scope, _result: Ops) -> Evidence | None:
     trained = bool(((origin >= 0) & (inside < 0)).any())
     backward = " with their backward pass" if trained else ""
     return Evidence(
-        title=f"{tables} embedding lookups in a row{backward} take {of_time(ns + waited, scope)}",
+        title=f"{tables} consecutive embedding lookups{backward} take {of_time(ns + waited, scope)}",
         text=f"{count_of(int(rows.size), 'call')} of {_names(scope, rows)}, up to {tables} in a row, take {format_ns(ns)}{backward}.{idle}",
         ns_at_stake=bounded(int((ns + waited) * (1 - 1 / tables)), scope),
         waited_ns=int(waited * (1 - 1 / tables)),

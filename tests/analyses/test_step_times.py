@@ -14,7 +14,7 @@ def test_steps_of_a_host_that_is_ahead_last_as_long_as_their_work() -> None:
     found = steps(tracekit.read("sample_traces/resnet50_gpu_fp32/trace.json.gz"))
     assert found.median_ns == pytest.approx(34.2e6, rel=0.01)
     assert found.answer == (
-        "The median of 3 steps is 81.2 ms with the work that they launch, and these times vary by 0.9 %. The host is ahead of the "
+        "The median of 3 steps is 81.2 ms counting the device work that they launch, and these times vary by 0.9 %. The host is ahead of the "
         "device: before the last step, it takes 33.8 ms for a step on average."
     )
 
@@ -22,7 +22,9 @@ def test_steps_of_a_host_that_is_ahead_last_as_long_as_their_work() -> None:
 def test_a_host_that_is_ahead_in_some_steps_is_ahead() -> None:
     """Of BERT on an H100, whose host waits for the device in the middle of a step, steps of 152 to 154 ms "varied by 68.0 %"."""
     found = steps(tracekit.read("sample_traces/bert_gpu_fp32/trace.json.gz"))
-    assert "is 153 ms with the work that they launch, and these times vary by 0.7 %" in (found.answer or "")
+    assert "is 153 ms counting the device work that they launch, and these times vary by 0.7 %" in (
+        found.answer or ""
+    )
 
 
 def test_the_largest_phase_of_a_device_is_that_which_launches_most() -> None:

@@ -110,7 +110,7 @@ def test_a_long_all_to_all_is_a_wait_for_another_rank(tmp_path: Path) -> None:
     answer = job_section(job).answer
     assert answer.startswith("Rank 6 keeps the others waiting for 7.6")
     assert (
-        "Before the all_to_all of step 5 that waits for it longest, the first difference from rank" in answer
+        "Before the all_to_all of step 5 that waits longest for it, the first difference from rank" in answer
     )
     assert "is layer block.0 in the forward pass: 7.75 ms against 15" in answer
 

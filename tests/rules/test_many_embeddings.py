@@ -51,7 +51,7 @@ def test_fires_on_many_lookups_in_a_row() -> None:
     one = found(on_processors(TABLES))
     assert one is not None
     assert one.ns_at_stake == 50 * US * (TABLES - 1)
-    assert one.title == "26 embedding lookups in a row take 56.5 % of the time"
+    assert one.title == "26 consecutive embedding lookups take 56.5 % of the time"
     assert "26 calls of aten::embedding_bag, up to 26 in a row, take 1.30 ms." in one.evidence
     assert "one EmbeddingBag" in one.advice
     assert "fbgemm" not in one.advice
@@ -61,7 +61,7 @@ def test_the_backward_pass_counts() -> None:
     one = found(on_processors(TABLES, backward=True))
     assert one is not None
     assert one.ns_at_stake == 80 * US * (TABLES - 1)
-    assert one.title.startswith("26 embedding lookups in a row with their backward pass take ")
+    assert one.title.startswith("26 consecutive embedding lookups with their backward pass take ")
     assert "backward pass and the update" in one.advice
 
 

@@ -66,7 +66,7 @@ def test_fires_if_aligned_products_are_far_faster() -> None:
     assert one is not None
     assert one.ns_at_stake == pytest.approx(ns * (1 - 67 / 712), rel=1e-3)
     assert one.severity == "critical"
-    assert "odd sizes (50,257)" in one.title
+    assert "unaligned sizes (50,257)" in one.title
     assert "[8192, 4096] × [4096, 50257] reaches 67 TFLOP/s in layer Head_0" in one.evidence
     assert "others of similar sizes reach 712 TFLOP/s" in one.evidence
     assert "Pad 50,257 to 50,304" in one.advice
@@ -81,7 +81,7 @@ def test_sizes_that_do_no_harm_elsewhere_are_not_named() -> None:
     made.product(70.0, TOKENS + 1, WIDTH, VOCABULARY)
     one = found(made)
     assert one is not None
-    assert "odd sizes (50,257)" in one.title
+    assert "unaligned sizes (50,257)" in one.title
 
 
 def test_silent_if_odd_sizes_are_as_fast_or_nothing_can_be_compared() -> None:

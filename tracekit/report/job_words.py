@@ -162,7 +162,7 @@ def call_name(job: Job, pair: Beside, *, which: bool = True) -> str:
     call = calls.row(by_predicate=pl.col("match") == pair.match, named=True)
     alike = calls.filter((pl.col("name") == call["name"]) & pl.col("step").eq_missing(call["step"]))
     of_step = "" if call["step"] is None else f" of step {call['step']}"
-    return f"{call['name']}{of_step}{' that waits for it longest' if which and alike.height > 1 else ''}"
+    return f"{call['name']}{of_step}{' that waits longest for it' if which and alike.height > 1 else ''}"
 
 
 def _item(pair: Beside, place: int) -> str:

@@ -127,7 +127,7 @@ def _lines(
     elif "no_tensor_cores" not in fired:
         yield "[!low_precision] Use types of 16 bits if the result allows it, or TF32 if the device has it."
     if category == "gemm" and fp8 and not mostly(_EIGHT_BITS):
-        yield "[low_precision] Types of 8 bits (FP8) are faster, if the accuracy allows them."
+        yield "[low_precision] 8-bit types (FP8) are faster, if the accuracy allows them."
     if mostly(_VECTOR):
         yield (
             "The product of a matrix and a vector reads the whole matrix, so the bandwidth of the memory bounds it. Several vectors "
