@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.errors import UsageError
+from tracekit.facts.capture_names import MANIFEST_FILE
 
 if TYPE_CHECKING:
     import tempfile
@@ -41,12 +42,14 @@ _INPUTS: Final[set[tuple[int, int]]] = set()
 
 
 def keep_inputs(paths: Iterable[Path]) -> None:
-    """From now on, refuse to write over these files, or over the files in these folders that are read."""
+    """From now on, refuse to write over these files, the manifests beside them, or the files in these folders that are read."""
     for path in paths:
         with suppress(OSError, ValueError):  # what cannot be looked at cannot be read either
-            for file in path.glob("*.parquet") if path.is_dir() else [path]:
-                status = file.stat()
-                _INPUTS.add((status.st_dev, status.st_ino))
+            folder = path if path.is_dir() else path.parent
+            for file in [*(path.glob("*.parquet") if folder is path else [path]), folder / MANIFEST_FILE]:
+                if file.exists():
+                    status = file.stat()
+                    _INPUTS.add((status.st_dev, status.st_ino))
 
 
 def write_text(path: str | os.PathLike[str], data: str) -> Path:

@@ -141,6 +141,48 @@ def test_no_command_replaces_its_input(linked: str, trace: Path, capsys: pytest.
     assert zipped.read_bytes() == before
 
 
+@pytest.mark.parametrize("output", ["trace.json.gz", "manifest.json"])
+def test_no_command_replaces_what_lies_in_a_folder_that_it_is_given(
+    output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`diff DIR b -o DIR/trace.json.gz` replaced the trace, and any output the manifest beside it."""
+    monkeypatch.setenv("TRACEKIT_BASELINES", str(tmp_path / "kept"))
+    one, other = (shutil.copytree(ROOT / "sample_traces/cnn_cpu", tmp_path / name) for name in ("a", "b"))
+    changes = tmp_path / "changes.toml"
+    changes.write_text('scale = ["category:convolution=0.5"]')
+    assert run(capsys, "baseline", "save", "x", one)[0] == 0
+    kept = tmp_path / "kept/x.runs"
+    asked = [
+        (("diff", one, other), one / output),
+        (("diff", "--against", "x", one), one / output),
+        (("diff", one / "trace.json.gz", other), one / output),
+        (("trend", one, other), one / output),
+        (("scaling", one, other), one / output),
+        (("what-if", one, "--changes", changes), changes),
+        (("diff", "--against", "x", one), kept),
+        (("baseline", "list"), kept),
+        (("baseline", "show", "x"), kept),
+    ]
+    before = {path: path.read_bytes() for path in {target for _, target in asked}}
+    for words, target in asked:
+        code, _, err = run(capsys, *words, "-f", "json", "-o", target)
+        assert (code, "it is an input of this command" in err) == (2, True), (words, err)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize("command", ["compare", "trajectory", "report", "info"])
+def test_a_device_s_name_in_a_manifest_steers_no_terminal(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(ROOT / "sample_traces/cnn_cpu", tmp_path / "a")
+    told = json.loads((folder / "manifest.json").read_text())
+    told |= {"device": "cuda", "device_name": HOSTILE, "settings": told["settings"] | {"device": "cuda"}}
+    (folder / "manifest.json").write_text(json.dumps(told))
+    for form in ("text", "md") if command != "info" else ("text",):
+        _, out, err = run(capsys, command, folder, *(() if form == "text" else ("-f", form)))
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", out + err)
+
+
 def test_an_output_of_before_may_be_replaced(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = trace.with_name("report.json")
     for _ in range(2):

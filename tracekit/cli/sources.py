@@ -77,14 +77,7 @@ class Sources:
         self._reading = reading
         self._ncu = [local(path) for path in ncu or ()]
         self._machine = None if machine is None else local(machine)
-        keep_inputs(
-            [
-                *paths,
-                *self._ncu,
-                *([self._machine] if self._machine else []),
-                *(path.parent / MANIFEST_FILE for path in paths),
-            ]
-        )
+        keep_inputs([*paths, *self._ncu, *([self._machine] if self._machine else [])])
         self._all_processes = all_processes
         self.unread: list[tuple[str, str]] = []
         """Of several files those that cannot be read, each with what is wrong with it."""

@@ -16,6 +16,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -25,7 +26,7 @@ from tracekit.analyses.scope import Scope, Window, select
 from tracekit.api import read_all
 from tracekit.classify import recategorise
 from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
-from tracekit.files import scratch_folder
+from tracekit.files import keep_inputs, scratch_folder
 from tracekit.limits import Limits
 from tracekit.range_filter import RangeFilter
 from tracekit.readers.common.store import roomy_place
@@ -134,6 +135,7 @@ def make(
     nothing. Raises UsageError if the executor itself ends.
     """
     wanted = list(dict.fromkeys(paths))
+    keep_inputs(map(Path, wanted))
     ask = _Asking(maker, options or Options(), len(wanted), progress or (lambda _done, _all: None))
     count = min(jobs or cores(), len(wanted))
     if executor is None and (count <= 1 or (jobs is None and len(wanted) < _FEW)):

@@ -137,7 +137,8 @@ def settings_of(manifest: Manifest) -> dict[str, Setting | None]:
         settings["batch"] = manifest.samples_per_step // (chosen.ranks * chosen.accumulate)
     if chosen.threads is None:
         settings["threads"] = manifest.cpu_threads or None
-    return {name: value for name, value in settings.items() if name not in _IGNORED}
+    texts = {name: clean(value) for name, value in settings.items() if isinstance(value, str)}
+    return {name: texts.get(name, value) for name, value in settings.items() if name not in _IGNORED}
 
 
 def pooled(runs: Sequence[Run]) -> list[Run]:

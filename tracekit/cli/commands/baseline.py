@@ -75,6 +75,7 @@ def list_(format_: flags.TablesFormat = None, output: flags.Output = None) -> No
     from tracekit.diff.runs import date_of
     from tracekit.errors import UnreadableTraceError
     from tracekit.facts.units import count_of
+    from tracekit.files import keep_inputs
 
     chosen = format_of(format_, output, command="baseline list")
     rows = []
@@ -82,6 +83,7 @@ def list_(format_: flags.TablesFormat = None, output: flags.Output = None) -> No
         if isinstance(one, UnreadableTraceError):
             say(f"tracekit: left out: {one}")
         else:
+            keep_inputs([one.path])
             rows.append(_row(one.name, one.runs) | {"saved": date_of(one.saved_ns)})
     answer = (
         f"{count_of(len(rows), 'baseline')} in {folder()}."
@@ -97,9 +99,11 @@ def show(name: Name, format_: flags.TablesFormat = None, output: flags.Output = 
     from tracekit.cli.listing import Listing, format_of
     from tracekit.diff.baselines import stored
     from tracekit.diff.runs import date_of
+    from tracekit.files import keep_inputs
 
     chosen = format_of(format_, output, command="baseline show")
     one = stored(name)
+    keep_inputs([one.path])
     rows = [_row(run.name, [run]) | {"saved": date_of(one.saved_ns)} for run in one.runs]
     answer = f"Saved on {date_of(one.saved_ns)} in {one.path}."
     shown = ["name", "recorded", "program", "device", "ranks", "steps", "step_ns"]

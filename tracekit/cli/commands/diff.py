@@ -81,7 +81,7 @@ def diff(
     chosen = formats.choose_format(Can.REPORT, format_, output, command="diff", several=True)
     named = _sides(traces, base or [], new or [], against)
     keep_inputs([path for side in named for path in side])
-    from tracekit.diff.baselines import load
+    from tracekit.diff.baselines import load, path_of
     from tracekit.diff.compared import compared
     from tracekit.diff.gate import parse_gate
     from tracekit.job import Options
@@ -89,6 +89,7 @@ def diff(
 
     gates = [parse_gate(text) for text in gate or ()]
     saved = [] if against is None else [load(against)]
+    keep_inputs([] if against is None else [path_of(against)])
     patterns = tuple(comm_pattern or ())
     options = Options(reading.limits, not reading.no_cache, window.value, step, patterns, ranges.filter)
     sides = saved + _read(named, options, rank, jobs)

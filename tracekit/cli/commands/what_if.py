@@ -15,6 +15,7 @@ from tracekit.cli.commands.analysis import narrowed, scopes_of_job, write_table
 from tracekit.cli.options import Request, flag, with_flags
 from tracekit.cli.sources import Sources, expanded
 from tracekit.errors import UsageError
+from tracekit.files import keep_inputs
 from tracekit.report import formats
 from tracekit.report.formats import Can
 
@@ -114,6 +115,7 @@ def what_if(
     chosen = formats.choose_format(Can.REPORT, format_, request.output, command="what-if")
     from tracekit.analyses.what_if.written import changes_in, changes_of
 
+    keep_inputs([changes] if changes is not None else [])
     wanted = [*(changes_in(changes) if changes is not None else ()), *changes_of(given)]
     if rank == bool(wanted):
         fault = "--rank tries changes of its own" if rank else "no change is given"
