@@ -11,7 +11,7 @@ from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.rules.kernels import costliest, worth_faster
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
-from tracekit.facts.units import count_of, format_count, format_ns, format_share
+from tracekit.facts.units import count_of, format_ns, format_share
 
 __all__ = ["FEW_BLOCKS"]
 
@@ -56,19 +56,14 @@ def few_blocks(scope: Scope, result: Kernels) -> Evidence | None:
         return None
     names = rows.group_by(pl.col("name").cast(pl.String)).agg(pl.col("unused").sum().alias("total_ns"))
     of_batch_norm = int(names.filter(pl.col("name").str.contains(_BATCH_NORM))["total_ns"].sum())
-    fewest, most = (format_count(int(getattr(rows["blocks"], end)())) for end in ("min", "max"))
-    blocks = (
-        f"{most} {'block' if most == '1' else 'blocks'}" if fewest == most else f"{fewest} to {most} blocks"
-    )
+    each = rows["blocks"].to_numpy()
+    fewest, most = int(each.min()), int(each.max())
+    blocks = count_of(most, "block") if fewest == most else f"{fewest:,} to {most:,} blocks"
     counts = sorted(set(rows["processors"]))
-    there = (
-        f"{format_count(counts[0])} multiprocessors"
-        if len(counts) == 1
-        else "multiprocessors of their devices"
-    )
+    there = f"{counts[0]:,} multiprocessors" if len(counts) == 1 else "multiprocessors of their devices"
     return Evidence(
         title=f"Kernels with fewer blocks than the device has multiprocessors take {of_time(total, scope)}",
-        text=f"{count_of(rows.height, 'kernel')} of 10 µs or more, with {blocks} for {there}, "
+        text=f"{count_of(rows.height, 'kernel')} of {LEAST_NS // 1000} µs or more, with {blocks} for {there}, "
         f"{'takes' if rows.height == 1 else 'take'} {format_ns(total)}, in which {format_share(unused / total)} of the multiprocessors have no block on average. "
         f"{costliest(names)} leaves the most unused.",
         ns_at_stake=at_stake,

@@ -183,6 +183,24 @@ def test_a_device_s_name_in_a_manifest_steers_no_terminal(
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", out + err)
 
 
+def test_a_name_of_a_million_letters_is_not_written_for_each_shape(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A thread's name of 1 MB took 4 GB for a page, and a device's of 20 MB was printed whole."""
+    events: list[dict[str, object]] = [{**EVENT, "ts": 10 * number} for number in range(1_000)]
+    events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "N" * 1_000_000}})
+    kernel = {"cat": "kernel", "tid": 7, "args": {"device": 0, "stream": 7, "correlation": 1}}
+    device = {"id": 0, "name": "D" * 1_000_000, "numSms": 4}
+    path = tmp_path / "long.json"
+    path.write_text(json.dumps({"deviceProperties": [device], "traceEvents": [*events, EVENT | kernel]}))
+    page = tmp_path / "page.html"
+    ok(capsys, "report", path, "-o", page)
+    assert page.stat().st_size < 1_000_000
+    for command in ("report", "info", "doctor"):
+        _, out, err = run(capsys, command, path)
+        assert len(out) + len(err) < 50_000
+
+
 def test_an_output_of_before_may_be_replaced(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = trace.with_name("report.json")
     for _ in range(2):

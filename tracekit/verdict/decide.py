@@ -101,7 +101,7 @@ def decide(scope: Scope, results: Tables) -> Verdict:
     devices = parts.devices if isinstance(parts, DeviceParts) else 1
     layers = _layer_costs(results, devices * verdict.basis_ns)
     advice = _with_gains(verdict.advice, scope) if complete.sure else verdict.advice
-    advice = _said_once(advice, waits_before_graphs(scope))
+    advice = _said_once(advice, scope)
     return dataclasses.replace(verdict, advice=advice, layers=layers, layers_ns=devices * verdict.basis_ns)
 
 
@@ -114,13 +114,17 @@ def _with_gains(advice: tuple[Advice, ...], scope: Scope) -> tuple[Advice, ...]:
     return with_gains(advice, scope)
 
 
-def _said_once(advice: tuple[Advice, ...], sentence: str) -> tuple[Advice, ...]:
-    """The advice with the sentence in the first that has it only."""
-    having = [one for one in advice if sentence and sentence in one.advice]
-    again = {
-        id(one): dataclasses.replace(one, advice=one.advice.replace(f" {sentence}", "")) for one in having[1:]
-    }
-    return tuple(again.get(id(one), one) for one in advice)
+def _said_once(advice: tuple[Advice, ...], scope: Scope) -> tuple[Advice, ...]:
+    """The advice, in which the waits before graphs stand only where graphs are advised first."""
+    of_graphs = [one for one in advice if "graph" in one.advice]
+    before = waits_before_graphs(scope) if len(of_graphs) > 1 else ""
+    first = next((one for one in of_graphs if before and before in one.advice), None)
+    return tuple(
+        one
+        if first is None or one is first
+        else dataclasses.replace(one, advice=one.advice.replace(f" {before}", ""))
+        for one in advice
+    )
 
 
 def _layer_costs(results: Tables, whole: int) -> tuple[Cost, ...]:

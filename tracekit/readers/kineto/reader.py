@@ -17,7 +17,7 @@ from tracekit.facts.stack_names import MODULE_PREFIX
 from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.groups import NameTable, are_known, distinct, kept
 from tracekit.health import MEANINGS, HealthLog
-from tracekit.limits import Limits
+from tracekit.limits import LONGEST_NAME, Limits
 from tracekit.readers.assemble import at_work, conform
 from tracekit.readers.common.excerpt import take_excerpt
 from tracekit.readers.common.store import FrameStore
@@ -167,18 +167,18 @@ def _meta(source: Source, header: dict[str, Any], events: int, frames: TraceFram
     base_ns = _int(header.get("baseTimeNanoseconds"))
     if base_ns is None and origin >= _UTC_FROM_US * 1000:
         base_ns = 0
-    producer = {key: _text(value) for key, value in header.items() if _PRODUCER_KEYS.search(key)}
+    producer = {key: _name(value) for key, value in header.items() if _PRODUCER_KEYS.search(key)}
     layers = header.get(LAYER_METADATA_KEY)
     processes = distinct(frames.host["process_id"].filter(at_work(frames.host["kind"])))
     return Meta(
         path=str(source.path),
         format=words.FORMAT_NAME,
-        format_version=_text(header.get("schemaVersion", "")),
+        format_version=_name(header.get("schemaVersion", "")),
         size_bytes=source.size,
         event_count=events,
         producer=producer,
         world_size=_int(info.get("world_size")),
-        backend=_text(info["backend"]) if "backend" in info else None,
+        backend=_name(info["backend"]) if "backend" in info else None,
         process_ids=tuple(processes.sort().to_list()),
         devices=_devices(header.get("deviceProperties"), frames.device),
         origin_ns=origin,
@@ -204,7 +204,7 @@ def _devices(properties: Any, device: pl.DataFrame) -> tuple[DeviceInfo, ...]:
         major, minor = _int(entry.get("computeMajor")), _int(entry.get("computeMinor"))
         infos[number] = DeviceInfo(
             device_id=number,
-            name=_text(entry.get("name", "")),
+            name=_name(entry.get("name", "")),
             compute_capability=None if major is None or minor is None else (major, minor),
             sm_count=_size(entry.get("numSms")),
             memory_bytes=_size(entry.get("totalGlobalMem")),
@@ -227,6 +227,11 @@ def _rank(header: dict[str, Any]) -> int | None:
 def _distributed(header: dict[str, Any]) -> dict[str, Any]:
     info = header.get("distributedInfo")
     return info if isinstance(info, dict) else {}
+
+
+def _name(value: Any) -> str:
+    """The first `LONGEST_NAME` characters of a text that is printed as it stands."""
+    return _text(value)[:LONGEST_NAME]
 
 
 def _text(value: Any) -> str:

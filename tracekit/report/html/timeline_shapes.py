@@ -19,6 +19,7 @@ from tracekit.analyses.scope import Scope, select
 from tracekit.facts.idle_names import CAUSES
 from tracekit.groups import at_rows
 from tracekit.names import clean
+from tracekit.report.html.texts import bounded
 from tracekit.report.html.timeline_detail import Detail
 from tracekit.trace import Trace, one_of
 
@@ -188,7 +189,7 @@ def _threads(trace: Trace) -> pl.DataFrame:
         .join(trace.threads, on=["process_id", "thread_id"], how="left")
     )
     labels = [
-        clean(name) if name else f"thread {thread} of process {process}"
+        clean(bounded(name)) if name else f"thread {thread} of process {process}"
         for process, thread, name in named[["process_id", "thread_id", "name"]].iter_rows()
     ]
     named = named.with_columns(pl.Series("label", labels, dtype=pl.String))
