@@ -3,6 +3,7 @@
 // The ways from the page into the timeline: buttons beside advice, and the starts in the rows of tables.
 class TimelinePlaces {
   static PAPER = 800; // pixels that a drawing is tall at most
+  static EVIDENCE = 760; // pixels in which lanes of threads have room below those of devices and layers
 
   constructor(timeline, time) {
     Object.assign(this, { timeline, time, view: timeline.view, places: [], at: -1, origin: null });
@@ -73,6 +74,8 @@ class TimelinePlaces {
     Object.assign(this, { origin, places, title, at });
     const { view, timeline } = this;
     const [from, to] = places[at];
+    const tall = Math.min(view.height, TimelinePlaces.EVIDENCE);
+    if (view.stage.clientHeight < tall) view.stage.style.height = `${tall}px`;
     view.marks = places;
     view.mark = at;
     timeline.select(this.shapeIn(from, to));
