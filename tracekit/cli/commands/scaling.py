@@ -155,7 +155,6 @@ def _read(runs: Sequence[Path], step: str | None, workers: Workers, reading: Rea
     faults = [each for each in given if isinstance(each, UnreadableTraceError)]
     groups = [each for each in given if isinstance(each, list)]
     paths = [path for group in groups for path in group]
-    keep_inputs(map(Path, paths))
     # The workers of a scheduler have another working directory.
     places = {str(Path(path).absolute()) if workers.dask else path: path for path in paths}
     options = Options(reading.limits, not reading.no_cache, step=step)
