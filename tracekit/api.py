@@ -10,8 +10,9 @@ from pathlib import Path
 import tracekit
 from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.files import digest_of
+from tracekit.health import with_defect
 from tracekit.limits import Limits
-from tracekit.manifest import MANIFEST_FILE, manifest_beside, traces_in
+from tracekit.manifest import MANIFEST_FILE, traces_in, usable_manifest_beside
 from tracekit.readers import cache as parsed
 from tracekit.readers import format_of
 from tracekit.readers.format import Progress
@@ -73,7 +74,16 @@ def read_all(
         if key is not None:
             apart = len(traces) > 1 and not traces[-1].device.height
             parsed.store(_key(key, limits) if apart else key, traces, max_events=limits.max_events)
-    manifest = manifest_beside(file)
+    return _with_manifest(traces, file)
+
+
+def _with_manifest(traces: list[Trace], file: Path) -> list[Trace]:
+    """The traces with the manifest beside the file; if it cannot be used, their health says so."""
+    try:
+        manifest = usable_manifest_beside(file)
+    except UnreadableTraceError as error:
+        fault = error.fault
+        return [replace(one, health=with_defect(one.health, "unused_manifest", fault)) for one in traces]
     return traces if manifest is None else [replace(trace, manifest=manifest) for trace in traces]
 
 

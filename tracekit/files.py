@@ -25,9 +25,11 @@ __all__ = [
     "cache_root",
     "changes_beside",
     "digest_of",
+    "is_special",
     "keep_inputs",
     "make_directory",
     "parse_toml",
+    "read_small",
     "refuse_input",
     "scratch_folder",
     "write_all",
@@ -73,13 +75,15 @@ def write_chunks(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> Path:
     target = Path(os.path.realpath(path))
     try:
         _check(target, path)
-        if target.exists() and not target.is_file():
-            with target.open("wb") as special:
+        if is_special(path):  # its real path may be no path, as that of a pipe
+            with Path(path).open("wb") as special:
                 special.writelines(chunks)
         else:
             with scratch_folder(target.parent) as scratch:
                 draft = _written(Path(scratch, "draft"), chunks)
                 _put(draft, target)
+    except BrokenPipeError:  # who read the pipe has enough
+        raise
     except OSError as error:
         raise _refusal(error, path) from error
     return Path(path)
@@ -103,6 +107,15 @@ def write_all(folder: str | os.PathLike[str], files: Iterable[tuple[str, bytes]]
     except OSError as error:
         raise _refusal(error, place) from error
     return targets
+
+
+def is_special(path: str | os.PathLike[str]) -> bool:
+    """Whether something is there that is no ordinary file and no folder: a pipe, a terminal, `/dev/stdout`."""
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def make_directory(path: str | os.PathLike[str]) -> Path:
@@ -256,6 +269,20 @@ def digest_of(path: Path) -> str | None:
     except (OSError, ValueError):
         return None
     return digest.hexdigest()
+
+
+def read_small(path: Path, *, at_most: int) -> bytes:
+    """The content of a file that nobody named: nothing is waited for, and nothing without an end is read.
+
+    Raises OSError if there is none, if it is no ordinary file (a pipe, a device), or if it has more bytes.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not an ordinary file", str(path))
+    if status.st_size > at_most:
+        raise OSError(errno.EFBIG, f"larger than {at_most >> 20} MiB", str(path))
+    with path.open("rb") as file:
+        return file.read(at_most + 1)
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import polars as pl
 
 from tracekit.trace import HEALTH_SCHEMA
 
-__all__ = ["MEANINGS", "HealthLog"]
+__all__ = ["MEANINGS", "HealthLog", "with_defect"]
 
 _TEXTS: Final = """
 error truncated_file: the file is truncated; everything before its end was read
@@ -26,6 +26,7 @@ warning missing_operators: operators are missing, as the profiler's numbers show
 warning endless_call: calls last longer than all the rest of the trace; they were kept
 warning unnamed: rows have no name, because the file lacks their text
 warning unreadable_tail: keys after the events could not be read
+warning unused_manifest: the manifest beside the trace cannot be used, so what it says of the run is missing
 info repaired_header: the file's header was repaired before reading
 info unescaped_quote: a name with an unescaped " made the JSON invalid; it was repaired
 info control_character: raw control characters in text were escaped
@@ -120,3 +121,10 @@ class HealthLog:
         order = {"error": 0, "warning": 1, "info": 2}
         rows = sorted(self._rows.values(), key=lambda row: (order[str(row[1])], str(row[0])))
         return pl.DataFrame(rows, schema=HEALTH_SCHEMA, orient="row")
+
+
+def with_defect(health: pl.DataFrame, kind: str, example: str) -> pl.DataFrame:
+    """The health frame of a trace with one more defect, which its reader could not know of."""
+    log = HealthLog()
+    log.count(kind, 1, example)
+    return pl.concat([log.frame(), health])

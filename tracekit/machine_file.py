@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import re
-import stat
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -17,7 +16,7 @@ import msgspec
 from tracekit.errors import UnreadableTraceError, UsageError, reason_of
 from tracekit.facts.ceilings import Ceilings
 from tracekit.facts.units import count_of
-from tracekit.files import cache_root
+from tracekit.files import cache_root, read_small
 
 __all__ = [
     "MACHINE_VERSION",
@@ -125,10 +124,7 @@ def read_machine(path: Path) -> Machine:
     """
     remedy = "measure again with tracekit machine"
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
-            raise UnreadableTraceError("not the file of a measurement", path=path, remedy=remedy)
-        content = path.read_bytes()
+        content = read_small(path, at_most=_LARGEST)
         version = msgspec.json.decode(content, type=_Versioned).schema_version
         if version != MACHINE_VERSION:
             newer = "use a newer tracekit" if version > MACHINE_VERSION else remedy
@@ -153,8 +149,11 @@ def stored_ceilings(device_name: str, threads: int | None = None) -> Ceilings | 
         path = machine_path(device_name)
     except UsageError:
         return None  # nothing is kept without a folder
-    if not path.exists():
-        return None
+    try:
+        if not path.exists():
+            return None
+    except OSError:
+        return None  # the folder may not be entered
     machine = read_machine(path)
     return machine.ceilings(threads) if machine.device_name == device_name else None
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 
 from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.facts.capture_names import MANIFEST_FILE
+from tracekit.files import read_small
 
 __all__ = [
     "LEVELS",
@@ -32,10 +33,15 @@ __all__ = [
     "manifest_beside",
     "read_manifest",
     "traces_in",
+    "usable_manifest_beside",
 ]
 
 MANIFEST_VERSION: Final = 2
-Setting = int | float | str | bool
+_LARGEST: Final = 32 << 20
+"""1,000 ranks of 1,000 steps take 12 MB."""
+_LONGEST: Final = 4096
+Text = Annotated[str, msgspec.Meta(max_length=_LONGEST)]
+Setting = int | float | Text | bool
 Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 Time = Annotated[int, msgspec.Meta(ge=1, lt=2**62)]
 """What no run can have had makes a file that is no manifest."""
@@ -64,7 +70,7 @@ class CaptureOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a training ran. None leaves the choice to the workload, or to torch."""
 
-    device: str = "cpu"
+    device: Text = "cpu"
     batch: int | None = None  # samples
     size: int | None = None  # what one sample measures, in the workload's own unit
     precision: Precision = "fp32"
@@ -87,23 +93,23 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     level: Level
     rank: Amount = 0
-    trace: str | None = None  # the file's name; None where the level writes none
+    trace: Text | None = None  # the file's name; None where the level writes none
     step_times_ns: list[Time]  # of single steps
     losses: list[float] = msgspec.field(default_factory=list)
     peak_memory_bytes: Amount | None = None  # the most that torch's allocator held; None where it cannot tell
-    trace_defect: str | None = None  # why the trace is no valid JSON; None when it is
+    trace_defect: Text | None = None  # why the trace is no valid JSON; None when it is
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What was run."""
 
     schema_version: int = MANIFEST_VERSION  # rises when a field changes its meaning
-    tracekit_version: str
-    workload: str
-    task: str = ""
+    tracekit_version: Text
+    workload: Text
+    task: Text = ""
     settings: Settings | None = None  # None: a loop of the user's own was recorded
     options: CaptureOptions
-    config: dict[str, Setting]  # the workload's own settings
+    config: dict[Text, Setting]  # the workload's own settings
     seed: int | None = None
     synthetic: bool | None = None  # whether the data were
     skipped_samples: Amount = 0  # how often a sample that was drawn was unusable, one drawn twice as two
@@ -113,22 +119,22 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     flops_per_step: Amount | None = None
     """2 × multiply-adds of matrix products, convolutions and attention, forward and backward, of one rank; None: not counted."""
 
-    device: str
-    device_name: str
-    platform: str
+    device: Text
+    device_name: Text
+    platform: Text
     cpu_threads: Amount
-    versions: dict[str, str]  # of python, torch and what else matters
-    git_revision: str | None = None  # of the folder in which the capture ran
-    layer_ranges: str  # `structured` when the ranges carry arguments, `plain` when only names
+    versions: dict[Text, Text]  # of python, torch and what else matters
+    git_revision: Text | None = None  # of the folder in which the capture ran
+    layer_ranges: Text  # `structured` when the ranges carry arguments, `plain` when only names
     runs: list[Run]
-    stopped: str | None = None  # why the capture ended before all its levels; None when it did not
-    nsys: str | None = None  # the file name of the Nsight Systems profile beside it; None when there is none
-    counters_missing: str | None = None
+    stopped: Text | None = None  # why the capture ended before all its levels; None when it did not
+    nsys: Text | None = None  # the file name of the Nsight Systems profile beside it; None when there is none
+    counters_missing: Text | None = None
     """Why the level metrics of a GPU has no hardware counters; None where it has them, was not run, or ran on a CPU."""
 
     def to_json(self) -> bytes:
-        """Return the manifest as indented UTF-8 JSON with a final newline."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+        """Return the manifest as indented UTF-8 JSON with a final newline; a text that is too long (of an error) is cut."""
+        return msgspec.json.format(msgspec.json.encode(_cut(msgspec.to_builtins(self))), indent=2) + b"\n"
 
     def step_times_ns(self, level: Level) -> list[int]:
         """Durations of the steps of a level, the slowest rank of each; empty when the level was not run."""
@@ -147,12 +153,28 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def manifest_beside(trace: Path) -> Manifest | None:
     """The manifest in the trace's folder that lists it as one of its own; None when there is none.
 
-    Another program's `manifest.json`, or one of another version, says nothing of the trace.
+    Another program's `manifest.json`, or a damaged one, says nothing of the trace.
     """
     try:
-        manifest = read_manifest(trace.parent / MANIFEST_FILE)
+        return usable_manifest_beside(trace)
     except UnreadableTraceError:
         return None
+
+
+def usable_manifest_beside(trace: Path) -> Manifest | None:
+    """As `manifest_beside`, for who tells the user of what is lost with it.
+
+    Raises UnreadableTraceError when there is one that is damaged, or of another version.
+    """
+    path = trace.parent / MANIFEST_FILE
+    try:
+        if not path.exists():
+            return None
+    except (OSError, ValueError):  # no path that can be; who reads the trace says so
+        return None
+    if _is_foreign(path):
+        return None
+    manifest = read_manifest(path)
     own = {run.trace for run in manifest.runs} | {
         path.name for path in _nsys_profiles(trace.parent, manifest)
     }
@@ -197,10 +219,24 @@ _FAILURES: Final = (OSError, ValueError, msgspec.MsgspecError, RecursionError)
 def is_manifest(path: Path) -> bool:
     """Whether the file is a manifest of tracekit's, of any version; other programs write files of this name as well."""
     try:
-        msgspec.json.decode(path.read_bytes(), type=_Versioned)
+        msgspec.json.decode(_content(path), type=_Versioned)
     except _FAILURES:
         return False
     return True
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether the file is another program's: whole JSON, and no manifest of tracekit's."""
+    try:
+        content = _content(path)
+        whole = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+    except _FAILURES:
+        return False
+    return "schema_version" not in whole or "tracekit_version" not in whole
+
+
+def _content(path: Path) -> bytes:
+    return read_small(path, at_most=_LARGEST)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -210,7 +246,7 @@ def read_manifest(path: Path) -> Manifest:
     or another version of tracekit wrote it.
     """
     try:
-        content = path.read_bytes()
+        content = _content(path)
         version = msgspec.json.decode(content, type=_Versioned).schema_version
     except _FAILURES as error:
         raise UnreadableTraceError(f"not a readable manifest ({reason_of(error)})", path=path) from error
@@ -231,3 +267,12 @@ def read_manifest(path: Path) -> Manifest:
 
 class _Versioned(msgspec.Struct):
     schema_version: int
+
+
+def _cut(value: Any) -> Any:
+    """The same plain value, with no text that is too long to be read again."""
+    if isinstance(value, str):
+        return value[:_LONGEST]
+    if isinstance(value, dict):
+        return {_cut(key): _cut(each) for key, each in value.items()}
+    return [_cut(each) for each in value] if isinstance(value, list | tuple) else value

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from pathlib import PurePath
 from typing import Final
 
 import numpy as np
@@ -22,6 +24,7 @@ __all__ = [
     "short_frame",
     "shorten_name",
     "shorten_names",
+    "told_apart",
     "unbroken",
 ]
 
@@ -92,6 +95,28 @@ def shorten_names(names: Iterable[str], width: int) -> dict[str, str]:
                 if words and room >= 0:
                     short[name] = f"{shorten_name(name, room).removesuffix('…')}…{told}"
     return short
+
+
+def told_apart(paths: Sequence[str | PurePath]) -> list[str]:
+    """Of each path the end that no other one has, without the name of its file where the folders tell as much.
+
+    >>> told_apart(["runs/a/trace.json.gz", "runs/b/trace.json.gz", "x.json"])
+    ['a', 'b', 'x.json']
+    >>> told_apart(["a/1.json", "a/2.json", "b/1.json"])
+    ['a/1.json', '2.json', 'b/1.json']
+    """
+    whole = [PurePath(path).parts for path in paths]
+    seen = Counter(parts[-size:] for parts in set(whole) for size in range(1, len(parts) + 1))
+    ends = [
+        next((parts[-size:] for size in range(1, len(parts)) if seen[parts[-size:]] == 1), parts)
+        for parts in whole
+    ]
+    folders = Counter(parts[:-1] for parts in set(whole))
+    short = [
+        end[:-1] if len(end) > 1 and folders[parts[:-1]] == 1 and seen[end[:-1]] <= 1 else end
+        for parts, end in zip(whole, ends, strict=True)
+    ]
+    return [clean("/".join(end)) for end in short]
 
 
 def _differences(names: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -13,6 +13,7 @@ import polars as pl
 
 from tracekit.errors import UnreadableTraceError, UsageError, reason_of
 from tracekit.facts.capture_names import INDEX_FILE
+from tracekit.files import read_small
 from tracekit.panics import panics_as_errors
 
 __all__ = [
@@ -64,6 +65,7 @@ of each step; `profiling_overhead` is the median step of the level MLG over that
 second. `flops_per_step` is of one rank. `peak_memory_bytes` is the most on one device, at level M where that was run.
 `folder` is relative to the index. `seconds` is how long the process took, with its start."""
 
+_LARGEST: Final = 256 << 20
 SCHEMA: Final[dict[str, pl.DataType]] = {**ASKED, **MEASURED}
 
 
@@ -82,7 +84,7 @@ def read_index(folder: Path) -> pl.DataFrame:
     try:
         # Polars would take brackets in the name of a folder for a pattern, so it gets the content.
         with panics_as_errors():
-            index = pl.read_parquet(BytesIO(path.read_bytes()))
+            index = pl.read_parquet(BytesIO(read_small(path, at_most=_LARGEST)))
     except (FileNotFoundError, NotADirectoryError):
         raise UnreadableTraceError(
             "there is no such file", path=path, remedy="name the folder of a tracekit sweep"

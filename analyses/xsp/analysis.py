@@ -5,8 +5,9 @@ This module is above the analyses and below the command line.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,8 @@ from tracekit.analyses.xsp.series import best_run, model_information, model_kern
 from tracekit.analyses.xsp.views import tables_of
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.manifest import MANIFEST_FILE, Manifest, manifest_beside, read_manifest
+from tracekit.names import told_apart
+from tracekit.readers.folder import runs_below
 from tracekit.readers.ncu import read_ncu
 from tracekit.sweep_index import DONE, INDEX_FILE, read_index
 from tracekit.trace import Trace
@@ -33,7 +36,7 @@ ReadTrace = Callable[[Path], Trace]
 class RunFiles:
     """A run on disk.
 
-    * `label`: the name of its folder or file
+    * `label`: the end of the path of its folder or file that tells it from the others
     * `manifest`: None for a trace alone
     * `traces`: the traces at the levels ML and MLG
     """
@@ -44,34 +47,32 @@ class RunFiles:
 
 
 def find_runs(paths: Sequence[Path], *, rank: int | None = None) -> list[RunFiles]:
-    """The runs in folders of captures, folders of sweeps (finished runs only), and trace files, each a separate run.
+    """The runs in folders of captures and sweeps (finished runs only) and in folders of these, and trace files, each a run; none twice.
 
-    With several ranks, the traces of `rank`, else of the first. Raises UnreadableTraceError for a folder that is neither or
+    With several ranks, the traces of `rank`, else of the first. Raises UnreadableTraceError for a folder with none or that
     is damaged, and UsageError for a rank that was not recorded.
     """
-    return [run for path in paths for run in _runs_at(path, rank)]
+    runs = {Path(os.path.abspath(one.label)): one for path in paths for one in _runs_at(path, rank)}  # noqa: PTH100 - links stay
+    return [
+        replace(one, label=label) for label, one in zip(told_apart([*runs]), runs.values(), strict=True)
+    ]
 
 
 def _runs_at(path: Path, rank: int | None) -> Iterator[RunFiles]:
     if not path.is_dir():
-        yield RunFiles(path.name, manifest_beside(path), (path,))
-        return
-    if (path / MANIFEST_FILE).is_file():
+        yield RunFiles(str(path), manifest_beside(path), (path,))
+    elif (path / MANIFEST_FILE).is_file():
         yield _capture(path, rank)
-        return
-    if (path / INDEX_FILE).is_file():
+    elif (path / INDEX_FILE).is_file():
         index = read_index(path)
         folders = index.filter(index["status"] == DONE)["folder"].drop_nulls().to_list()
         if not folders:
             raise UnreadableTraceError("no run of this sweep is done", path=path)
         for folder in folders:
             yield _capture(path / folder, rank)
-        return
-    raise UnreadableTraceError(
-        f"there is neither {MANIFEST_FILE} nor {INDEX_FILE} in it",
-        path=path,
-        remedy="name the folder of a tracekit capture or sweep, or a trace file",
-    )
+    else:
+        for below in runs_below(path):
+            yield from _runs_at(below, rank)
 
 
 def _capture(folder: Path, rank: int | None) -> RunFiles:
@@ -82,7 +83,7 @@ def _capture(folder: Path, rank: int | None) -> RunFiles:
         raise UsageError(f"rank {rank} was not recorded", path=folder, remedy=f"the ranks are {ranks}")
     own = ranks[:1] if rank is None else [rank]
     return RunFiles(
-        folder.name, manifest, tuple(folder / str(run.trace) for run in recordings if run.rank in own)
+        str(folder), manifest, tuple(folder / str(run.trace) for run in recordings if run.rank in own)
     )
 
 

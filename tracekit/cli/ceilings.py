@@ -24,7 +24,10 @@ def kept_measurements() -> list[tuple[str, str | None]]:
     """The measurements in tracekit's folder, each with the digest of its content: an answer may depend on them."""
     from tracekit.machine_file import machine_path
 
-    return [(path.name, digest_of(path)) for path in sorted(machine_path("").parent.glob("*.json"))]
+    try:
+        return [(path.name, digest_of(path)) for path in sorted(machine_path("").parent.glob("*.json"))]
+    except OSError:
+        return []  # the folder may not be entered
 
 
 def with_ceilings(trace: Trace, file: Path | None) -> Trace:

@@ -141,7 +141,14 @@ AnalysisFormat = Annotated[Format | None, format_option(Can.SECTION)]
 TablesFormat = Annotated[Format | None, format_option(Can.TABLES)]
 FactsFormat = Annotated[Format | None, format_option(Can.FACTS)]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write to this file instead of stdout.",
+        callback=lambda path: None if path == Path("-") else path,
+    ),
 ]
 Figures = Annotated[Path | None, typer.Option(metavar="DIR", help="Also draw the figures into this folder.")]
 FigureFormat = Annotated[

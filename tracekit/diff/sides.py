@@ -81,6 +81,9 @@ class _Piece:
 
 
 def _files(path: str) -> _Piece:
+    if path == "-":
+        fault = "runs are not read from standard input"
+        return _Piece(path, fault=UnreadableTraceError(fault, path=path, remedy="give a file"))
     try:
         if ":" in path:
             from tracekit.readers.remote import address_of, traces_at  # noqa: PLC0415 - 15 ms that a file does not need

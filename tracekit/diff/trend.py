@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import comb, exp, log
 from typing import Any, Final, Literal
@@ -18,6 +18,7 @@ from tracekit.diff import gate
 from tracekit.diff.runs import Run
 from tracekit.digest import NO_STEP, Digest, Facts
 from tracekit.errors import InconclusiveError
+from tracekit.names import told_apart
 
 __all__ = ["FEWEST", "LevelChange", "Levels", "Order", "Trend", "levels_of", "median_interval", "step_times", "trend_of"]  # fmt: skip
 
@@ -177,7 +178,8 @@ def trend_of(runs: Sequence[Run], *, by_name: bool = False) -> Trend:
     >>> trend_of(side.runs).table["steps"].to_list()
     [3]
     """
-    kept, left_out = _comparable(runs)
+    names = told_apart([run.name for run in runs])
+    kept, left_out = _comparable([replace(run, name=name) for run, name in zip(runs, names, strict=True)])
     if not kept:
         raise InconclusiveError("no run has steps", remedy="name the ranges that are steps with --step REGEX")
     order, times = _order(kept, by_name=by_name)

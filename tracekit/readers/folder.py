@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from tracekit.errors import UnreadableTraceError, reason_of
-from tracekit.facts.capture_names import MANIFEST_FILE
+from tracekit.facts.capture_names import INDEX_FILE, MANIFEST_FILE
 from tracekit.manifest import is_manifest, traces_in
 from tracekit.readers import KINETO, format_of
 from tracekit.readers.kineto.source import Source
 
-__all__ = ["traces_below"]
+__all__ = ["runs_below", "traces_below"]
 
 _CHROME: Final = (".json", ".json.gz", ".json.zst")
 _SNIFFED_BYTES: Final = 256 << 10
@@ -46,6 +46,39 @@ def traces_below(folder: Path) -> list[Path]:
     return traces
 
 
+def runs_below(folder: Path) -> list[Path]:
+    """The folders of captures and of sweeps in this folder and below it, in order of their names; those in a sweep belong to it.
+
+    Raises UnreadableTraceError when there is none, or when there are more files than a folder of runs has.
+    """
+    runs: list[Path] = []
+    seen = 0
+    for name, folders, files in os.walk(folder):
+        here = Path(name)
+        seen += len(files)
+        _check_count(seen, folder)
+        is_run = INDEX_FILE in files or (MANIFEST_FILE in files and is_manifest(here / MANIFEST_FILE))
+        runs += [here] if is_run else []
+        folders[:] = [] if is_run else _inner(here, folder, folders)
+    if not runs:
+        fault = f"there is neither {MANIFEST_FILE} nor {INDEX_FILE} in it, or in a folder of it"
+        remedy = "name the folder of a tracekit capture or sweep, or a trace file"
+        raise UnreadableTraceError(fault, path=folder, remedy=remedy)
+    return runs
+
+
+def _check_count(seen: int, folder: Path) -> None:
+    if seen > _MOST_FILES:
+        fault = f"the folder holds more than {_MOST_FILES:,} files"
+        raise UnreadableTraceError(fault, path=folder, remedy="name the traces, or a folder below it")
+
+
+def _inner(here: Path, top: Path, folders: Sequence[str]) -> list[str]:
+    """The folders to look into next: none too deep below the top, and no hidden one."""
+    deep = len(here.relative_to(top).parts) >= _DEEPEST
+    return [] if deep else sorted(each for each in folders if not each.startswith("."))
+
+
 def _found(folder: Path, tell: Callable[[OSError], None]) -> Iterator[Path]:
     """The traces; `tell` is called for a folder that cannot be read."""
     seen = 0
@@ -57,17 +90,14 @@ def _found(folder: Path, tell: Callable[[OSError], None]) -> Iterator[Path]:
             yield from captured
             continue
         seen += len(files)
-        if seen > _MOST_FILES:
-            fault = f"the folder holds more than {_MOST_FILES:,} files"
-            raise UnreadableTraceError(fault, path=folder, remedy="name the traces, or a folder below it")
+        _check_count(seen, folder)
         own = _among([here / each for each in sorted(files) if os.path.isfile(here / each)])  # noqa: PTH113 - which raises nothing
         if not own and format_of(here) is not KINETO:
             folders.clear()
             yield here
             continue
         yield from own
-        deep = len(here.relative_to(folder).parts) >= _DEEPEST
-        folders[:] = [] if deep else sorted(each for each in folders if not each.startswith("."))
+        folders[:] = _inner(here, folder, folders)
 
 
 def _captured(folder: Path, *, below: bool) -> list[Path]:

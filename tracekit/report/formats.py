@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from tracekit.errors import UsageError
-from tracekit.files import refuse_input
+from tracekit.files import is_special, refuse_input
 
 if TYPE_CHECKING:
     import polars as pl
@@ -70,7 +70,8 @@ class Can(Flag):
     """One document for all reports, each with its trace: `render_reports(pairs, page)`, with a third argument where an overview
     of more traces stands above them; or for one section that is of no single trace: `render_alone(section, page)`."""
     DATA = auto()
-    """Any nested value: `render_data(value)`. An analysis stands in a report, with the verdict."""
+    """Any nested value: `render_data(value)`; sections of several traces: `render_sections(sections, page)`. An analysis stands in a
+    report, with the verdict."""
     FILES = auto()
     """A file for each table: `encode_frame(frame, format)`. Reports are written by `tracekit.report.tables.write`."""
 
@@ -143,7 +144,8 @@ def choose_format(
     """
     if output is not None:
         refuse_input(output)
-    chosen = given or (Format.table if output is None else _format_of_suffix(output, content))
+    plain = output is None or is_special(output)
+    chosen = given or (Format.table if plain or output is None else _format_of_suffix(output, content))
     names = [each.value for each in formats_of(content)]
     if chosen.value not in names:
         has = (
@@ -213,7 +215,9 @@ def render_reports(
 
 
 def render_sections(chosen: Format, sections: Sequence[tuple[Section, TraceInfo | None]], page: Page) -> str:
-    """The sections one below the other; where there are several, each below its trace, if that is given."""
+    """The sections one below the other; where there are several, each below its trace, if that is given. As data they are one document."""
+    if Can.DATA in chosen.can:
+        return str(_module(chosen, Can.DATA).render_sections(sections, page))
     module = _module(chosen, Can.PROSE)
     texts = [module.render_section(section, page) for section, _ in sections]
     return _stacked(texts, [None if trace is None else module.head(trace, page) for _, trace in sections])

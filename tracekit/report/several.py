@@ -10,7 +10,7 @@ import polars as pl
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.scope import Window, select
 from tracekit.facts.units import format_share
-from tracekit.names import clean
+from tracekit.names import clean, told_apart
 from tracekit.report.model import Section, Table, Unit, table_of
 from tracekit.trace import Trace
 
@@ -112,10 +112,10 @@ def overview(table: Table, remedy: str, *, on_cpu: bool) -> Section:
     return Section("traces", f"What did each of the {table.total_rows} traces do?", answer, tables=(table,))
 
 
-def _row(trace: Trace) -> dict[str, object]:
+def _row(trace: Trace, name: str) -> dict[str, object]:
     processes = trace.meta.process_ids
     return {
-        "trace": clean(trace.meta.name),
+        "trace": name,
         "rank": trace.meta.rank,
         "process_id": processes[0] if len(processes) == 1 else None,
         "devices": ", ".join(str(device.device_id) for device in trace.meta.devices),
@@ -146,7 +146,11 @@ def _table(
     shown: tuple[str, ...],
 ) -> Table:
     """A row for each trace: what it is, and its figures."""
-    rows = [{**_row(trace), **of_trace} for trace, of_trace in zip(traces, figures, strict=True)]
+    paths = [trace.meta.path for trace in traces]
+    names = told_apart(paths) if len(set(paths)) > 1 else [clean(trace.meta.name) for trace in traces]
+    rows = [
+        {**_row(trace, own), **of_trace} for trace, own, of_trace in zip(traces, names, figures, strict=True)
+    ]
     frame = pl.DataFrame(rows, schema={**_ROWS, **schema}, orient="row")
     units: dict[str, Unit] = dict.fromkeys(_TIMES, "time")
     return table_of(name, "All of them", frame, shown, _TITLES, units)

@@ -16,7 +16,7 @@ from tracekit.analyses.ranks import Summary
 from tracekit.job.job import Job, job_of
 from tracekit.job.rank_set import Member, RankSet, rank_sets
 from tracekit.manifest import Manifest, manifest_beside
-from tracekit.names import clean
+from tracekit.names import clean, told_apart
 
 __all__ = ["MESSAGES", "PARTS", "Run", "runs_of", "same_program"]
 
@@ -77,7 +77,7 @@ def runs_of(groups: Iterable[Sequence[Member]]) -> list[Run]:
     given = [ranks for members in groups for ranks in _sets(members)]
     sets = list({tuple(one.path for one in ranks.members): ranks for ranks in given}.values())
     places = [_place(ranks) for ranks in sets]
-    runs = [_run(ranks, _told_apart(place, places)) for ranks, place in zip(sets, places, strict=True)]
+    runs = [_run(ranks, name) for ranks, name in zip(sets, told_apart(places), strict=True)]
     return sorted(runs, key=lambda run: (run.ranks, run.samples or 0, run.name))
 
 
@@ -132,15 +132,6 @@ def _place(ranks: RankSet) -> Path:
     if len(ranks.members) == 1 and manifest_beside(first) is None:
         return first
     return Path(os.path.commonpath([Path(one.path).absolute().parent for one in ranks.members]))
-
-
-def _told_apart(place: Path, places: Sequence[Path]) -> str:
-    """The end of a path that no other one has; all of it if there is none."""
-    for parts in range(1, len(place.parts) + 1):
-        end = place.parts[-parts:]
-        if sum(other.parts[-parts:] == end for other in places) == 1:
-            return clean("/".join(end))
-    return clean(str(place))
 
 
 # -- one run ---------------------------------------------------------------------------------------

@@ -20,8 +20,9 @@ from tracekit.analyses.xsp.analysis import RunFiles, find_runs
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts.ceilings import Ceilings
 from tracekit.facts.units import count_of
-from tracekit.manifest import Manifest, Setting, Settings
+from tracekit.manifest import MANIFEST_FILE, Manifest, Setting, Settings
 from tracekit.names import clean
+from tracekit.readers.folder import runs_below
 from tracekit.scaling.laws import t_quantile
 from tracekit.statistics import trimmed_mean
 from tracekit.sweep_index import DONE, INDEX_FILE, OUT_OF_MEMORY, read_index
@@ -107,7 +108,7 @@ class Swept:
 
 
 def read_runs(paths: Sequence[Path], read: Callable[[Path], Trace], *, step: str | None = None) -> Swept:
-    """The runs in folders of captures, folders of sweeps, and files of captures, with their traces as `read` gives them.
+    """The runs in folders of captures and sweeps, in folders of these, and files of captures, with their traces as `read` gives them.
 
     A run that cannot be read is left out. Raises UnreadableTraceError if none can.
     """
@@ -202,9 +203,18 @@ def error_of(times: Sequence[int]) -> float:
 
 
 def _places(path: Path, failed: list[Mapping[str, Setting | None]], left_out: list[str]) -> Iterator[Path]:
-    """The captures of a sweep's folder that are done, or the path itself; what failed is noted."""
-    if not (path.is_dir() and (path / INDEX_FILE).is_file()):
+    """The captures of a sweep's folder that are done, those of a folder of runs, or the path itself; what failed is noted."""
+    if not path.is_dir() or (path / MANIFEST_FILE).is_file():
         yield path
+        return
+    if not (path / INDEX_FILE).is_file():
+        try:
+            below = runs_below(path)
+        except UnreadableTraceError:
+            below = []
+            yield path  # which is told with the others that cannot be read
+        for each in below:
+            yield from _places(each, failed, left_out)
         return
     index = read_index(path)
     yield from (path / folder for folder in index.filter(pl.col("status") == DONE)["folder"].drop_nulls())

@@ -97,6 +97,7 @@ def report(
             out.emit(answer, output)
             return
     scopes, joint, fits = _read(sources, selection, joint, pair, alone=alone)
+    read = [one.trace for one in scopes]
     scopes, overview = _shown(scopes, joint, selection, chosen, pair, every=every)
     reports = _reports(scopes, only, top, chosen)
     for one in scopes:
@@ -106,7 +107,7 @@ def report(
     if output is not None and Can.FILES in chosen.can:
         _write_tables(reports, output, chosen)
         return
-    text = formats.render_reports(chosen, _told_apart(reports), page, overview)
+    text = formats.render_reports(chosen, _told_apart(reports, read), page, overview)
     if question and fits:  # a warning is to be seen every time
         question.keep(text)
     out.emit(text, output)
@@ -249,14 +250,16 @@ def _few(scopes: list[Scope], selection: Selection) -> tuple[list[Scope], Sectio
     return [scopes[several.busiest(table)]], overview
 
 
-def _told_apart(reports: Sequence[tuple[Report, Trace]]) -> list[tuple[Report, Trace]]:
-    """The reports; those of several files with one name begin with the name of the folder that holds each."""
+def _told_apart(
+    reports: Sequence[tuple[Report, Trace]], read: Sequence[Trace]
+) -> list[tuple[Report, Trace]]:
+    """The reports; those of files that share their name with another one that was read begin with the name of their folder."""
     from tracekit.report.presentation import trace_infos
 
-    infos = trace_infos([trace for _, trace in reports])
+    paths = {id(trace): info.path for trace, info in zip(read, trace_infos(read), strict=True)}
     return [
-        (replace(report, trace=replace(report.trace, path=info.path)), trace)
-        for (report, trace), info in zip(reports, infos, strict=True)
+        (replace(report, trace=replace(report.trace, path=paths[id(trace)])), trace)
+        for report, trace in reports
     ]
 
 

@@ -125,16 +125,16 @@ def what_if(
     formats.check_traces(Can.REPORT, chosen, 1 if job else len(traces))
     shown = traces[:1] if job else traces
     found = [_section(trace, wanted, request, job) for trace in shown]
-    _show(found, None if job else shown, chosen, request)
+    _show(found, shown, chosen, request)
 
 
 def _show(
-    found: list[Section], traces: Sequence[Trace] | None, chosen: formats.Format, request: Request
+    found: list[Section], traces: Sequence[Trace], chosen: formats.Format, request: Request
 ) -> None:
-    """The sections, each below the name of its trace; without traces it is that of a job."""
+    """The section of a trace or a job; several each below the name of its trace."""
     if Can.FILES in chosen.can:
         write_table(found[0], chosen, request)
-    elif traces is None or Can.DOCUMENT in chosen.can:
+    elif len(found) == 1 or (Can.DOCUMENT in chosen.can and Can.DATA not in chosen.can):
         if len(found) > 1:
             raise UsageError(f"{chosen.value} holds one trace", remedy="give one at a time")
         out.emit(formats.render_alone(chosen, found[0], out.page_for(chosen, request.top)), request.output)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Final, cast
 from zipfile import BadZipFile, ZipFile
 
@@ -16,6 +17,7 @@ import zstandard
 from isal import igzip_lib, isal_zlib
 
 from tracekit.errors import UnreadableTraceError, reason_of
+from tracekit.facts.capture_names import MANIFEST_FILE
 from tracekit.limits import Limits
 from tracekit.readers.common.store import roomy_place
 
@@ -40,13 +42,16 @@ _PACKED_ERRORS: Final = (
 )
 """A RuntimeError of zipfile is a member that needs a password."""
 
+_SQLITE_MAGIC: Final = b"SQLite format 3"
 _FOREIGN: Final = (
     (b"\x89PNG", "it is a PNG image"),
     (b"\xfd7zXZ", "it is compressed with xz; decompress it first (xz -d)"),
-    (b"SQLite format 3", "it is an SQLite database"),
+    (_SQLITE_MAGIC, "it is an SQLite database"),
     (b"%PDF", "it is a PDF document"),
     (b"\x7fELF", "it is a program"),
 )
+_BESIDE: Final = re.compile(r"^__MACOSX/|(^|/)\.[^/]*$")
+"""What a file manager puts into an archive."""
 _RESCUE_STEP: Final = 256
 _INFLATE_ERROR: Final = cast("type[Exception]", isal_zlib.error)  # the stubs declare it as an instance
 _REMEDY: Final = "give a PyTorch-profiler trace (.json or .json.gz)"
@@ -124,9 +129,8 @@ class Source:
         self.size = self._outer.tell()
 
     def _only_member(self, archive: ZipFile) -> IO[bytes]:
-        members = [
-            one for one in archive.infolist() if not one.is_dir() and not one.filename.startswith("__MACOSX/")
-        ]
+        files = [one for one in archive.infolist() if not one.is_dir() and not _BESIDE.search(one.filename)]
+        members = [one for one in files if PurePosixPath(one.filename).name != MANIFEST_FILE] or files
         if len(members) != 1:
             self._outer.close()
             fault = f"it is a zip archive of {len(members)} files"
@@ -139,7 +143,13 @@ class Source:
             raise UnreadableTraceError(fault, path=self.path, remedy="copy or capture it again")
         for signature, fault in _FOREIGN:
             if magic.startswith(signature):
-                raise UnreadableTraceError(fault, path=self.path, remedy=_REMEDY)
+                raise UnreadableTraceError(fault, path=self.path, remedy=self._remedy(signature))
+
+    def _remedy(self, signature: bytes) -> str:
+        if signature != _SQLITE_MAGIC:
+            return _REMEDY
+        # A database is read here and there, not from its beginning to its end.
+        return "unpack it first" if self._packed or self._gzipped else "save it to a file, and give that"
 
     def blocks(self) -> Iterator[bytes]:
         """The plain bytes in blocks of about `BLOCK_BYTES`; a pipe, or a gzip of many members, gives small pieces.

@@ -17,7 +17,7 @@ from tracekit.facts.terminal_text import escaped
 from tracekit.findings import Finding
 from tracekit.report.format import costliest
 from tracekit.report.formats import Page
-from tracekit.report.model import SCHEMA_VERSION, Report, Section
+from tracekit.report.model import SCHEMA_VERSION, Report, Section, TraceInfo
 from tracekit.trace import Trace
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "render_alone",
     "render_data",
     "render_reports",
+    "render_sections",
     "report_dict",
     "section_dict",
 ]
@@ -52,16 +53,21 @@ def render_reports(
 
 def render_alone(section: Section, page: Page) -> str:
     """A section that is of no single trace, under its name."""
-    verdict = {}
+    return render_data({"schema_version": SCHEMA_VERSION, **_alone(section, page)})
+
+
+def render_sections(sections: Sequence[tuple[Section, TraceInfo]], page: Page) -> str:
+    """An object whose `traces` hold a section each, as `render_alone` has it, with what is said of the trace."""
+    each = [{"trace": dataclasses.asdict(trace), **_alone(section, page)} for section, trace in sections]
+    return render_data({"schema_version": SCHEMA_VERSION, "traces": each})
+
+
+def _alone(section: Section, page: Page) -> dict[str, Any]:
+    verdict: dict[str, Any] = {}
     if section.tag:
         points = [{"label": label, "text": text} for label, text in section.points]
         verdict = {"verdict": section.tag, "points": points}
-    return render_data(
-        {
-            "schema_version": SCHEMA_VERSION,
-            section.name: {**verdict, **section_dict(section, top=page.top)},
-        }
-    )
+    return {section.name: {**verdict, **section_dict(section, top=page.top)}}
 
 
 def render_data(value: Any) -> str:
