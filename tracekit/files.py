@@ -68,15 +68,16 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
 def write_chunks(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> Path:
     """Write a file piece by piece, under another name until it is whole, and return its path.
 
-    A link is followed, as `>` and `cp` do, and what is no ordinary file (a pipe, `/dev/stdout`) is written to directly.
+    A link is replaced, not followed, since anyone may have put it there; what is no ordinary file (a pipe, `/dev/stdout`) is
+    written to directly.
     Raises UsageError when it cannot be written, or is an input (`keep_inputs`); then the file that was there is
     untouched and nothing is left behind.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.abspath(path))  # noqa: PTH100 - links stay
     try:
         _check(target, path)
-        if is_special(path):  # its real path may be no path, as that of a pipe
-            with Path(path).open("wb") as special:
+        if is_special(target):
+            with target.open("ab") as special:  # the shell has emptied what it sends /dev/stdout to, or was told not to
                 special.writelines(chunks)
         else:
             with scratch_folder(target.parent) as scratch:
@@ -110,11 +111,13 @@ def write_all(folder: str | os.PathLike[str], files: Iterable[tuple[str, bytes]]
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:
-    """Whether something is there that is no ordinary file and no folder: a pipe, a terminal, `/dev/stdout`."""
+    """Whether something is there that is no ordinary file and no folder: a pipe, a terminal, `/dev/stdout` wherever it leads."""
     try:
         mode = Path(path).stat().st_mode
     except (OSError, ValueError):
         return False
+    if str(path).startswith(("/dev/std", "/dev/fd/", "/proc/")):
+        return not stat.S_ISDIR(mode)
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 

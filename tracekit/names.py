@@ -103,7 +103,7 @@ def told_apart(paths: Sequence[str | PurePath]) -> list[str]:
     >>> told_apart(["runs/a/trace.json.gz", "runs/b/trace.json.gz", "x.json"])
     ['a', 'b', 'x.json']
     >>> told_apart(["a/1.json", "a/2.json", "b/1.json"])
-    ['a/1.json', '2.json', 'b/1.json']
+    ['a/1.json', '2.json', 'b']
     """
     whole = [PurePath(path).parts for path in paths]
     seen = Counter(parts[-size:] for parts in set(whole) for size in range(1, len(parts) + 1))

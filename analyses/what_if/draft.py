@@ -336,11 +336,13 @@ class Draft:
             names.drop_nulls().unique().cast(pl.String), key=lambda name: (name.startswith("<"), name)
         )
         shown = ", ".join(name[:40] for name in distinct[:6])
-        return nearest(
-            pattern,
-            distinct,
-            f"there are {shown}{', …' if len(distinct) > 6 else ''}" if shown else "there are none",
-        )
+        there = f"there are {shown}{', …' if len(distinct) > 6 else ''}" if shown else "there are none"
+        # A signature of C++ is like no word of it.
+        words = {f"*{word}*": None for name in distinct for word in _WORD.findall(name)}
+        return nearest(pattern, distinct) or nearest(pattern, words, there)
+
+
+_WORD: Final = re.compile(r"\w{4,40}")
 
 
 def _fits(names: pl.Series, pattern: str) -> BoolArray:

@@ -59,6 +59,8 @@ def find_runs(paths: Sequence[Path], *, rank: int | None = None) -> list[RunFile
 
 
 def _runs_at(path: Path, rank: int | None) -> Iterator[RunFiles]:
+    if not path.exists():
+        raise UnreadableTraceError("no such file", path=path, remedy="check the path")
     if not path.is_dir():
         yield RunFiles(str(path), manifest_beside(path), (path,))
     elif (path / MANIFEST_FILE).is_file():

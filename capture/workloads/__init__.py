@@ -195,7 +195,7 @@ def find(name: str) -> tuple[Loadable, str]:
         return _BUILT_IN[base], variant
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=base):
         return entry, variant
-    close = difflib.get_close_matches(base, [*names(), *SHORT_NAMES], n=3)
+    close = difflib.get_close_matches(base.lower(), [*names(), *SHORT_NAMES], n=3)
     published = of_published(name)
     close += [] if published is None else [published]
     remedy = (

@@ -69,7 +69,7 @@ def test_a_folder_that_cannot_be_entered_is_unreadable_not_empty(
 
     monkeypatch.setattr(os, "scandir", forbidden)
     for command in ("report", "info", "doctor"):
-        code, out, err = run(capsys, command, tmp_path)
+        code, _, err = run(capsys, command, tmp_path)
         assert (code, out) == (3, "")
         assert (
             err
@@ -145,3 +145,94 @@ def test_a_zip_archive_in_a_pipe_is_its_trace(tmp_path: Path) -> None:
     )
     assert b'"events": 8163' in done.stdout
     assert not [*(tmp_path / "temporary").iterdir()]
+
+
+def test_a_folder_of_run_folders_is_one_argument(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("cnn_cpu", "encoder_cpu"):
+        shutil.copytree(CNN.parent / name, tmp_path / "runs/deep" / name)
+    table = tmp_path / "table.csv"
+    code, _, err = run(capsys, "dataset", tmp_path / "runs", "-o", table)
+    assert (code, err) == (0, f"{table}: 2 runs\n")
+    assert [line.split(",")[0] for line in table.read_text().splitlines()[1:]] == ["cnn_cpu", "encoder_cpu"]
+    assert "encoder" in ok(capsys, "compare", tmp_path / "runs")
+    code, _, err = run(capsys, "trajectory", tmp_path / "runs")
+    assert (code, "differ" in err) == (2, True)
+    code, _, err = run(capsys, "xsp", tmp_path / "runs")
+    assert "cnn_cpu and encoder_cpu differ" in err
+    (tmp_path / "runs/deep/none").mkdir()
+    code, out, err = run(capsys, "xsp", tmp_path / "runs/deep/none")
+    assert (code, out, err.count("\n")) == (3, "", 1)
+
+
+def test_traces_of_one_name_are_told_apart_by_their_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for at in range(10):
+        (tmp_path / f"run{at}").mkdir()
+        write(generate(seed=1, steps=1), tmp_path / f"run{at}" / "trace.json.gz")
+    head, _, report = ok(capsys, "report", tmp_path).partition("══ ")
+    assert all(f"  run{at} " in head for at in range(10))
+    assert report.startswith("run0/trace.json.gz")
+
+
+def test_what_if_of_two_traces_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    out = ok(capsys, "what-if", CNN, CNN.parent / "encoder_cpu", "--rank", "-f", "json")
+    traces = json.loads(out)["traces"]
+    assert [each["trace"]["name"] for each in traces] == ["cnn", "encoder"]
+    assert all(each["what-if"]["tables"]["ranked"] for each in traces)
+
+
+@pytest.mark.parametrize("content", ["", "null", '{"schema_version": 2, "tracekit_version"', "pipe"])
+def test_a_manifest_that_cannot_be_used_is_told(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(CNN / "trace.json.gz", tmp_path)
+    manifest = tmp_path / "manifest.json"
+    if content == "pipe":  # which nobody writes to
+        os.mkfifo(manifest)
+    else:
+        manifest.write_text(content)
+    for command in ("report", "info", "doctor", "trend"):
+        code, _, err = run(capsys, command, tmp_path)
+        assert (code, err) == (0, "")
+    assert "unused_manifest" in ok(capsys, "doctor", tmp_path / "trace.json.gz")
+    manifest.unlink()
+    manifest.write_text('{"name": "a web page"}')
+    assert "unused_manifest" not in ok(capsys, "doctor", tmp_path)
+
+
+def test_texts_of_a_manifest_are_bounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(CNN, tmp_path / "run")
+    manifest = tmp_path / "run/manifest.json"
+    whole = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**whole, "workload": "x" * 1_000_000}))
+    code, out, err = run(capsys, "info", tmp_path / "run")
+    assert (code, out) == (3, "")
+    assert len(err) < 1_100
+    manifest.write_bytes(b" " * (33 << 20) + json.dumps(whole).encode())
+    assert "larger than 32 MiB" in run(capsys, "doctor", tmp_path / "run/trace.json.gz")[1]
+
+
+def test_dash_is_stdout(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ok(capsys, "info", CNN, "-f", "json", "-o", "-") == ok(capsys, "info", CNN, "-f", "json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_archive_may_hold_the_manifest_and_what_a_file_manager_adds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with zipfile.ZipFile(tmp_path / "run.zip", "w") as archive:
+        archive.write(CNN / "trace.json.gz", "run/trace.json.gz")
+        archive.write(CNN / "manifest.json", "run/manifest.json")
+        archive.writestr("__MACOSX/run/._trace.json.gz", b"?")
+        archive.writestr("run/.DS_Store", b"?")
+    assert "CPU" in ok(capsys, "report", tmp_path / "run.zip")
+    write_sqlite(small(), tmp_path / "a.sqlite")
+    with zipfile.ZipFile(tmp_path / "db.zip", "w") as archive:
+        archive.write(tmp_path / "a.sqlite", "a.sqlite")
+    assert run(capsys, "report", tmp_path / "db.zip")[2].endswith(
+        "it is an SQLite database; unpack it first\n"
+    )

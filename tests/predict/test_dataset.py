@@ -78,7 +78,10 @@ def test_a_damaged_run_is_left_out_and_named(tmp_path: Path) -> None:
     with pytest.raises(InconclusiveError, match="no run has a row"):
         dataset([tmp_path / "broken"], tracekit.read)
     with pytest.raises(UnreadableTraceError):
-        dataset([tmp_path], tracekit.read)
+        dataset([tmp_path / "broken" / "none"], tracekit.read)
+    shutil.copytree(CNN, tmp_path / "whole")
+    made = dataset([tmp_path], tracekit.read)
+    assert (made.table["id"].to_list(), len(made.left_out)) == (["whole"], 1)
 
 
 def test_ranks_add_up() -> None:

@@ -80,17 +80,30 @@ def test_a_new_file_follows_the_umask(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o644
 
 
-def test_follows_a_link(old: Path) -> None:
-    link = old.with_name("link")
+def test_a_link_is_replaced_and_not_followed(old: Path) -> None:
+    before, link = old.read_bytes(), old.with_name("link")
     link.symlink_to(old)
     write_text(link, "the new report")
-    assert link.is_symlink()
-    assert old.read_text() == "the new report"
+    assert link.read_text() == "the new report"
+    assert not link.is_symlink()
+    assert old.read_bytes() == before
 
 
 def test_a_pipe_or_device_is_written_to() -> None:
     write_text(os.devnull, "gone")
     assert Path(os.devnull).is_char_device()
+    read, write = os.pipe()
+    write_text(f"/dev/fd/{write}", "through a pipe")
+    os.close(write)
+    with open(read, "rb") as pipe:  # noqa: PTH123
+        assert pipe.read() == b"through a pipe"
+
+
+def test_a_file_behind_stdout_gets_the_text_at_its_end(old: Path) -> None:
+    before = old.read_text()
+    with old.open("a") as stream:
+        write_text(f"/dev/fd/{stream.fileno()}", "more")
+    assert old.read_text() == f"{before}more"
 
 
 def test_half_a_surrogate_pair_does_not_stop_the_report(tmp_path: Path) -> None:

@@ -241,6 +241,8 @@ def _sentence(text: str) -> str:
     text = text.replace("Value error, ", "")  # pydantic's own words
     if match := re.fullmatch(r"No such command '(.*)'\.", text, re.DOTALL):
         word = match[1]
+        if word in ("help", "version"):
+            return f"No such command '{word}'. Did you mean 'tracekit --{word}'?"
         if "://" in word or Path(word).exists():
             fit = "run" if word.endswith(".py") else "report"
             return f"No such command '{word}'. Did you mean 'tracekit {fit} {shlex.quote(word)}'?"

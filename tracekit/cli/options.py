@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, TypeGuard, TypeVar
 
 import typer
 
+from tracekit.cli import completion
 from tracekit.cli.workers import ENGINES, Engine
 from tracekit.files import keep_inputs
 from tracekit.limits import Limits
@@ -276,9 +277,15 @@ class Request:
 
     traces: TraceFiles
     selection: Selection = field(default_factory=Selection)
-    table: Annotated[str | None, typer.Option("--table", metavar="NAME", help="Show only this table.")] = None
+    table: Annotated[
+        str | None,
+        typer.Option("--table", metavar="NAME", help="Show only this table.", autocompletion=completion.tables),
+    ] = None
     top: Top = None
-    sort: Annotated[str | None, typer.Option(metavar="COLUMN", help="Sort tables by this column.")] = None
+    sort: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Sort tables by this column.", autocompletion=completion.columns),
+    ] = None
     format_: AnalysisFormat = None
     output: Output = None
     reading: Reading = field(default_factory=Reading)

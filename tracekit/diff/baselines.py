@@ -14,7 +14,7 @@ from tracekit.diff.sides import read_kept
 from tracekit.errors import UnreadableTraceError, UsageError, nearest, reason_of
 from tracekit.files import write_all
 
-__all__ = ["FOLDER", "SUFFIX", "VARIABLE", "Baseline", "baselines", "folder", "load", "path_of", "remove", "save", "stored"]  # fmt: skip
+__all__ = ["FOLDER", "SUFFIX", "VARIABLE", "Baseline", "baselines", "folder", "load", "names", "path_of", "remove", "save", "stored"]  # fmt: skip
 
 VARIABLE: Final = "TRACEKIT_BASELINES"
 FOLDER: Final = Path(".tracekit", "baselines")
@@ -99,6 +99,11 @@ def baselines() -> Iterator[Baseline | UnreadableTraceError]:
                 yield error
 
 
+def names() -> list[str]:
+    """The names of all baselines, readable or not."""
+    return sorted(path.stem for path in folder().glob(f"*{SUFFIX}"))
+
+
 def remove(name: str) -> Path:
     """Delete a baseline, damaged or not, and return what was its file. Raises UsageError if there is none, or it cannot be deleted."""
     path = path_of(name)
@@ -119,6 +124,6 @@ def _read(path: Path) -> Baseline:
 
 
 def _none(name: str) -> UsageError:
-    there = [path.stem for path in folder().glob(f"*{SUFFIX}")]
-    remedy = nearest(name, there, f"there {'is' if len(there) == 1 else 'are'} {', '.join(sorted(there)[:8])}" if there else "save one with tracekit baseline save")  # fmt: skip
+    there = names()
+    remedy = nearest(name, there, f"there {'is' if len(there) == 1 else 'are'} {', '.join(there[:8])}" if there else "save one with tracekit baseline save")  # fmt: skip
     return UsageError(f"there is no baseline {name!r} in {folder()}", remedy=remedy)

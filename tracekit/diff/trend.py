@@ -179,7 +179,7 @@ def trend_of(runs: Sequence[Run], *, by_name: bool = False) -> Trend:
     [3]
     """
     names = told_apart([run.name for run in runs])
-    kept, left_out = _comparable([replace(run, name=name) for run, name in zip(runs, names, strict=True)])
+    kept, left_out = _comparable([run if run.name == name else replace(run, name=name) for run, name in zip(runs, names, strict=True)])  # fmt: skip
     if not kept:
         raise InconclusiveError("no run has steps", remedy="name the ranges that are steps with --step REGEX")
     order, times = _order(kept, by_name=by_name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tracekit.analyses.registry import ON_REQUEST
+from tracekit.cli import completion
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Request, Selection, with_flags
@@ -75,7 +76,7 @@ class Part:
 
 
 def analysis(
-    name: str = typer.Argument(metavar="NAME", help="The name of the analysis."),
+    name: str = typer.Argument(metavar="NAME", help="The name of the analysis.", autocompletion=completion.analyses),
     traces: flags.TraceFiles = [],  # noqa: B006 - typer copies it
     step: flags.Step = None,
     window: flags.WindowFlag = flags.WindowKind.steps,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli import completion
 from tracekit.cli import options as flags
 from tracekit.cli.options import Reading, WindowKind, with_flags
 from tracekit.cli.plain import PlainCommand
@@ -27,7 +28,9 @@ baseline = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the baseline.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The name of the baseline.", autocompletion=completion.baselines)
+]
 
 
 @with_flags

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from tracekit.cli import completion
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import NamedRanges, Reading, WindowKind, with_flags
@@ -50,7 +51,9 @@ def diff(
     against: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Compare with this saved baseline (`tracekit baseline save NAME RUN`)."
+            metavar="NAME",
+            help="Compare with this saved baseline (`tracekit baseline save NAME RUN`).",
+            autocompletion=completion.baselines,
         ),
     ] = None,
     gate: Annotated[

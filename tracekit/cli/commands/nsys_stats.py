@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tracekit.cli import completion
 from tracekit.cli import options as flags
 from tracekit.cli.catalogue import format_for, keys_of, section_of, write_tables
 from tracekit.cli.options import Reading, Selection, with_flags
@@ -47,6 +48,7 @@ _Report = Annotated[
         "-r",
         metavar="NAME[,NAME]",
         help="Show only these reports or rules, named as NVIDIA names them; repeatable. `all` shows every report and rule, `rules` every rule.",
+        autocompletion=completion.stats_reports,
     ),
 ]
 _Unit = Annotated[TimeUnit, flags.flag("The unit of times.", "--timeunit", of=TimeUnit)]

@@ -13,7 +13,7 @@ from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Reading, with_flags
 from tracekit.cli.plain import PlainCommand
-from tracekit.errors import MissingDependencyError, UsageError
+from tracekit.errors import MissingDependencyError, UsageError, nearest
 from tracekit.facts.distribution import how_to_install
 from tracekit.files import keep_inputs
 from tracekit.report import formats
@@ -32,7 +32,8 @@ class _OrTrace(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The words, with the command for traces before those of a trace."""
-        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+        mistyped = bool(args) and bool(nearest(args[0], self.commands)) and not Path(args[0]).exists()
+        if args and args[0] not in (*self.commands, "-h", "--help") and not mistyped:
             args = [_OF_TRACE, *args]
         return super().parse_args(ctx, args)
 

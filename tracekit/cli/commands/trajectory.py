@@ -75,5 +75,6 @@ def _only_key(swept: Swept) -> str:
     if len(names) == 1:
         return names[0]
     if names:
-        raise UsageError(f"the runs differ in {', '.join(names)}", remedy=f"choose one: --key {names[0]}")
+        told = f"{', '.join(names[:-1])} and {names[-1]}"
+        raise UsageError(f"the runs differ in {told}", remedy=f"choose one: --key {names[0]}")
     raise UsageError("the runs do not differ in any setting", remedy="name runs that do, such as a tracekit sweep")  # fmt: skip

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracekit.analyses.registry import Analysis
+from tracekit.cli import completion
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.commands.analysis import narrowed, scopes_of_job, write_table
@@ -66,7 +67,8 @@ def what_if(
         typer.Option("--cuda-graph", help="What is launched between two waits of the host is one graph."),
     ] = False,
     device: Annotated[
-        str | None, flag("The work runs on this device of the catalogue.", metavar="NAME")
+        str | None,
+        flag("The work runs on this device of the catalogue.", metavar="NAME", autocompletion=completion.devices),
     ] = None,
     overlap_comm: Annotated[
         bool, typer.Option("--overlap-comm", help="Nothing but the end waits for communication.")
