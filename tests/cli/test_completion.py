@@ -20,7 +20,7 @@ GPU = ROOT / "sample_traces/resnet50_gpu_bf16"
         (("kernels", "x", "--table", "by_l"), {"by_layer"}),
         (("kernels", "--table", "by_category", "--sort", "to"), {"total_ns"}),
         (("critical-path", "--table", "by_c"), {"by_cause", "by_category"}),
-        (("what-if", "x", "--device", "T"), {"T4"}),
+        (("what-if", "x", "--device", "MI300"), {"MI300A", "MI300X"}),
         (("nsys-stats", "x", "-r", "cuda_gpu_kern_s"), {"cuda_gpu_kern_sum"}),
         (("diff", "new", "--against", "ma"), {"main"}),
         (("baseline", "show", "ma"), {"main"}),

@@ -69,7 +69,7 @@ def test_a_folder_that_cannot_be_entered_is_unreadable_not_empty(
 
     monkeypatch.setattr(os, "scandir", forbidden)
     for command in ("report", "info", "doctor"):
-        code, _, err = run(capsys, command, tmp_path)
+        code, out, err = run(capsys, command, tmp_path)
         assert (code, out) == (3, "")
         assert (
             err

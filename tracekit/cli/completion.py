@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -44,10 +45,11 @@ def analyses() -> list[str]:
 
 
 def devices() -> list[str]:
-    """The devices of the catalogue."""
+    """The devices of the catalogue, each as one word."""
     from tracekit.facts import device_peaks
 
-    return [one.name for one in device_peaks.devices()]
+    names = [one.name for one in device_peaks.devices() if one.dram_gbps is not None]
+    return [re.sub(r"^(Tesla|Instinct|Quadro|GeForce) | \(.*", "", name).replace(" ", "-") for name in names]
 
 
 def stats_reports() -> list[str]:
