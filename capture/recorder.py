@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -309,10 +310,12 @@ def _workload(built: Any, plan: Plan, device: torch.device) -> Workload:
     if isinstance(built, Recipe):
         return Training(built, settings, device)
     if not _is_workload(built):
-        raise UsageError(
-            f"{plan.workload} returned {type(built).__name__}, which is not a workload",
-            remedy="return a tracekit.capture.Recipe, or train in the function",
-        )
+        remedy = "return a tracekit.capture.Recipe, or train in the function"
+        if inspect.iscoroutine(built):
+            built.close()  # else Python warns that nobody awaited it
+            remedy = "name a plain function that runs it with asyncio.run"
+        fault = f"{plan.workload} returned an object of type {type(built).__name__}, which is not a workload"
+        raise UsageError(fault, remedy=remedy)
     fixed = [name for name in _OF_THE_LOOP if getattr(settings, name) != getattr(Settings(), name)]
     if fixed:
         raise UsageError(

@@ -96,6 +96,7 @@ def write_all(folder: str | os.PathLike[str], files: Iterable[tuple[str, bytes]]
     None has its name before all are written, so that a full disk leaves what was there as it was. A link in the folder is
     replaced, not followed. Raises UsageError when one cannot be written, or is an input.
     """
+    new = not Path(folder).exists()
     place = make_directory(folder)
     try:
         with scratch_folder(place) as scratch:
@@ -106,6 +107,9 @@ def write_all(folder: str | os.PathLike[str], files: Iterable[tuple[str, bytes]]
             for draft, target in zip(drafts, targets, strict=True):
                 _put(draft, target)
     except OSError as error:
+        if new:
+            with suppress(OSError):
+                place.rmdir()
         raise _refusal(error, place) from error
     return targets
 
@@ -228,7 +232,7 @@ def _refusal(error: OSError, path: str | os.PathLike[str]) -> UsageError:
 
 # -- the content of a file as a short key, and where what is known of it lies --
 
-_FORMAT: Final = "9"
+_FORMAT: Final = "10"
 """Raised whenever the frames or the reader's meaning change, so that old cache entries are not used."""
 
 _BLOCK: Final = 4 << 20

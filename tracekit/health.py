@@ -34,6 +34,7 @@ info invalid_utf8: bytes that are not UTF-8 were replaced by �
 info bare_value: there are NaN, Infinity or N/A, which JSON does not allow; they were read as missing values
 info odd_arguments: arguments of an unexpected type were read one by one
 warning event_without_time: events without a readable start time were left out
+warning record_without_time: records beside the spans and activities (of an allocator, a counter, a wait) without a readable start time were left out
 warning absurd_time: events are 19.5 hours or more away from the others, or longer; they were left out
 warning too_many_devices: the file names more devices than a process has; activities of all but 64 were left out
 warning absurd_amount: numbers of bytes or elements are larger than any machine has; they were left out

@@ -204,5 +204,5 @@ def test_a_capture_that_fails_at_once_leaves_no_empty_folder(tmp_path: Path) -> 
 def test_what_is_no_workload_is_told_so(tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text("def build(options):\n    return None\n")
-    with pytest.raises(UsageError, match="returned NoneType, which is not a workload"):
+    with pytest.raises(UsageError, match="returned an object of type NoneType, which is not a workload"):
         run(f"{mine}:build", tmp_path / "out")

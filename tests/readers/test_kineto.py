@@ -240,7 +240,7 @@ def test_kinds_of_which_no_row_has_a_time_were_not_captured(tmp_path: Path) -> N
     trace = tracekit.read(tmp_path / "t.json")
     assert (trace.memory, trace.counters, trace.syncs) == (None, None, None)
     assert not {"memory", "counters", "sync"} & set(trace.meta.captured)
-    assert trace.health.filter(kind="event_without_time")["example"].item() in (
+    assert trace.health.filter(kind="record_without_time")["example"].item() in (
         "syncs row",
         "counters row",
         "memory row",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -38,6 +39,8 @@ PAGE_WIDTH: Final = 80
 
 _WIDEST: Final = 160
 _PIPED_WIDTH: Final = 100
+_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
+"""No other escape sequence is in any text, and a file has no colours."""
 
 
 def terminal_width() -> int:
@@ -70,7 +73,7 @@ def emit(text: str, output: Path | None) -> None:
     if output is not None:
         from tracekit.files import write_text
 
-        write_text(output, text)
+        write_text(output, _COLOUR.sub("", text))
         return
     _write(text.encode(sys.stdout.encoding or "utf-8", sys.stdout.errors or "strict"))
 

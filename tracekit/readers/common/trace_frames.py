@@ -90,7 +90,7 @@ def side_frame(
     """A frame other than host and device, with its schema and sorted by time; None if there is none. `what` is one of its rows."""
     if frame is None:
         return None
-    health.count("event_without_time", frame["start"].null_count(), what)
+    health.count("record_without_time", frame["start"].null_count(), what)
     if schema is MEMORY_SCHEMA:
         health.count("no_allocator", frame["device_id"].null_count(), what)
         frame = kept(frame, are_known(frame["device_id"]))
