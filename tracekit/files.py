@@ -77,7 +77,9 @@ def write_chunks(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> Path:
     try:
         _check(target, path)
         if is_special(target):
-            with target.open("ab") as special:  # the shell has emptied what it sends /dev/stdout to, or was told not to
+            with target.open(
+                "ab"
+            ) as special:  # the shell has emptied what it sends /dev/stdout to, or was told not to
                 special.writelines(chunks)
         else:
             with scratch_folder(target.parent) as scratch:

@@ -48,9 +48,9 @@ class Coverage(msgspec.Struct, frozen=True, eq=False):
     """What is not known, the longest first: `name` (the operator; of an activity without one its own), `reason`, `calls` (of the
     operator, or activities without one), `device_ns`, `share` of `device_ns`. The reasons are
 
-    * `no model`: so have operators that only call others, or that make views;
+    * `no formula for it`: so have operators that only call others, or that make views;
     * `shapes not recorded`;
-    * `inputs do not tell`: there is a model, and the inputs do not tell the work;
+    * `its inputs do not tell`: there is a model, and the inputs do not tell the work;
     * `replayed graph`: one call launched many activities; the operators that made them, and their shapes, are not recorded;
     * `no operator` around the launch.
     """
@@ -121,8 +121,8 @@ def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int
     reason = (
         pl.when("replayed").then(pl.lit("replayed graph"))
         .when(pl.col("span").is_null()).then(pl.lit("no operator"))
-        .when(~pl.col("modelled")).then(pl.lit("no model"))
-        .when(pl.col("shapes").is_not_null()).then(pl.lit("inputs do not tell"))
+        .when(~pl.col("modelled")).then(pl.lit("no formula for it"))
+        .when(pl.col("shapes").is_not_null()).then(pl.lit("its inputs do not tell"))
         .otherwise(pl.lit("shapes not recorded"))
     )  # fmt: skip
     return (

@@ -53,9 +53,7 @@ def find_runs(paths: Sequence[Path], *, rank: int | None = None) -> list[RunFile
     is damaged, and UsageError for a rank that was not recorded.
     """
     runs = {Path(os.path.abspath(one.label)): one for path in paths for one in _runs_at(path, rank)}  # noqa: PTH100 - links stay
-    return [
-        replace(one, label=label) for label, one in zip(told_apart([*runs]), runs.values(), strict=True)
-    ]
+    return [replace(one, label=label) for label, one in zip(told_apart([*runs]), runs.values(), strict=True)]
 
 
 def _runs_at(path: Path, rank: int | None) -> Iterator[RunFiles]:

@@ -66,8 +66,8 @@ def test_each_activity_is_known_or_named_with_its_reason(tmp_path: Path) -> None
     assert known.share == pytest.approx(120 / 145)
     assert known.flops_share == pytest.approx(100 / 145)
     assert known.unmodelled.drop("share").rows() == [
-        ("my::mystery", "no model", 2, 9_000),
-        ("aten::mm", "inputs do not tell", 1, 7_000),
+        ("my::mystery", "no formula for it", 2, 9_000),
+        ("aten::mm", "its inputs do not tell", 1, 7_000),
         ("aten::mm", "shapes not recorded", 1, 6_000),
         ("my::region", "replayed graph", 1, 3_000),
         ("k", "no operator", 1, 2_000),
@@ -113,7 +113,7 @@ def test_the_launched_time_of_public_traces_is_covered(path: Path) -> None:
     assert known.share is not None
     assert known.share >= COVERED[path.name.removesuffix(".json.gz")]
     reasons = set(known.unmodelled.filter(pl.col("share") > 0.01)["reason"])
-    assert reasons <= {"replayed graph", "inputs do not tell"}
+    assert reasons <= {"replayed graph", "its inputs do not tell"}
 
 
 LIMITS = {

@@ -21,7 +21,9 @@ EXIT_CODES: Final = (0, 1, 2, 3, 4)
 UNREADABLE: Final = 3
 NOTE: Final = "tracekit: left out: "
 """Begins a line on one of several inputs, without which the command goes on."""
-RAW: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2060\u2066-\u2069\u200b\u200e\u200f\ud800-\udfff]")
+RAW: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2060\u2066-\u2069\u200b\u200e\u200f\ud800-\udfff]"
+)
 """Control, bidirectional and half characters, of which a terminal must see none."""
 NOT_NEGATIVE: Final = re.compile(
     r"(_ns|_s|bytes|count|calls|gaps|activities|share|utilisation|occupancy|tflops|gbps|length|allocations|frees|launched)$"

@@ -356,16 +356,17 @@ def test_what_is_folded_is_in_the_page(tmp_path: Path) -> None:
 def test_colours_of_one_legend_differ(theme: str) -> None:
     style = files("tracekit.report.html").joinpath("templates", "report.css").read_text("utf-8")
     usual, _, others = style.partition("[data-theme")
-    colours = dict(re.findall(r"--([ci]-[a-z-]+): #([0-9a-f]{6});", usual))
+    colours = dict(re.findall(r"--([cih]-[a-z-]+): #([0-9a-f]{6});", usual))
     if theme == "dark":
-        colours |= dict(re.findall(r"--([ci]-[a-z-]+): #([0-9a-f]{6});", others))
-    host = {"c-step", "c-annotation", "c-module", "c-op", "c-runtime", "c-sync", "c-python"}
+        colours |= dict(re.findall(r"--([cih]-[a-z-]+): #([0-9a-f]{6});", others))
+    host = {name for name in colours if name.startswith("h-")} - {"h-operator"}  # which is called op as well
     work = {f"c-{category}" for category in CATEGORIES} & set(colours)
     instead = {
         "i-library-calls",
         "i-host-code-outside-recorded-calls",
     }  # of operators and Python in other programs
-    for legend in (host, work, {name for name in colours if name.startswith("i-")} - instead):
+    # Idle time is hatched, and so apart from the others.
+    for legend in (host | work, {name for name in colours if name.startswith("i-")} - instead):
         assert len(legend) >= 7
         for one, other in combinations(sorted(legend), 2):
             pairs = zip(bytes.fromhex(colours[one]), bytes.fromhex(colours[other]), strict=True)

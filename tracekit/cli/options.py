@@ -279,7 +279,9 @@ class Request:
     selection: Selection = field(default_factory=Selection)
     table: Annotated[
         str | None,
-        typer.Option("--table", metavar="NAME", help="Show only this table.", autocompletion=completion.tables),
+        typer.Option(
+            "--table", metavar="NAME", help="Show only this table.", autocompletion=completion.tables
+        ),
     ] = None
     top: Top = None
     sort: Annotated[

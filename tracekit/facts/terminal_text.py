@@ -9,7 +9,9 @@ __all__ = ["UNSAFE", "escaped", "printable"]
 
 # Control characters would move a terminal's cursor; bidirectional marks would reorder what stands around them, and
 # letters without width make two names look alike.
-UNSAFE: Final = r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060\u2066-\u2069\ufeff]+"
+UNSAFE: Final = (
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060\u2066-\u2069\ufeff]+"
+)
 """A run of them: a regular expression for Python and for Polars."""
 
 _UNSAFE: Final = re.compile(UNSAFE)

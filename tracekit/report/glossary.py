@@ -165,7 +165,50 @@ COLUMNS: Final = {
     "roofline.device_ns": "The summed time of the activities.",
     "roofline.layer": "A layer's own work, without that of the layers inside.",
     "overhead": "The median over that of the level without recording.",
-    "level": "What was recorded; docs/capture.md has the levels.",
+    "workload.level": "What was recorded; docs/capture.md has the levels.",
+    "roofline.level": "The memory whose bandwidth it is.",
+    "mean_communication_ns": "Communication in a step, on average.",
+    "mean_exposed_ns": "Communication in a step while the device computed nothing, on average.",
+    "name": "As the profiler recorded it.",
+    "breakdown.name": "What the device, or the machine's processor, is called.",
+    "roofline.name": "The kernel, or the window.",
+    "device": "What the device, or the processor, is called.",
+    "kind": "A kernel, a copy or a fill; an operator where no device was captured.",
+    "device_id": "The number of the device, as the program counts them.",
+    "stream_id": "The stream of the device, on which work runs in its order; without a device the thread.",
+    "step": "The step of the training loop, as the profiler or a range marks it.",
+    "steps.part": "A column of the table of steps.",
+    "steps.name": "The range that marks the step.",
+    "span_start": "The end of the step before; the first step begins with its range.",
+    "phase": "Forward, backward, optimizer or data: what of a step the work belongs to.",
+    "layer": WORDS["layer"],
+    "type": "The class of the module.",
+    "operator": "The innermost operator around the launch of the work.",
+    "forward_ns": "In the forward pass.",
+    "backward_ns": "In the backward pass.",
+    "optimizer_ns": "In the update of the parameters.",
+    "data_ns": "Loading of data and copies of it to the device.",
+    "layers.other_ns": "In none of these phases.",
+    "ops.other_ns": "In none of these phases.",
+    "activities": "Kernels, copies and fills; operators where no device was captured.",
+    "idle.name": "The activity, or the operator, that ended the gap.",
+    "shapes": "The shapes of the inputs.",
+    "dtypes": "The types of the inputs' elements.",
+    "dtype": "The type of the elements.",
+    "precision": "The arithmetic of most of the work, by the types of its inputs and the names of its kernels.",
+    "steps": "How many steps the figures are of.",
+    "ranks": "How many ranks there are.",
+    "figure": "FLOPs or bytes.",
+    "reason": "Why it is not known.",
+    "measure": "What was measured of each launch.",
+    "direction": "Between which memories: of the host, of the device, or from one device to another.",
+    "allocations": "How often memory was given.",
+    "frees": "How often memory was given back.",
+    "peak_time": "When the allocator held the most, from the beginning of the trace.",
+    "duration_ns": "How long it took.",
+    "end": "From the beginning of the trace.",
+    "elements_in": "The elements that this rank gave.",
+    "collectives.kernels": "The kernels that the call launched.",
 }
 """The meaning of a column, by its name, or by that of the section and its own where it means something else there."""
 
@@ -173,7 +216,7 @@ COLUMNS: Final = {
 def meaning(section: str, column: str) -> str:
     """What a column means in the tables of a section, in one sentence; empty where its title says it.
 
-    >>> meaning("kernels", "p95_ns"), meaning("kernels", "operator")
+    >>> meaning("kernels", "p95_ns"), meaning("kernels", "no_such_column")
     ('95 % of the durations are shorter.', '')
     """
     return COLUMNS.get(f"{section}.{column}", COLUMNS.get(column, ""))

@@ -76,7 +76,9 @@ class Part:
 
 
 def analysis(
-    name: str = typer.Argument(metavar="NAME", help="The name of the analysis.", autocompletion=completion.analyses),
+    name: str = typer.Argument(
+        metavar="NAME", help="The name of the analysis.", autocompletion=completion.analyses
+    ),
     traces: flags.TraceFiles = [],  # noqa: B006 - typer copies it
     step: flags.Step = None,
     window: flags.WindowFlag = flags.WindowKind.steps,

@@ -250,9 +250,7 @@ def _few(scopes: list[Scope], selection: Selection) -> tuple[list[Scope], Sectio
     return [scopes[several.busiest(table)]], overview
 
 
-def _told_apart(
-    reports: Sequence[tuple[Report, Trace]], read: Sequence[Trace]
-) -> list[tuple[Report, Trace]]:
+def _told_apart(reports: Sequence[tuple[Report, Trace]], read: Sequence[Trace]) -> list[tuple[Report, Trace]]:
     """The reports; those of files that share their name with another one that was read begin with the name of their folder."""
     from tracekit.report.presentation import trace_infos
 

@@ -68,7 +68,11 @@ def what_if(
     ] = False,
     device: Annotated[
         str | None,
-        flag("The work runs on this device of the catalogue.", metavar="NAME", autocompletion=completion.devices),
+        flag(
+            "The work runs on this device of the catalogue.",
+            metavar="NAME",
+            autocompletion=completion.devices,
+        ),
     ] = None,
     overlap_comm: Annotated[
         bool, typer.Option("--overlap-comm", help="Nothing but the end waits for communication.")
@@ -130,9 +134,7 @@ def what_if(
     _show(found, shown, chosen, request)
 
 
-def _show(
-    found: list[Section], traces: Sequence[Trace], chosen: formats.Format, request: Request
-) -> None:
+def _show(found: list[Section], traces: Sequence[Trace], chosen: formats.Format, request: Request) -> None:
     """The section of a trace or a job; several each below the name of its trace."""
     if Can.FILES in chosen.can:
         write_table(found[0], chosen, request)

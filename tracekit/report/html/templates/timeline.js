@@ -2,7 +2,6 @@
 
 // The reader's hands on a TimelineView: moving, choosing, searching, and the address of a view.
 class Timeline {
-  static ON_HOST = new Set(["step", "annotation", "module", "op", "operator", "runtime", "sync", "overhead", "python"]);
 
   constructor(view, { time }) {
     Object.assign(this, { view, time, data: view.data, canvas: view.canvas });
@@ -21,7 +20,7 @@ class Timeline {
   recolour() {
     this.view.recolour();
     this.data.source.kinds.forEach((kind, i) => {
-      if (this.swatches[i]) this.swatches[i].style.background = this.view.kindColours[i];
+      if (this.swatches[i]) this.swatches[i].style.backgroundColor = this.view.kindColours[i];
     });
   }
 
@@ -43,8 +42,8 @@ class Timeline {
     this.swatches = this.data.source.kinds.map((kind, i) => {
       if (kind === "layer") return null;
       const [item, mark] = [document.createElement("li"), document.createElement("span")];
-      const sort = kind.startsWith("idle: ") ? "idle" : Timeline.ON_HOST.has(kind) ? "host" : "work";
-      mark.className = "swatch";
+      const sort = kind.startsWith("idle: ") ? "idle" : TimelineView.ON_HOST.has(kind) ? "host" : "work";
+      mark.className = sort === "idle" ? "swatch hatched" : "swatch";
       item.append(mark, ` ${this.data.source.labels[i].replace("idle: ", "")}`);
       list(sort).append(item);
       return mark;

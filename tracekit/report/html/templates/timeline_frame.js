@@ -15,6 +15,7 @@ class TimelineFrame {
     this.to = this.span;
     this.hidden = new Set(data.source.hidden); // groups of lanes
     this.folded = new Set(data.source.folded); // numbers of lanes of which one line is shown
+    this.sight = null; // the stretch of some evidence: only lines with a shape in it have room
   }
 
   redraw() {} // what is in sight has changed
@@ -27,8 +28,9 @@ class TimelineFrame {
     let top = TimelineFrame.AXIS + 4;
     let next = 0;
     for (const lane of this.lanes) {
-      const lines = this.folded.has(lane.number) ? Math.min(1, lane.rows.length) : lane.rows.length;
-      const visible = !this.hidden.has(lane.group);
+      const used = this.used(lane, next);
+      const lines = this.folded.has(lane.number) ? Math.min(1, used) : used;
+      const visible = !this.hidden.has(lane.group) && (used > 0 || !this.sight);
       lane.top = visible ? top : -1;
       lane.height = visible ? lines * TimelineFrame.ROW : 0;
       lane.rows.forEach((_, line) => {
@@ -43,6 +45,24 @@ class TimelineFrame {
     this.stage.style.maxHeight = `min(85vh, ${top + 4}px)`;
     this.size();
     this.redraw();
+  }
+
+  // How many lines of a lane, whose rows begin with the row `first`, are needed.
+  used(lane, first) {
+    if (!this.sight) return lane.rows.length;
+    const [low, high] = this.sight;
+    const rows = this.data.rows.slice(first, first + lane.rows.length);
+    const inSight = (row) => {
+      const shape = this.data.firstAfter(row, low);
+      return shape < row.last && this.data.start[shape] < high;
+    };
+    return rows.reduce((most, row, line) => (inSight(row) ? line + 1 : most), 0);
+  }
+
+  // Give lines room that have a shape in this stretch of time, or all lines.
+  attend(sight) {
+    this.sight = sight;
+    this.layOut();
   }
 
   // The width of the canvas, and of the part of it in which lanes are named.
@@ -97,6 +117,7 @@ class TimelineFrame {
     this.from = Math.min(Math.max(low, 0), this.span - length);
     this.to = this.from + length;
     this.rescale();
+    if (this.sight && (this.from < this.sight[0] || this.to > this.sight[1])) this.attend(null);
     this.redraw();
   }
 
@@ -121,7 +142,8 @@ class TimelineFrame {
   reveal(shape, near = false) {
     const { data } = this;
     const lane = this.lanes[data.rowOf(shape).lane];
-    if (lane.top < 0 || this.folded.has(lane.number)) {
+    if (lane.top < 0 || data.rowOf(shape).top < 0) {
+      this.sight = null;
       this.hidden.delete(lane.group);
       this.folded.delete(lane.number);
       this.layOut();

@@ -3,7 +3,7 @@
 // The ways from the page into the timeline: buttons beside advice, and the starts in the rows of tables.
 class TimelinePlaces {
   static PAPER = 800; // pixels that a drawing is tall at most
-  static EVIDENCE = 760; // pixels in which lanes of threads have room below those of devices and layers
+  static EVIDENCE = 760; // pixels that lanes with evidence have at most
 
   constructor(timeline, time) {
     Object.assign(this, { timeline, time, view: timeline.view, places: [], at: -1, origin: null });
@@ -23,6 +23,7 @@ class TimelinePlaces {
     const { from, to, marks, selected, stage } = view;
     this.before = { view: { from, to, marks, selected }, scrolled: stage.scrollTop, height: stage.style.height, most: stage.style.maxHeight };
     Object.assign(view, { from: 0, to: view.span, marks: [], selected: -1 });
+    view.attend(null);
     Object.assign(stage.style, { height: `${Math.min(view.height, TimelinePlaces.PAPER)}px`, maxHeight: "none" });
     stage.scrollTop = 0;
     timeline.recolour();
@@ -74,13 +75,14 @@ class TimelinePlaces {
     Object.assign(this, { origin, places, title, at });
     const { view, timeline } = this;
     const [from, to] = places[at];
+    const margin = Math.max((to - from) * 0.25, 100);
+    view.look(from - margin, to + margin);
+    view.attend([view.from, view.to]);
     const tall = Math.min(view.height, TimelinePlaces.EVIDENCE);
     if (view.stage.clientHeight < tall) view.stage.style.height = `${tall}px`;
     view.marks = places;
     view.mark = at;
     timeline.select(this.shapeIn(from, to));
-    const margin = Math.max((to - from) * 0.25, 100);
-    view.look(from - margin, to + margin);
     if (view.selected >= 0) view.reveal(view.selected);
     this.tell();
     document.getElementById("timeline").scrollIntoView();
@@ -124,7 +126,7 @@ class TimelinePlaces {
     Object.assign(this, { places: [], at: -1, origin: null });
     view.marks = [];
     this.line.hidden = true;
-    view.redraw();
+    view.attend(null);
     for (let at = origin; at; at = at.parentElement) {
       if (at.tagName === "DETAILS") at.open = true;
       if (at.tagName === "TR") at.hidden = false;

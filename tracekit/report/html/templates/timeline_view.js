@@ -2,7 +2,8 @@
 
 // Draws what is in sight of a timeline on its canvas.
 class TimelineView extends TimelineFrame {
-  static COLOURS = { kernel: "gemm", graph: "gemm", op: "operator" };
+  static COLOURS = { kernel: "gemm", graph: "gemm" };
+  static ON_HOST = new Set(["step", "annotation", "module", "op", "operator", "runtime", "sync", "overhead", "python"]);
 
   constructor(data, { canvas, stage, spacer, isDark }) {
     super(data, { canvas, stage });
@@ -34,6 +35,7 @@ class TimelineView extends TimelineFrame {
   }
 
   static variable(kind) {
+    if (TimelineView.ON_HOST.has(kind)) return `--h-${kind}`;
     if (kind.startsWith("idle: ")) return `--i-${kind.slice(6).toLowerCase().replace(/[^a-z]+/g, "-")}`;
     return `--c-${TimelineView.COLOURS[kind] || kind}`;
   }
@@ -78,7 +80,9 @@ class TimelineView extends TimelineFrame {
     this.drawMarks();
     for (const row of this.shown) {
       const y = this.y(row);
-      if (y > -TimelineView.ROW && y < tall) this.drawRow(row, y);
+      if (y <= -TimelineView.ROW || y >= tall) continue;
+      this.drawRow(row, y);
+      if (this.isIdle(row)) this.hatch(y);
     }
     context.globalAlpha = 1;
     if (this.selected >= 0) this.drawSelection();
@@ -150,6 +154,29 @@ class TimelineView extends TimelineFrame {
   instant(t, step) {
     const [size, unit] = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]].find(([least]) => this.to + this.low >= least * 10 || least === 1);
     return `${((t + this.low) / size).toFixed(Math.min(Math.max(Math.ceil(Math.log10(size / step)), 0), 9))} ${unit}`;
+  }
+
+  // Time in which nothing ran looks like no work, whatever its colour.
+  isIdle(row) {
+    return row.first < row.last && this.data.kindOf(row.first).startsWith("idle: ");
+  }
+
+  hatch(y) {
+    const { context } = this;
+    const tall = TimelineView.ROW - 1.5;
+    context.save();
+    context.beginPath();
+    context.rect(this.gutter, y, this.width - this.gutter, tall);
+    context.clip();
+    context.strokeStyle = this.ink.card;
+    context.globalAlpha = 0.55;
+    context.beginPath();
+    for (let x = this.gutter - tall; x < this.width; x += 6) {
+      context.moveTo(x, y + tall);
+      context.lineTo(x + tall, y);
+    }
+    context.stroke();
+    context.restore();
   }
 
   // What is wide enough is drawn as it is; of the rest one column a pixel, in the colour of the longest in it.
