@@ -106,7 +106,7 @@ class Arithmetic(msgspec.Struct, frozen=True):
             text += f": {least}{format_flop(self.tflops * 1e12, per_second=True)} on average{' over the recorded time' if self.slowed else ''}"
         if self.utilisation is not None:
             of_peak = f"{format_share(self.utilisation)}{more} of the peak for {self.precision}"
-            text += f". Averaged in this way, its matrix products reach {of_peak}"
+            text += f". Over the same time, its matrix products reach {of_peak}"
         return f"{least}{text}"
 
 

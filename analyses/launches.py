@@ -33,6 +33,9 @@ _HOST_LATE = 0.5
 _FELT: Final = 0.2
 """From this share of the window on, the idle time before late launches counts against them, however few they are."""
 
+_LITTLE: Final = 0.01
+"""Below this share of the window late launches cost nothing."""
+
 _MEASURES = ("launch_delay", "queue_delay", "launch_call", "device_time")
 
 TABLES: Final = {
@@ -266,12 +269,14 @@ def _answer(
         return "No launch of device work was recorded."
     calls = rows["launch_id"].n_unique()
     verdict = (
-        f"The device waits for the host: {format_share(late)} of the activities were launched only after their stream "
-        "had run dry"
+        f"{'The device waits for the host: ' if idle >= _LITTLE else ''}{format_share(late)} of the activities were launched only after "
+        "their stream had run dry"
         if late >= _HOST_LATE
         else f"Most launches are early enough: {format_share(1 - late)} of the activities were queued before their stream ran dry"
     )
-    if late < _HOST_LATE and idle >= _FELT:
+    if late >= _HOST_LATE and idle < _LITTLE:
+        verdict += f", but the device was idle for less than {format_share(_LITTLE)} of the time before them"
+    elif late < _HOST_LATE and idle >= _FELT:
         verdict += f". Before the others, the device was idle for {format_share(idle)} of the time"
     return (
         f"{verdict}. {count_of(calls, 'call')} launched {count_of(rows.height, 'activity', 'activities')}. "

@@ -205,12 +205,14 @@ def _answer(table: pl.DataFrame, spread: float | None, inferred: str | None) -> 
 
 def _ahead(table: pl.DataFrame, source: str) -> str:
     """Where the host is ahead of the device, the starts of its steps say nothing of how long steps take; the last may wait for the device."""
-    spans, between = table["span_ns"], _number(table["time_ns"][:-1].mean())
+    spans, ahead = table["span_ns"], table["time_ns"][:-1]
+    least, most = format_ns(_number(ahead.min())), format_ns(_number(ahead.max()))
+    between = least if least == most else f"{least} to {most}"
     text = f"The median of {table.height} steps{source} is {format_ns(_number(spans.median()))} counting the device work that they launch"
     mean, spread = _number(spans.mean()), _number(spans.std())
     if spread is not None and mean:
         text += f", and these times vary by {format_share(spread / mean)}"
-    return f"{text}. The host is ahead of the device: before the last step, it takes {format_ns(between)} for a step on average."
+    return f"{text}. The host is ahead of the device: before the last step, it takes {between} for a step."
 
 
 def _number(value: object) -> float | None:

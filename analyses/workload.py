@@ -249,11 +249,11 @@ def _largest(phases: pl.DataFrame, *, on_cpu: bool) -> str:
         return ""
     total = int(phases["device_ns"].sum())
     if on_cpu or not total:
-        return f" The phase {marked['phase'][0]} takes {format_share(marked['share'][0])} of a recorded step."
+        return f" The {marked['phase'][0]} phase takes {format_share(marked['share'][0])} of a recorded step."
     first = marked.row(int(marked["device_ns"].arg_max() or 0), named=True)
     return (
-        f" The phase {first['phase']} launches {format_share(first['device_ns'] / total)} of the device's work, and takes the host "
-        f"{format_share(first['share'])} of a recorded step."
+        f" The {first['phase']} phase launches {format_share(first['device_ns'] / total)} of the device's work, and takes "
+        f"{format_share(first['share'])} of a recorded step on the host."
     )
 
 

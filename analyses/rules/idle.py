@@ -29,7 +29,7 @@ from tracekit.analyses.rules.rule import (
 )
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
-from tracekit.facts.stack_names import BUFFER_LAYER
+from tracekit.facts.stack_names import BUFFER_LAYER, LOSS_LAYER
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.groups import are_known, at_rows, groups, kept, or_none
 from tracekit.intervals import IntervalSet
@@ -51,9 +51,13 @@ LEAST_GAPS: Final = 20
 """Fewer gaps are no pattern."""
 
 _LESS: Final = "Launch less from Python."
-_WITH_GRAPHS: Final = (
+_COMPILE: Final = (
     '[!compiled !graphs] torch.compile(model, mode="reduce-overhead") fuses kernels and replays them as CUDA graphs; for '
     "static shapes, torch.cuda.CUDAGraph does so without compilation.\n"
+)
+_LESS_IN_LOSS: Final = "Launch less in the loss, where most of this time is lost: compute it with operators on whole tensors instead of loops."
+_COMPILE_LOSS: Final = "[!compiled !graphs] torch.compile of the function that computes it fuses its kernels; of the model alone it changes little.\n"
+_WITH_GRAPHS: Final = (
     '[compiled !graphs] Compile with mode="reduce-overhead", which replays the kernels as CUDA graphs.\n'
     "[graphs] Put more of the work into the graphs.\n"
     "[optimizer_launches] Create the optimizer with fused=True.\n"
@@ -116,19 +120,23 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
         f"{idle.where}. Stream {stream['stream_id']} of device {stream['device_id']} had "
         f"{format_count(stream['gaps'])} gaps, {queued}.{slowed}",
         ns_at_stake=at_stake,
-        advice=_advice(by_cause, waits),
+        advice=_advice(by_cause, waits, in_loss=idle.layer == LOSS_LAYER),
         stretches=idle.stretches,
     )
 
 
-def _advice(by_cause: list[tuple[str, int]], waits: str) -> Advice | None:
-    """None: the rule's own. `waits` is what must go before graphs; without most time in Python, or in operators, these are not to blame."""
+def _advice(by_cause: list[tuple[str, int]], waits: str, *, in_loss: bool) -> Advice | None:
+    """None: the rule's own. `waits` is what must go before graphs; without most time in Python, or in operators, these are not to blame.
+
+    `in_loss`: most of the time is lost around the work of the loss, which compiling a model leaves as it is.
+    """
     in_python = sum(ns for cause, ns in by_cause if cause in ("python", "operator_dispatch"))
     mostly = 2 * in_python >= sum(ns for _, ns in by_cause)
-    if mostly and not waits:
+    if mostly and not waits and not in_loss:
         return None
-    less = _LESS if mostly else "Launch fewer, longer kernels."
-    text = f"{less}\n{waits}\n{_WITH_GRAPHS}" if waits else f"{less}\n{_WITH_GRAPHS}\n{_REMOVE_WAITS}"
+    less = _LESS_IN_LOSS if in_loss else _LESS if mostly else "Launch fewer, longer kernels."
+    how = f"{_COMPILE_LOSS if in_loss else _COMPILE}{_WITH_GRAPHS}"
+    text = f"{less}\n{waits}\n{how}" if waits else f"{less}\n{how}\n{_REMOVE_WAITS}"
     return Advice(text, plain=f"{_LESS_PLAIN}\n{waits or _REMOVE_WAITS_PLAIN}", flags=_FLAGS)
 
 
@@ -156,7 +164,7 @@ HOST_BOUND_LAUNCHES = Rule(
     evidence=host_bound_launches,
     runs="device",
     advice=Advice(
-        f"{_LESS}\n{_WITH_GRAPHS}\n{_REMOVE_WAITS}",
+        f"{_LESS}\n{_COMPILE}{_WITH_GRAPHS}\n{_REMOVE_WAITS}",
         plain=f"{_LESS_PLAIN}\n{_REMOVE_WAITS_PLAIN}",
         flags=_FLAGS,
     ),

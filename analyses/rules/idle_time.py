@@ -17,6 +17,7 @@ from tracekit.analyses.program import program
 from tracekit.analyses.rules.rule import longest_of
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH, SYNCHRONISATION
+from tracekit.facts.stack_names import PARTS_OF_STEP
 from tracekit.facts.units import NS_PER_MS, format_count, listed
 from tracekit.findings import Stretches
 from tracekit.groups import NameTable, at_rows, codes_of, falling, groups, or_none, text_codes
@@ -34,6 +35,7 @@ __all__ = [
     "calls_with_roles",
     "caused_idle",
     "covered_by_other_rules",
+    "idle_in",
     "outermost_operators",
     "waits_before_graphs",
 ]
@@ -118,9 +120,8 @@ class CausedIdle(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def layer(self) -> str | None:
-        """The path of the layer."""
-        layer = self._most("layer")
-        return None if layer is None else _layer(layer)
+        """The path of the layer, or the name in angle brackets of a part of the step."""
+        return self._most("layer")
 
     @cached_property
     def operator(self) -> str | None:
@@ -147,7 +148,9 @@ class CausedIdle(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def _layer_in_words(self) -> str | None:
-        return None if self.layer is None else f"layer {self.layer}"
+        if self.layer is None or not self.layer.startswith("<") or self.layer == ROOT:
+            return None if self.layer is None else f"layer {self.layer}"
+        return PARTS_OF_STEP.get(self.layer)
 
     @staticmethod
     def _in(*places: str | None) -> str:
@@ -191,6 +194,14 @@ def caused_idle(
     return CausedIdle(int(sums[most]), found, rows[devices.of == most] if devices.size > 1 else rows)
 
 
+def idle_in(scope: Scope, device_id: int, region: IntervalSet) -> CausedIdle:
+    """The idle time of a device in the gaps that begin in this region."""
+    found = _Caused.of(scope)
+    mine = np.flatnonzero(found.device == device_id)
+    rows = mine[region.contains(found.start[mine])]
+    return CausedIdle(int(found.ns[rows].sum()), found, rows)
+
+
 def covered_by_other_rules(scope: Scope, device_id: int, region: IntervalSet) -> bool:
     """Whether most of the device's idle time in this region has causes with their own rules."""
     found = _Caused.of(scope)
@@ -201,11 +212,6 @@ def covered_by_other_rules(scope: Scope, device_id: int, region: IntervalSet) ->
         for rows in (mine, covered)
     )
     return covered_idle.measure > MOSTLY * all_idle.measure
-
-
-def _layer(path: str) -> str | None:
-    """The layer; None for a row in angle brackets, which stands for work in no layer."""
-    return None if path.startswith("<") and path != ROOT else path
 
 
 # -- calls of the host ------------------------------------------------------------------------------
@@ -296,7 +302,7 @@ def _waits_before_graphs(scope: Scope) -> str:
         told[what] = told.get(what, 0) + calls_here
     named = sum(told.values())
     by = "by" if named == total else "most by" if 2 * named > total else "among others by"
-    which = "the wait" if count == 1 else f"the {format_count(count)} waits"
+    which = "the synchronising call" if count == 1 else f"the {format_count(count)} synchronising calls"
     return (
         f"No graph can hold a call that waits for the device: first remove {which} in the middle of each step "
         f"({by} {listed(list(told))})."

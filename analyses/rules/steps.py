@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.parts import loader_ns
-from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules
+from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules, idle_in
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, by_share, longest
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import Steps
@@ -121,16 +121,17 @@ def low_part_of_step(scope: Scope, result: Steps) -> Evidence | None:
     if idle < WARNING_SHARE * total:
         return None
     starts, ends = _edge(result.table, begin), _edge(result.table, stop)
-    if covered_by_other_rules(scope, busiest, IntervalSet.of(starts, ends)):
+    region = IntervalSet.of(starts, ends)
+    if covered_by_other_rules(scope, busiest, region):
         return None
     inside = used[begin:stop].sum() / length[begin:stop].sum()
     outside = (used.sum() - used[begin:stop].sum()) / (total - length[begin:stop].sum())
     steps, at_stake = result.table.height, bounded(idle, scope)
     return Evidence(
         title=f"The device is mostly idle {_place(begin, stop)} of each step",
-        text=f"It is busy {format_share(inside)} of the time between {100 * begin / CHUNKS:.0f} and {100 * stop / CHUNKS:.0f} % "
-        f"of the step, and {format_share(outside)} in the rest. It is idle there for {format_ns(idle / steps)} of a step of "
-        f"{format_ns(total / steps)} (mean of {steps} steps).",
+        text=f"It is busy {format_share(inside)} of the time from {100 * begin / CHUNKS:.0f} % to {100 * stop / CHUNKS:.0f} % "
+        f"of the step, and {format_share(outside)} in the rest. It is idle there{idle_in(scope, busiest, region).where_in_code} for "
+        f"{format_ns(idle / steps)} of a step of {format_ns(total / steps)} (mean of {steps} steps).",
         ns_at_stake=at_stake,
         waited_ns=at_stake,
         advice=_USUAL.get(_place(begin, stop)),

@@ -62,7 +62,7 @@ def test_shapes_give_the_flops_of_a_step(tmp_path: Path) -> None:
     assert (found.precision, found.utilisation) == ("bf16", pytest.approx(2.0 / 312))
     assert found.sentence == (
         "The run did at least 2.00 GFLOP a step by shapes (analytic), known for 75.0 % of the device time: at least 2.00 TFLOP/s "
-        "on average. Averaged in this way, its matrix products reach 0.6 % or more of the peak for bf16."
+        "on average. Over the same time, its matrix products reach 0.6 % or more of the peak for bf16."
     )
 
 

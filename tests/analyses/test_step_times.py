@@ -15,7 +15,7 @@ def test_steps_of_a_host_that_is_ahead_last_as_long_as_their_work() -> None:
     assert found.median_ns == pytest.approx(34.2e6, rel=0.01)
     assert found.answer == (
         "The median of 3 steps is 81.2 ms counting the device work that they launch, and these times vary by 0.9 %. The host is ahead of the "
-        "device: before the last step, it takes 33.8 ms for a step on average."
+        "device: before the last step, it takes 33.4 ms to 34.2 ms for a step."
     )
 
 
@@ -29,4 +29,4 @@ def test_a_host_that_is_ahead_in_some_steps_is_ahead() -> None:
 
 def test_the_largest_phase_of_a_device_is_that_which_launches_most() -> None:
     answer = workload(tracekit.read("sample_traces/resnet50_gpu_fp32/trace.json.gz")).answer
-    assert "The phase backward launches 70.8 % of the device's work, and takes the host 21.3 %" in answer
+    assert "The backward phase launches 70.8 % of the device's work, and takes 21.3 % of a recorded step on the host" in answer

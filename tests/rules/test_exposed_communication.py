@@ -73,7 +73,7 @@ def test_names_the_layer_whose_calls_are_exposed() -> None:
     found = finding(planted.trace(), "breakdown", "exposed_communication")
     assert found is not None
     assert found.evidence.endswith(
-        " 3.00 ms of it is all_reduce, 2 times for 1.00 ms to 2.00 ms each. 2.00 ms is for calls in block.1."
+        " 3.00 ms of it is all_reduce, twice for 1.00 ms to 2.00 ms each. 2.00 ms is for calls in block.1."
     )
 
 

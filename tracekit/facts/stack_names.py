@@ -30,6 +30,7 @@ __all__ = [
     "GRAPH_LAYER",
     "HOST_TO_DEVICE",
     "LIBRARY_DOMAINS",
+    "LOSS_LAYER",
     "MODULE_PREFIX",
     "NOT_A_LAYER",
     "NO_LAYERS",
@@ -98,12 +99,13 @@ COMMUNICATION_LAYER: Final = "<communication>"
 DATA_LAYER: Final = "<data>"
 GRADIENT_REDUCTION_LAYER: Final = "<gradient reduction>"
 GRAPH_LAYER: Final = "<cuda graph>"
+LOSS_LAYER: Final = "<loss>"
 SET_UP_LAYER: Final = "<set-up>"
 
 PARTS_OF_STEP: Final = {
     "<forward>": "the forward pass",
     "<DistributedDataParallel>": "the forward pass of DistributedDataParallel",
-    "<loss>": "the loss and its gradients",
+    LOSS_LAYER: "the loss and its gradients",
     BACKWARD_LAYER: "the backward pass",
     "<optimizer>": "the optimizer",
     GRADIENT_REDUCTION_LAYER: "the reduction of gradients",

@@ -119,9 +119,9 @@ def times(count: int) -> str:
     """How often.
 
     >>> times(1), times(2)
-    ('once', '2 times')
+    ('once', 'twice')
     """
-    return "once" if count == 1 else f"{count:,} times"
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
 def _three_digits(value: float) -> str:

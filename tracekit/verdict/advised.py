@@ -101,7 +101,7 @@ def advised(scopes: Sequence[Scope]) -> Advised:
 def with_gains(advice: Sequence[Advice], scope: Scope) -> tuple[Advice, ...]:
     """The advice with the gain by a replay, where its finding advises a change that a replay can tell and the gain is below what is at
     stake: a replay of the change as a whole may also save what other advice is about. Of a change that only assumes how much goes
-    away, a replay says no more than that it gains nothing. What gains nothing comes last.
+    away, a replay says no more than that it gains nothing. What gains nothing is left out, unless nothing else is advised.
     """
     made = []
     for one in advice:
@@ -110,7 +110,7 @@ def with_gains(advice: Sequence[Advice], scope: Scope) -> tuple[Advice, ...]:
         less = bool(gains) and one.ns_at_stake is not None and gains[0] < one.ns_at_stake
         told = less and (gains[0] <= 0 or CHANGES[one.finding][0] not in _ASSUMED)
         made.append(replace(one, gain_ns=max(gains[0], 0)) if told else one)
-    return tuple(sorted(made, key=lambda one: one.gain_ns is not None and one.gain_ns <= 0))
+    return tuple(one for one in made if one.gain_ns != 0) or tuple(made)
 
 
 def _gains(scopes: Sequence[Scope], change: Change, spreads: Sequence[int]) -> list[int]:

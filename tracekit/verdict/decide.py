@@ -106,7 +106,7 @@ def decide(scope: Scope, results: Tables) -> Verdict:
 
 
 def _with_gains(advice: tuple[Advice, ...], scope: Scope) -> tuple[Advice, ...]:
-    """The advice with the gain by a replay where that costs little; what gains nothing comes last."""
+    """The advice with the gain by a replay where that costs little, without what gains nothing."""
     if scope.trace.meta.event_count > REPLAYED or not any(one.finding in CHANGES for one in advice):
         return advice
     from tracekit.verdict.advised import with_gains  # noqa: PLC0415 - loading it takes as long as the replay
