@@ -103,7 +103,7 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     at_stake = exposed - waited if waited >= WARNING_SHARE * window else exposed
     return Evidence(
         title=f"Exposed communication takes {format_share(exposed / window)} of the time"
-        + (", mostly waits for other ranks" if waiting else ""),
+        + (", mostly latency or waits for other ranks" if waiting else ""),
         text=f"In a window of {format_ns(window)}, {format_ns(exposed)} of {format_ns(communication)} of "
         f"communication ran while no computation ran.{_of_largest(largest)}{more}",
         ns_at_stake=at_stake,

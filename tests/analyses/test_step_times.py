@@ -29,4 +29,7 @@ def test_a_host_that_is_ahead_in_some_steps_is_ahead() -> None:
 
 def test_the_largest_phase_of_a_device_is_that_which_launches_most() -> None:
     answer = workload(tracekit.read("sample_traces/resnet50_gpu_fp32/trace.json.gz")).answer
-    assert "The backward phase launches 70.8 % of the device's work, and takes 21.3 % of a recorded step on the host" in answer
+    assert (
+        "The backward phase launches 70.8 % of the device's work, and takes 21.3 % of a recorded step on the host"
+        in answer
+    )

@@ -110,7 +110,10 @@ def test_graphs_need_steps_without_waits(rule: tuple[str, str]) -> None:
     assert "first remove the 3 synchronising calls in the middle of each step (by .item())." in found.advice
     found = finding(steps_with((60,), None).trace(), *rule)
     assert found is not None
-    assert "first remove the synchronising call in the middle of each step (by torch.cuda.synchronize())." in found.advice
+    assert (
+        "first remove the synchronising call in the middle of each step (by torch.cuda.synchronize())."
+        in found.advice
+    )
 
 
 @pytest.mark.parametrize(

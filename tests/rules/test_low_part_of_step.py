@@ -23,9 +23,7 @@ def test_fires_on_the_end_of_the_step() -> None:
     found = finding(folded(4, (80, 0.95), (20, 0.1)).trace(), "steps", "low_part_of_step")
     assert found is not None
     assert found.title == "The device is mostly idle at the end of each step"
-    assert (
-        "busy 10.0 % of the time from 80 % to 100 % of the step, and 95.0 % in the rest" in found.evidence
-    )
+    assert "busy 10.0 % of the time from 80 % to 100 % of the step, and 95.0 % in the rest" in found.evidence
     assert "It is idle there for 18.0 ms of a step of 100 ms (mean of 4 steps)." in found.evidence
     assert found.ns_at_stake is not None
     assert abs(found.ns_at_stake - 72 * MS) < MS

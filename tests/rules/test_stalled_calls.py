@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+from paths import ROOT
 from planted import MS, US, Planted, finding
+
+import tracekit
+from tracekit.analyses.scope import select
+from tracekit.analyses.stalls import slowed_by_recording, stalled_ns
 
 OPERATORS = ("aten::mm", "aten::add", "aten::transpose", "aten::mul", "aten::div", "aten::sqrt")
 
@@ -68,3 +73,18 @@ def test_collectives_wait_for_other_ranks() -> None:
     for row in made.host:
         row["name"] = row["name"].replace("aten::", "c10d::allreduce_")
     assert finding(made.trace(devices=()), "steps", "stalled_calls") is None
+
+
+def test_what_stood_still_is_no_cost_of_recording() -> None:
+    """A run beside other programs was said to be slowed by its recording, and its time outside operators was cut for that."""
+    trace = tracekit.read(ROOT / "sample_traces/yolov5_cpu/trace.json.gz")
+    assert trace.manifest is not None
+    overhead = trace.manifest.overhead()
+    assert overhead is not None
+    assert overhead > 1.5
+    assert stalled_ns(select(trace)) > 0.4 * select(trace).duration
+    assert slowed_by_recording(select(trace)) == 1.0
+    other = tracekit.read(ROOT / "sample_traces/encoder_cpu/trace.json.gz")
+    assert stalled_ns(select(other)) == 0
+    assert other.manifest is not None
+    assert slowed_by_recording(select(other)) == max(1.0, other.manifest.overhead() or 1.0)
