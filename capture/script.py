@@ -7,9 +7,12 @@ import importlib.util
 import os
 import runpy
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 from tracekit.capture.output import new_folder
 from tracekit.capture.plan import check_numbers
@@ -72,7 +75,8 @@ def run_script(
 def _exit_code(start: Callable[[], object]) -> int:
     """Run the code; return its exit code, after it has printed what Python prints of its end."""
     try:
-        start()
+        with _exits_later():
+            start()
     except SystemExit as leave:
         if leave.code is None or isinstance(leave.code, int):
             return leave.code or 0
@@ -85,6 +89,23 @@ def _exit_code(start: Callable[[], object]) -> int:
             raise
         return 1
     return 0
+
+
+@contextmanager
+def _exits_later() -> Iterator[None]:
+    """In the block `os._exit` of this process's main thread ends the code as `sys.exit` does, so that what was recorded is written."""
+    home, at_once = os.getpid(), os._exit
+
+    def leave_later(status: int) -> NoReturn:
+        if os.getpid() == home and threading.current_thread() is threading.main_thread():
+            raise SystemExit(status)
+        at_once(status)
+
+    os._exit = leave_later
+    try:
+        yield
+    finally:
+        os._exit = at_once
 
 
 def _file(script: str) -> Callable[[], object]:

@@ -105,6 +105,22 @@ def test_a_script_runs_as_python_runs_it(run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_exit_at_once_keeps_what_was_recorded(run, tmp_path: Path) -> None:
+    code = HEAD + (
+        "import os\n"
+        "child = os.fork()\n"
+        "if child == 0: os._exit(5)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "[step() for _ in range(4)]\n"
+        "os._exit(7)\n"
+    )
+    status, out, err = run(code)
+    assert (status, out) == (7, "5\n")
+    assert err == "tracekit: 2 of 3 steps were recorded before the end; to see them: tracekit report out\n"
+    assert (tmp_path / "out" / "trace.json.gz").is_file()
+
+
+@pytest.mark.slow
 def test_handlers_threads_and_forked_processes_stay_the_script_s(tmp_path: Path) -> None:
     code = HEAD + (
         "import atexit, os, signal, threading, time\n"
