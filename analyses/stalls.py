@@ -50,15 +50,13 @@ def stalled_ns(scope: Scope) -> int:
 
 
 def slowed_by_recording(scope: Scope) -> float:
-    """How many times as long a recorded step takes, without what stood still in it; 1 where that was not measured, or is so little
-    that it may be chance.
+    """How many times as long a recorded step takes; 1 where that was not measured, or is so little that it may be chance.
+
+    Where the program stood still, the steps without recording did so as well, and nothing tells how long.
     """
     manifest = scope.trace.manifest
     overhead = None if manifest is None else manifest.overhead()
-    if overhead is None or not scope.duration:
-        return 1.0
-    running = overhead * (1 - stalled_ns(scope) / scope.duration)
-    return running if running >= FELT else 1.0
+    return overhead if overhead is not None and overhead >= FELT else 1.0
 
 
 def code_stalls(scope: Scope) -> int:

@@ -9,12 +9,13 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.rules.attention_work import AttentionWork, attention_work
+from tracekit.analyses.rules.kernels import FIRST_WGMMA, capability_of, costliest, worth_faster
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, longest_work, of_time
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.sdpa import Call, Kernel, Reason, Target, call_of, refusals
 from tracekit.facts.units import count_of, format_count, format_ns
 
-__all__ = ["SDPA_FALLBACK", "UNFUSED_ATTENTION"]
+__all__ = ["FLASH_ATTENTION_2", "SDPA_FALLBACK", "UNFUSED_ATTENTION"]
 
 # -- unfused_attention ------------------------------------------------------------------------------
 
@@ -207,4 +208,52 @@ SDPA_FALLBACK = Rule(
     analysis="kernels",
     evidence=sdpa_fallback,
     advice=Advice(_ASK),
+)
+
+
+# -- flash_attention_2 ------------------------------------------------------------------------------
+
+FLASH_ATTENTION_2_LEAST_SHARE: Final = 0.05
+"""Below a twentieth of the time faster kernels gain little."""
+FASTER: Final = 2.0
+"""On an H100, FlashAttention 3 is 1.5 to 2.0 times as fast forward and 1.5 to 1.75 times backward (Shah and others, 2024)."""
+_OF_FLASH_2: Final = r"\bFlash_(fwd|bwd)_kernel_traits\b"
+
+
+def flash_attention_2(scope: Scope, result: Kernels) -> Evidence | None:
+    """Attention runs in kernels of FlashAttention 2, which use the instructions of Ampere, on a device that has faster ones.
+
+    From compute capability 9.0 on, tensor cores take operands from shared memory and work while warps do other things. Kernels of
+    FlashAttention 3 and of cuDNN use that. At stake is what `FASTER` would save.
+
+    Fires when such kernels take `FLASH_ATTENTION_2_LEAST_SHARE` of the summed device time, and as much of the window is at stake as
+    `no_tensor_cores` asks.
+    """
+    rows = result.by_name.filter(pl.col("name").str.contains(_OF_FLASH_2))
+    total = int(rows["total_ns"].sum())
+    at_stake = bounded(int(total * (1 - 1 / FASTER)), scope)
+    if total < FLASH_ATTENTION_2_LEAST_SHARE * max(result.total_ns, 1) or not worth_faster(at_stake, scope):
+        return None
+    capability = capability_of(scope.trace, result)
+    if capability is None or capability < FIRST_WGMMA:
+        return None
+    return Evidence(
+        title=f"Kernels of FlashAttention 2 take {of_time(total, scope)}",
+        text=f"{count_of(int(rows['count'].sum()), 'call')} of them take {format_ns(total)}: {costliest(rows)} the most. They use the instructions "
+        "of compute capability 8.0, and this device has faster ones.",
+        ns_at_stake=at_stake,
+        stretches=longest(scope.activities.filter(pl.col("name").cast(pl.String).str.contains(_OF_FLASH_2))),
+    )
+
+
+FLASH_ATTENTION_2 = Rule(
+    id="flash_attention_2",
+    analysis="kernels",
+    evidence=flash_attention_2,
+    runs="device",
+    advice=Advice(
+        "Use the attention of cuDNN (torch.nn.attention.sdpa_kernel(SDPBackend.CUDNN_ATTENTION) around the calls) or, on Hopper, "
+        "FlashAttention 3, if they take the same head sizes, masks and types.",
+        plain="Use the attention of cuDNN or, on Hopper, FlashAttention 3, if they take the same head sizes, masks and types.",
+    ),
 )

@@ -302,7 +302,9 @@ def _waits_before_graphs(scope: Scope) -> str:
         told[what] = told.get(what, 0) + calls_here
     named = sum(told.values())
     by = "by" if named == total else "most by" if 2 * named > total else "among others by"
-    which = "the synchronising call" if count == 1 else f"the {format_count(count)} synchronising calls"
+    which = (
+        "the call that synchronises" if count == 1 else f"the {format_count(count)} calls that synchronise"
+    )
     return (
         f"No graph can hold a call that waits for the device: first remove {which} in the middle of each step "
         f"({by} {listed(list(told))})."

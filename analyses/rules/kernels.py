@@ -21,12 +21,14 @@ from tracekit.spans import take
 from tracekit.trace import Trace
 
 __all__ = [
+    "FIRST_WGMMA",
     "LAYOUT_CONVERSIONS",
     "NO_TENSOR_CORES",
     "OF_CONVOLUTIONS",
     "OTHER_TOO_LARGE",
     "RANDOM_NUMBERS",
     "WHOLE_GRAPHS",
+    "capability_of",
     "costliest",
     "worth_faster",
 ]
@@ -46,6 +48,8 @@ LEAST_RATIO: Final = 8.0
 
 _FIRST_TENSOR_CORES: Final = (7, 0)
 _FIRST_TF32: Final = (8, 0)
+FIRST_WGMMA: Final = (9, 0)
+"""The first compute capability whose tensor cores work asynchronously on whole warp groups."""
 _ORDINARY_UNITS: Final = (
     r"(?:maxwell|volta|turing|ampere|hopper|sm\d+)_(?:s|h)gemm|(?:maxwell|volta|turing|ampere)_[sh]cudnn"
     r"|cutlass_\d+_simt|_simt_|ffma|implicit_convolve_[sh]gemm|(?:dgrad_|dgrad2d_alg1_1|wgrad_alg0_|wgrad_alg1_)(?:engine)?\w*<float"
@@ -68,6 +72,7 @@ _OF_RNN: Final = Advice(
 )
 _BY_CATEGORY: Final = {"gemm": _TF32, "rnn": _OF_RNN}
 """The advice if most of the time is that of this category."""
+_NAMES_HOPPER: Final = r"(?i)hopper_|sm(9|10)\d_|^nvjet_|cutlass_(9|10)\d"
 _NAMES_AMPERE: Final = r"(?i)ampere_|hopper_|sm(8|9|10|12)\d_|cutlass_(8|9|10)\d"
 
 
@@ -85,7 +90,7 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
     `LEAST_OF_IDLE_WINDOW` where the device is idle for more than half of the window.
     """
     trace = scope.trace
-    capability = _capability(trace, result)
+    capability = capability_of(trace, result)
     if capability is None or capability < _FIRST_TENSOR_CORES or not result.total_ns:
         return None
     name = pl.col("name")
@@ -130,7 +135,7 @@ def _ratio_of_peaks(trace: Trace) -> float:
     return max((fp16 / fp32 for fp16, fp32 in peaks if fp16 and fp32), default=LEAST_RATIO)
 
 
-def _capability(trace: Trace, result: Kernels) -> tuple[int, int] | None:
+def capability_of(trace: Trace, result: Kernels) -> tuple[int, int] | None:
     """The lowest capability of the NVIDIA devices that worked; if the file gives none, what kernel names prove."""
     there = set(distinct(trace.device["device_id"]))
     used = [device for device in trace.meta.devices if device.device_id in there]
@@ -139,7 +144,10 @@ def _capability(trace: Trace, result: Kernels) -> tuple[int, int] | None:
         return None
     if capabilities:
         return min(capabilities)
-    return _FIRST_TF32 if result.by_name["name"].str.contains(_NAMES_AMPERE).any() else None
+    names = result.by_name["name"]
+    if names.str.contains(_NAMES_HOPPER).any():
+        return FIRST_WGMMA
+    return _FIRST_TF32 if names.str.contains(_NAMES_AMPERE).any() else None
 
 
 NO_TENSOR_CORES = Rule(

@@ -40,7 +40,7 @@ def test_says_where() -> None:
     inside = finding(folded(3, (30, 0.9), (30, 0.2), (40, 0.9)).trace(), "steps", "low_part_of_step")
     assert inside is not None
     assert inside.title == "The device is mostly idle in one part of each step"
-    assert "between 30 and 60 %" in inside.evidence
+    assert "from 30 % to 60 %" in inside.evidence
     assert "sual cause" not in inside.advice
 
 

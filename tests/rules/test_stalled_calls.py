@@ -6,6 +6,7 @@ from planted import MS, US, Planted, finding
 import tracekit
 from tracekit.analyses.scope import select
 from tracekit.analyses.stalls import slowed_by_recording, stalled_ns
+from tracekit.report.build import build_report
 
 OPERATORS = ("aten::mm", "aten::add", "aten::transpose", "aten::mul", "aten::div", "aten::sqrt")
 
@@ -75,16 +76,14 @@ def test_collectives_wait_for_other_ranks() -> None:
     assert finding(made.trace(devices=()), "steps", "stalled_calls") is None
 
 
-def test_what_stood_still_is_no_cost_of_recording() -> None:
-    """A run beside other programs was said to be slowed by its recording, and its time outside operators was cut for that."""
+def test_stalls_leave_it_open_what_recording_costs() -> None:
     trace = tracekit.read(ROOT / "sample_traces/yolov5_cpu/trace.json.gz")
-    assert trace.manifest is not None
-    overhead = trace.manifest.overhead()
-    assert overhead is not None
-    assert overhead > 1.5
     assert stalled_ns(select(trace)) > 0.4 * select(trace).duration
-    assert slowed_by_recording(select(trace)) == 1.0
-    other = select(tracekit.read(ROOT / "sample_traces/bert_cpu/trace.json.gz"))
-    assert stalled_ns(other) == 0
-    assert other.trace.manifest is not None
-    assert slowed_by_recording(other) == other.trace.manifest.overhead()
+    assert slowed_by_recording(select(trace)) > 1.5
+    (note,) = [note for note in build_report(trace).verdict.notes if "Recording" in note]
+    assert note.startswith(
+        "Recording makes a step 1.64 times as long, as far as the stalls let that be told."
+    )
+    other = tracekit.read(ROOT / "sample_traces/bert_cpu/trace.json.gz")
+    assert stalled_ns(select(other)) == 0
+    assert not any("stalls" in note for note in build_report(other).verdict.notes)

@@ -169,8 +169,9 @@ def _notes(total: int, parts: ProcessorParts) -> Iterator[str]:
     if parts.calls < LEAST_OPERATORS:
         yield f"The window holds only {count_of(parts.calls, 'operator')}, too few to judge the program by."
     if parts.recording:
+        unsure = ", as far as the stalls let that be told" if parts.stalled else ""
         yield (
-            f"Recording makes a step {parts.slowed:.2f} times as long. The time outside operators is corrected for this here; "
+            f"Recording makes a step {parts.slowed:.2f} times as long{unsure}. The time outside operators is corrected for this here; "
             "that of operators is as recorded."
         )
     if total > parts.operators:
