@@ -98,7 +98,7 @@ def write_all(folder: str | os.PathLike[str], files: Iterable[tuple[str, bytes]]
     None has its name before all are written, so that a full disk leaves what was there as it was. A link in the folder is
     replaced, not followed. Raises UsageError when one cannot be written, or is an input.
     """
-    new = not Path(folder).exists()
+    new = not os.path.lexists(folder)
     place = make_directory(folder)
     try:
         with scratch_folder(place) as scratch:
@@ -193,7 +193,7 @@ def _changed_at(folder: str) -> float:
 
 def _check(target: Path, path: str | os.PathLike[str]) -> None:
     """Raise UsageError if the file, which the user calls `path`, is an input; OSError if it is a folder."""
-    if target.is_dir():
+    if os.path.isdir(target):  # noqa: PTH112 - which raises nothing for a link to where the user may not go
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     refuse_input(path, target)
 

@@ -229,7 +229,7 @@ def test_tables_and_timeline_answer(tmp_path: Path) -> None:
     assert out["errors"] == []
     assert (out["first"], out["every"], out["found"]) == (5, 20, 1)
     assert out["columns"][0] == 6 < out["columns"][1]
-    assert out["hint"] == meaning("kernels", "category")
+    assert out["hint"] == meaning("kernels", "name")
     assert (out["order"], out["largest"]) == ("descending", "kernel_19")
     assert out["theme"] in ("light", "dark")
     assert out["neighbour"] == "operator dispatch"
