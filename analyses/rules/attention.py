@@ -10,7 +10,16 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.rules.attention_work import AttentionWork, attention_work
 from tracekit.analyses.rules.kernels import FIRST_WGMMA, capability_of, costliest, worth_faster
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, longest_work, of_time
+from tracekit.analyses.rules.rule import (
+    Advice,
+    Evidence,
+    Rule,
+    bounded,
+    bounded_by_host,
+    longest,
+    longest_work,
+    of_time,
+)
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.sdpa import Call, Kernel, Reason, Target, call_of, refusals
 from tracekit.facts.units import count_of, format_count, format_ns
@@ -231,7 +240,7 @@ def flash_attention_2(scope: Scope, result: Kernels) -> Evidence | None:
     """
     rows = result.by_name.filter(pl.col("name").str.contains(_OF_FLASH_2))
     total = int(rows["total_ns"].sum())
-    at_stake = bounded(int(total * (1 - 1 / FASTER)), scope)
+    at_stake = bounded_by_host(int(total * (1 - 1 / FASTER)), scope)
     if total < FLASH_ATTENTION_2_LEAST_SHARE * max(result.total_ns, 1) or not worth_faster(at_stake, scope):
         return None
     capability = capability_of(scope.trace, result)

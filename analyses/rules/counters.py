@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.analyses.counters import Counters
 from tracekit.analyses.counters.analysis import linked, replayed
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded_by_host, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 
@@ -84,7 +84,7 @@ def clock_drop(scope: Scope, _result: Counters) -> Evidence | None:
     slow = slow.filter(pl.col("times") >= LEAST_OF_KERNEL)
     each = slow.group_by(same).agg((pl.col("duration") - pl.col("usual")).sum().alias("longer"))
     longer = int(float(str(each["longer"].clip(lower_bound=0).sum())))
-    at_stake = bounded(longer, scope)
+    at_stake = bounded_by_host(longer, scope)
     if not slow.height or at_stake < CLOCK_DROP_LEAST_SHARE * scope.duration:
         return None
     ratio = float(slow["duration"].sum()) / float(slow["usual"].sum())

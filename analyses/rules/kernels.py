@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, bounded_by_host, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.sdpa import SDPA_MATH
 from tracekit.facts.device_peaks import peak_tflops
@@ -102,7 +102,7 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
     )
     total = int(rows["total_ns"].sum())
     ratio = _ratio_of_peaks(trace)
-    at_stake = bounded(int(total * (1 - 1 / ratio)), scope)
+    at_stake = bounded_by_host(int(total * (1 - 1 / ratio)), scope)
     if total / result.total_ns < NO_TENSOR_CORES_LEAST_SHARE or not worth_faster(at_stake, scope):
         return None
     by_category = dict(rows.group_by("category").agg(pl.col("total_ns").sum()).rows())

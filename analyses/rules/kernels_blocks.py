@@ -9,7 +9,7 @@ import polars as pl
 
 from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.rules.kernels import costliest, worth_faster
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded_by_host, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
 
@@ -51,7 +51,7 @@ def few_blocks(scope: Scope, result: Kernels) -> Evidence | None:
         (pl.col("duration") * (1 - pl.col("blocks") / pl.col("processors"))).cast(pl.Int64).alias("unused")
     )
     unused, total = int(rows["unused"].sum()), int(rows["duration"].sum())
-    at_stake = bounded(unused, scope)
+    at_stake = bounded_by_host(unused, scope)
     if unused < FEW_BLOCKS_LEAST_SHARE * result.total_ns or not worth_faster(at_stake, scope):
         return None
     names = rows.group_by(pl.col("name").cast(pl.String)).agg(pl.col("unused").sum().alias("total_ns"))

@@ -15,7 +15,16 @@ from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.flops import FIRST_FACTOR, json_list, matmul_flops, product_sizes
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.ops import Ops
-from tracekit.analyses.rules.rule import MOST_STRETCHES, Advice, Evidence, Rule, bounded, longest, of_time
+from tracekit.analyses.rules.rule import (
+    MOST_STRETCHES,
+    Advice,
+    Evidence,
+    Rule,
+    bounded,
+    bounded_by_host,
+    longest,
+    of_time,
+)
 from tracekit.analyses.scope import Scope
 from tracekit.facts.ceilings import catalogue_ceilings
 from tracekit.facts.units import count_of, format_count, format_ns
@@ -141,7 +150,7 @@ def odd_sizes(scope: Scope, result: Ops) -> Evidence | None:
         text=f"{worst.product.operator} of {worst.product.shapes} reaches {rate}{_in_layer(scope, worst.product)}; "
         f"{better} {'reach' if worst.compared else 'up to'} {worst.could:.3g} TFLOP/s. Such products take {format_ns(ns)}, "
         f"{format_ns(lost)} more than at that rate.",
-        ns_at_stake=bounded(lost, scope),
+        ns_at_stake=bounded_by_host(lost, scope),
         advice=Advice(_padding(sizes, _MULTIPLE[worst.product.kind], batched=worst.product.batch > 1)),
         stretches=longest(pl.concat([_calls_of(scope, one.product) for one in slow[:MOST_STRETCHES]])),
     )

@@ -7,7 +7,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.roofline.analysis import Roofline, rated_pieces
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, of_time
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded_by_host, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
 
@@ -62,7 +62,7 @@ def far_below_roof(scope: Scope, result: Roofline) -> Evidence | None:
         text=f"Its kernels take {format_ns(one['device_ns'])} and reach {format_share(one['efficiency'])} of what "
         f"{limits.get(one['bound'], 'the caches allow')}: {format_ns(one['least_ns'])} would do."
         + (f" Others lose time as well: {others}." if others else ""),
-        ns_at_stake=bounded(one["wasted_ns"], scope),
+        ns_at_stake=bounded_by_host(one["wasted_ns"], scope),
     )
 
 

@@ -9,8 +9,10 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.recording import unrecorded_ns
 from tracekit.analyses.scope import Scope, step_spans
 from tracekit.analyses.stalls import slowed_by_recording, stalled_ns
+from tracekit.errors import UsageError
 from tracekit.facts.units import format_share
 from tracekit.findings import Bound, Severity, Stretches
 from tracekit.groups import falling
@@ -23,12 +25,14 @@ __all__ = [
     "CRITICAL_SHARE",
     "HOST_CODE_ADVICE",
     "MOST_STRETCHES",
+    "REPLAYED",
     "WARNING_SHARE",
     "Advice",
     "Evidence",
     "Rule",
     "all_idle",
     "bounded",
+    "bounded_by_host",
     "by_share",
     "densest",
     "longest",
@@ -192,6 +196,42 @@ def bounded(at_stake_ns: int, scope: Scope) -> int:
     if scope.on_cpu:
         most = round((most - stalled_ns(scope)) / slowed_by_recording(scope))
     return max(0, min(at_stake_ns, most))
+
+
+REPLAYED: Final = 120_000
+"""Of so many events a replay takes a twentieth of the time of the report at most."""
+IDLE_ENOUGH: Final = 0.1
+"""A device that is idle for less of the window is what the window waits for."""
+
+
+def bounded_by_host(at_stake_ns: int, scope: Scope) -> int:
+    """The time at stake in ns of work that devices could do faster with as many launches: at most what the window would lose if all
+    such work took no time, as a replay with the fastest likely host tells it.
+
+    Where it is not known how long steps take without recording, nor how fast the host is then, or there are too many events for a
+    replay, or devices are hardly idle, it is `bounded`.
+    """
+    most = scope.once(bounded_by_host, lambda: _lost_without_work(scope))
+    return min(bounded(at_stake_ns, scope), most)
+
+
+def _lost_without_work(scope: Scope) -> int:
+    idle = scope.duration - scope.intervals().measure
+    if (
+        scope.on_cpu
+        or unrecorded_ns(scope) is None
+        or scope.trace.meta.event_count > REPLAYED
+        or idle < IDLE_ENOUGH * scope.duration
+    ):
+        return scope.duration
+    from tracekit.analyses.what_if import Scale, predicted  # noqa: PLC0415 - loading it takes as long as the replay
+
+    work = [Scale("kernel:*", 0.0)]
+    try:
+        gains = [predicted(scope, [], spread) - predicted(scope, work, spread) for spread in (-1, 0)]
+    except UsageError:  # no work of the window is in the graph
+        return scope.duration
+    return max(0, *gains)
 
 
 def of_time(ns: int, scope: Scope) -> str:

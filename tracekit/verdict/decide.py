@@ -20,6 +20,7 @@ from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, Process
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules.idle_compilation import COMPILING
 from tracekit.analyses.rules.idle_time import waits_before_graphs
+from tracekit.analyses.rules.rule import REPLAYED
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.findings import SHOWN_SHARE, Bound
@@ -72,9 +73,6 @@ SURE_SHARE: Final = 0.5
 
 SPLIT_SHARE: Final = 0.05
 """From this share on, the headline names communication and copies beside computation."""
-
-REPLAYED: Final = 120_000
-"""Of so many events a replay takes a twentieth of the time of the report at most."""
 
 TOO_LITTLE: Final = 3
 """Between fewer activities there is hardly any time that could show what bounds the run."""
