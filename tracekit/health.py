@@ -33,13 +33,13 @@ info control_character: raw control characters in text were escaped
 info invalid_utf8: bytes that are not UTF-8 were replaced by �
 info bare_value: there are NaN, Infinity or N/A, which JSON does not allow; they were read as missing values
 info odd_arguments: arguments of an unexpected type were read one by one
-warning event_without_time: events without a readable start time were left out
+error event_without_time: events without a readable start time were left out
 warning record_without_time: records beside the spans and activities (of an allocator, a counter, a wait) without a readable start time were left out
-warning absurd_time: events are 19.5 hours or more away from the others, or longer; they were left out
-warning too_many_devices: the file names more devices than a process has; activities of all but 64 were left out
+error absurd_time: events are 19.5 hours or more away from the others, or longer; they were left out
+error too_many_devices: the file names more devices than a process has; activities of all but 64 were left out
 warning absurd_amount: numbers of bytes or elements are larger than any machine has; they were left out
 warning no_allocator: events of an allocator name no device; they were left out
-warning missing_duration: complete events without a readable duration count as 0 ns
+warning missing_duration: complete events without a duration, or with one that no clock can show, count as 0 ns
 warning negative_duration: negative durations were set to 0 ns
 warning absurd_duration: device activities are longer than 1 s, as after a known overflow in ROCm's profiler; they were kept
 warning activity_without_stream: device activities without a device or stream were assigned to 0

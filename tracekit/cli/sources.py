@@ -236,6 +236,8 @@ def local(path: Path) -> Path:
 
     Raises UnreadableTraceError if it cannot be fetched, and UsageError for an address of an unknown kind.
     """
+    if str(path) == "-":
+        return Path("/dev/stdin")
     if ":" not in str(path):
         return path
     from tracekit.readers.remote import address_of, fetch, masked

@@ -16,7 +16,7 @@ from tracekit.diff.runs import LARGEST, MARK, Kept, Run, RunSet, kept
 from tracekit.digest import Digest, digest_of
 from tracekit.digest.model import Plain, Versioned, check_version
 from tracekit.errors import UnreadableTraceError, UsageError, reason_of
-from tracekit.facts.capture_names import INDEX_FILE
+from tracekit.facts.capture_names import INDEX_FILE, MANIFEST_FILE
 from tracekit.job.engine import Answer, Options, Progress, cores, make, scopes_of
 from tracekit.names import clean
 from tracekit.readers.folder import traces_below
@@ -111,7 +111,8 @@ def _in_folder(path: str) -> list[str]:
     try:
         return list(map(str, traces_below(folder)))
     except UnreadableTraceError:
-        beside = [str(each) for each in sorted(folder.iterdir()) if each.is_file()]
+        files = (each for each in sorted(folder.iterdir()) if each.is_file() and each.name != MANIFEST_FILE)
+        beside = list(map(str, files))
         if results := [each for each in beside if _begins(each, MARK) or _is_report(each)]:
             return results
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -42,7 +43,8 @@ def traces_below(folder: Path) -> list[Path]:
         raise UnreadableTraceError(fault, path=closed[0].filename or folder, remedy="check its permissions")
     if not traces:
         remedy = "give a trace (.json, .json.gz, .sqlite, .nsys-rep) or a folder with some"
-        raise UnreadableTraceError("the folder holds no trace", path=folder, remedy=remedy)
+        fault = f"the folder holds no trace, nor do folders up to {_DEEPEST} levels below it"
+        raise UnreadableTraceError(fault, path=folder, remedy=remedy)
     return traces
 
 
@@ -91,13 +93,25 @@ def _found(folder: Path, tell: Callable[[OSError], None]) -> Iterator[Path]:
             continue
         seen += len(files)
         _check_count(seen, folder)
-        own = _among([here / each for each in sorted(files) if os.path.isfile(here / each)])  # noqa: PTH113 - which raises nothing
+        own = _among([here / each for each in sorted(files) if _is_file(here / each, tell)])
         if not own and format_of(here) is not KINETO:
             folders.clear()
             yield here
             continue
         yield from own
         folders[:] = _inner(here, folder, folders)
+
+
+def _is_file(path: Path, tell: Callable[[OSError], None]) -> bool:
+    """Whether it is an ordinary file; of a folder that may be listed and not entered nothing is known, which is told."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except PermissionError as error:
+        if not path.is_symlink():
+            tell(error)
+        return False
+    except (OSError, ValueError):
+        return False
 
 
 def _captured(folder: Path, *, below: bool) -> list[Path]:

@@ -177,7 +177,10 @@ def traces_at(address: str) -> list[str]:
 
     Raises UnreadableTraceError if the store has none where `*` stands, or does not answer there.
     """
-    parts = _parts_of(address)
+    try:
+        parts = _parts_of(address)
+    except ValueError:
+        return [address]  # which is told when it is fetched
     key = parts.path.lstrip("/")
     some = "*" in key
     if parts.scheme not in _CREDENTIALS or not (some or not key.lower().endswith(_SUFFIXES)):
@@ -351,6 +354,8 @@ def _said_errors(parts: SplitResult) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise UnreadableTraceError("there is no such object", path=path, remedy="check the address") from None
+    except ValueError:  # of a name that no object can have
+        raise UsageError("it is no valid address", path=path, remedy=f"write {parts.scheme}://BUCKET/OBJECT") from None
     except Exception as error:  # obstore's own errors have no base class outside of it
         if not type(error).__module__.startswith("obstore"):
             raise

@@ -29,7 +29,7 @@ MANIFEST: Final = "manifest.json"
 
 _FORMULA: Final = r"^\s*[=+@\t\r-]"
 """The beginning of a cell that a spreadsheet would calculate."""
-_NUMBER: Final = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_NUMBER: Final = r"^-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 def write(report: Report, directory: str | os.PathLike[str], format: str = "parquet") -> tuple[Path, ...]:

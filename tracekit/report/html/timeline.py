@@ -110,7 +110,7 @@ def shapes_drawn(
     if not every.height:
         return None
     return (
-        Shapes(_in_order(every), shapes.layers, shapes.low, shapes.high),
+        Shapes(_in_order(every, python_first=_on_host(report)), shapes.layers, shapes.low, shapes.high),
         every.height + sum(detail.cut),
         step,
     )
@@ -182,9 +182,12 @@ def _note(total: int, drawn: int) -> str:
     return f"The longest {format_count(drawn)} shapes are drawn; {left} shorter ones are left out."
 
 
-def _in_order(shapes: Frame) -> Frame:
-    """Sorted by lane, line and time, with `line`, `link` and `ended`."""
-    lanes = shapes.group_by("group", "key", "lane").len().sort("group", "key", "lane").drop("len")
+def _in_order(shapes: Frame, *, python_first: bool) -> Frame:
+    """Sorted by lane, line and time, with `line`, `link` and `ended`; Python above the threads' other lanes if it is the evidence."""
+    group = pl.col("group").cast(pl.Float64)
+    if python_first:
+        group = pl.when(pl.col("group") == GROUPS.index("python")).then(GROUPS.index("threads") - 0.5).otherwise(group)
+    lanes = shapes.group_by("group", "key", "lane").len().sort(group, "key", "lane").drop("len")
     lanes = lanes.with_row_index("order")
     shapes = shapes.join(lanes, on=["group", "key", "lane"]).with_columns(
         pl.col("order").cast(pl.Int64), (pl.col("start") - pl.col("end")).alias("negative")

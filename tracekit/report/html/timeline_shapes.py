@@ -152,7 +152,10 @@ def _host(trace: Trace, attributed: Attribution, detail: Detail, *, python: bool
         *("process_id", "thread_id", "start", "span_id", "kind"),
         (pl.col("start") + pl.col("duration")).alias("end"),
     )
-    rows = detail.thinned(spans.filter(one_of("kind", *kinds)), "process_id", "thread_id")
+    spans = spans.filter(one_of("kind", *kinds))
+    if python:  # the frames around all of it say nothing, and fill what is seen first
+        spans = spans.filter(~((pl.col("start") <= detail.low) & (pl.col("end") >= detail.high)))
+    rows = detail.thinned(spans, "process_id", "thread_id")
     rows = rows.with_columns(at_rows(trace.host["name"], rows["span_id"]))
     places = attributed.model.places(rows["span_id"].to_numpy())
     rows = rows.with_columns(

@@ -3,6 +3,7 @@
 // The ways from the page into the timeline: buttons beside advice, and the starts in the rows of tables.
 class TimelinePlaces {
   static PAPER = 800; // pixels that a drawing is tall at most
+  static PAPER_WIDE = 960; // pixels that it is wide, whatever the window is; paper scales them
   static EVIDENCE = 760; // pixels that lanes with evidence have at most
 
   constructor(timeline, time) {
@@ -21,7 +22,10 @@ class TimelinePlaces {
   toPaper() {
     const { view, timeline } = this;
     const { from, to, marks, selected, stage } = view;
-    this.before = { view: { from, to, marks, selected }, scrolled: stage.scrollTop, height: stage.style.height, most: stage.style.maxHeight };
+    const { height, maxHeight: most, width } = stage.style;
+    this.before = { view: { from, to, marks, selected }, scrolled: stage.scrollTop, height, most, width };
+    stage.style.width = `${TimelinePlaces.PAPER_WIDE}px`;
+    view.size();
     Object.assign(view, { from: 0, to: view.span, marks: [], selected: -1 });
     view.attend(null);
     Object.assign(stage.style, { height: `${Math.min(view.height, TimelinePlaces.PAPER)}px`, maxHeight: "none" });
@@ -32,12 +36,13 @@ class TimelinePlaces {
 
   fromPaper() {
     if (!this.before) return; // it was drawn for paper and has not been seen yet
-    const { view, scrolled, height, most } = this.before;
+    const { view, scrolled, height, most, width } = this.before;
     const { stage } = this.view;
     Object.assign(this.view, view);
-    Object.assign(stage.style, { height, maxHeight: most });
+    Object.assign(stage.style, { height, maxHeight: most, width });
     stage.scrollTop = scrolled;
     this.before = null;
+    this.view.size();
     this.timeline.recolour();
   }
 
