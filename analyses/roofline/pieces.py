@@ -15,6 +15,7 @@ from functools import cache
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
@@ -58,6 +59,9 @@ PIECE_SCHEMA: Final[Schema] = {
 """Of each activity what stands at it; null but at one kernel of a piece. FLOPs or bytes that are not captured are null there,
 too. `unit` is `matrix` or `vector`, or `link` if one bounds the work. `piece_ns` is null where times were not recorded, or are those of replays for counters.
 """
+
+_MOST_FLOPS_PER_NS: Final = 1e9
+"""A thousand times what the fastest devices do: the shapes are damaged."""
 
 _PLACE: Final = (
     *("name", "category", "kind", "device_id", "call", "operator", "op_id", "layer_id", "recomputed"),
@@ -144,12 +148,15 @@ def _with_models(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     owner = np.where(copy & ~inside, -1, take(work.owner, rows["anchor"].to_numpy()))
     op = np.where(owner >= 0, owner, or_none(rows["op_id"]))
     read, written = take(work.read, owner), take(work.written, owner)
+    flops = take(work.flops, owner)
+    took = _time_of_owners(owner, rows["duration"])
+    flops = np.where((took > 0) & (flops > _MOST_FLOPS_PER_NS * took), -1, flops)
     owned = none_to_null(owner)
     matrix = take(work.matrix.astype(np.int64), owner) == 1
     precision = at_rows(pl.Series([*work.names, None], dtype=pl.String), take(work.precision, owner))
     return rows.with_columns(
         owned.alias("owner"),
-        none_to_null(take(work.flops, owner)).alias("model_flops"),
+        none_to_null(flops).alias("model_flops"),
         none_to_null(np.where((read >= 0) & (written >= 0), read + written, -1)).alias("model_bytes"),
         precision.alias("precision"),
         pl.Series("matrix", matrix),
@@ -158,6 +165,13 @@ def _with_models(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
         none_to_null(op).alias("op_id"),
         at_rows(host["name"], owned).zip_with(pl.Series(owner >= 0), rows["operator"]).alias("operator"),
     )
+
+
+def _time_of_owners(owner: Int64Array, duration: pl.Series) -> npt.NDArray[np.float64]:
+    """For each row the time of all rows of its owner in ns; 0 without one."""
+    weights = np.where(owner >= 0, or_none(duration, 0), 0)
+    total = np.bincount(owner + 1, weights=weights)
+    return np.where(owner >= 0, total[owner + 1], 0.0)
 
 
 def _in_pieces(rows: pl.DataFrame, *, timed: bool) -> pl.DataFrame:

@@ -267,7 +267,8 @@ def test_names_cannot_steer_the_terminal(
     header = {"schemaVersion": HOSTILE, "deviceProperties": [{"id": 0, "name": HOSTILE}]}
     path = tmp_path / "t.json"
     path.write_text(json.dumps({**header, "traceEvents": events}) + HOSTILE)
-    text = ok(capsys, *command[:1], path, *command[1:])
+    code, text, err = run(capsys, *command[:1], path, *command[1:])
+    assert (code, err) == (int(command[0] == "doctor"), "")  # an event without a time is lost
     assert not [
         letter for letter in text if letter != "\n" and (ord(letter) < 32 or 127 <= ord(letter) < 160)
     ]
@@ -351,7 +352,8 @@ def test_a_cell_that_begins_like_a_formula_is_text(
         *(("=1+1", "'=1+1"), ("+a", "'+a"), ("-a", "'-a"), ("@a", "'@a"), ("\t=a", "' =a"), ("\ra", "' a")),
         *(
             ("-5", "-5"),
-            ("+1.5e-3", "+1.5e-3"),
+            ("+1.5e-3", "'+1.5e-3"),
+            ("-1.5e-3", "-1.5e-3"),
             ("-1-1", "'-1-1"),
             ("a=b", "a=b"),
             (" =a", "' =a"),

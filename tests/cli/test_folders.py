@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -56,7 +59,7 @@ def test_a_folder_without_traces_is_one_line(tmp_path: Path, capsys: pytest.Capt
     code, out, err = run(capsys, "report", tmp_path)
     assert (code, out) == (3, "")
     assert err == (
-        f"tracekit: error: {tmp_path}: the folder holds no trace; "
+        f"tracekit: error: {tmp_path}: the folder holds no trace, nor do folders up to 5 levels below it; "
         "give a trace (.json, .json.gz, .sqlite, .nsys-rep) or a folder with some\n"
     )
 
@@ -107,18 +110,35 @@ def test_traces_of_one_name_begin_with_their_folder(
     assert "══ third/trace.json" in ok(capsys, "report", tmp_path)
 
 
+def test_a_command_about_one_trace_takes_a_folder_with_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    write(generate(seed=1, steps=1), runs / "a.json")
+    assert "device.parquet" in ok(capsys, "export", runs, "-o", tmp_path / "frames")
+    write(generate(seed=2, steps=1), runs / "b.json")
+    code, _, err = run(capsys, "export", runs, "-o", tmp_path / "frames")
+    assert code == 2
+    assert err.startswith(f"tracekit: error: {runs}: it holds several traces; ")
+
+
 @pytest.mark.parametrize("command", ["info", "doctor"])
-def test_commands_about_one_trace_take_a_folder_with_one(
+def test_several_files_are_one_answer(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(generate(seed=1, steps=1), tmp_path / "a.json")
-    assert ok(capsys, command, tmp_path) == ok(capsys, command, tmp_path / "a.json")
+    alone = ok(capsys, command, tmp_path / "a.json", "-f", "json")
+    assert ok(capsys, command, tmp_path, "-f", "json") == alone
     write(generate(seed=2, steps=1), tmp_path / "b.json")
-    code, _, err = run(capsys, command, tmp_path)
-    assert (code, err) == (
-        2,
-        f"tracekit: error: {tmp_path}: it holds several traces; give one of them, such as {tmp_path / 'a.json'}\n",
-    )
+    code, out, err = run(capsys, command, tmp_path, tmp_path / "none.json", "-f", "json")
+    assert (code, err) == (0, f"tracekit: left out: {tmp_path / 'none.json'}: no such file\n")
+    files = json.loads(out)["files"]
+    assert [one["file"] for one in files] == ["a.json", "b.json"]
+    assert files[0] == json.loads(alone) | {"file": "a.json"}
+    text = ok(capsys, command, tmp_path)
+    assert text.index("a.json") < text.index("b.json")
+    assert run(capsys, command, tmp_path / "none.json", tmp_path / "no.json")[0] == 3
 
 
 def test_standard_input_is_a_trace() -> None:
@@ -236,3 +256,66 @@ def test_an_archive_may_hold_the_manifest_and_what_a_file_manager_adds(
     assert run(capsys, "report", tmp_path / "db.zip")[2].endswith(
         "it is an SQLite database; unpack it first\n"
     )
+
+
+def test_what_is_wrong_with_an_input_is_one_right_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    code, out, err = run(capsys, "report", tmp_path / "empty", CNN)
+    assert (code, out.startswith("CPU")) == (0, True)
+    assert err.startswith(f"tracekit: left out: {tmp_path / 'empty'}: the folder holds no trace")
+    for words, said in (
+        (("report", ""), "an argument is empty"),
+        (("info", "s3://b/../x"), "s3://b/../x: it is no valid address"),
+        (("report", "gs://b/a\x01b"), "it is no valid address"),
+        (("report", "https://[bad/x"), "it is no valid address"),
+    ):
+        code, _, err = run(capsys, *words)
+        assert (code, err.count("\n")) == (2, 1)
+        assert said in err
+    other = tmp_path / "other"
+    shutil.copytree(CNN, other)
+    (other / "manifest.json").write_text('{"schema_version": 99, "tracekit_version": "9"}')
+    for command in ("report", "trend"):
+        code, _, err = run(capsys, command, other)
+        assert (code, "its schema version is 99; use a newer tracekit" in err) == (3, True)
+    lost = {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "k",
+        "dur": 5,
+        "pid": 0,
+        "tid": 7,
+        "args": {"device": 0, "stream": 7},
+    }
+    (tmp_path / "lost.json").write_text(json.dumps({"traceEvents": [lost, {**lost, "ts": 90}]}))
+    code, out, _ = run(capsys, "doctor", tmp_path / "lost.json")
+    assert (code, out.startswith("error            1  event_without_time")) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "said"),
+    [
+        (".sqlite.gz", "it is an SQLite database; unpack it first"),
+        (".json.bz2", "it is compressed with bzip2"),
+        (".tar.gz", "it is a tar archive; unpack it first"),
+        (".zip", "the zip archive is empty"),
+    ],
+)
+def test_packed_files_of_other_kinds_are_named(
+    suffix: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".sqlite.gz":
+        write_sqlite(small(), tmp_path / "a.sqlite")
+        path.write_bytes(gzip.compress((tmp_path / "a.sqlite").read_bytes()))
+    elif suffix == ".json.bz2":
+        path.write_bytes(bz2.compress(b"{}"))
+    elif suffix == ".tar.gz":
+        with tarfile.open(path, "w:gz") as archive:
+            archive.add(CNN / "trace.json.gz", "trace.json.gz")
+    else:
+        zipfile.ZipFile(path, "w").close()
+    code, _, err = run(capsys, "report", path)
+    assert (code, said in err) == (3, True), err

@@ -142,7 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = "--debug" in words[:own]
     words = [word for word in words[:own] if word != "--debug"] + words[own:]
     try:
-        code = _run(words)
+        # An empty path would stand for the current folder.
+        empty = "" in words[1:2]
+        code = _complain("an argument is empty; is a variable unset?", 2) if empty else _run(words)
     except TracekitError as error:
         if debug:
             raise

@@ -37,6 +37,7 @@ __all__ = [
     "listed",
     "local",
     "one_file",
+    "read_each",
     "read_one",
     "read_reports",
     "shown",
@@ -192,23 +193,32 @@ def listed(paths: Sequence[Path]) -> list[Path]:
     """The same paths, with `-` as standard input, and a folder, also one in a store, replaced by the traces in it: of a capture
     one a rank.
 
-    Raises UnreadableTraceError for a folder with a damaged manifest or without traces.
+    Of several, folders with a damaged manifest or without traces are told on stderr; if nothing is left, one raises
+    UnreadableTraceError.
     """
     files: list[Path] = []
+    faults: list[UnreadableTraceError] = []
     for path in paths:
-        if address := _address(path):
-            from tracekit.readers.remote import traces_at
-
-            files += map(Path, traces_at(address))
-        elif str(path) == "-":
-            files.append(Path("/dev/stdin"))
-        elif _is_folder(here := local(path)):
-            from tracekit.readers.folder import traces_below
-
-            files += traces_below(here)
-        else:
-            files.append(here)
+        try:
+            files += _files_of(path)
+        except UnreadableTraceError as error:  # noqa: PERF203 - few paths
+            faults.append(error)
+    if faults and not files:
+        raise faults[0]
+    tell_unread([(error.path or "", error.fault) for error in faults])
     return files
+
+
+def _files_of(path: Path) -> list[Path]:
+    if address := _address(path):
+        from tracekit.readers.remote import traces_at
+
+        return list(map(Path, traces_at(address)))
+    if not _is_folder(here := local(path)):
+        return [here]
+    from tracekit.readers.folder import traces_below
+
+    return traces_below(here)
 
 
 def shown(path: Path) -> str:
@@ -260,6 +270,27 @@ def one_file(path: Path) -> Path:
             "it holds several traces", path=path, remedy=f"give one of them, such as {quote(str(paths[0]))}"
         )
     return paths[0]
+
+
+def read_each(paths: Sequence[Path], process: int | None, reading: Reading) -> list[tuple[str, list[Trace]]]:
+    """The traces of each of several files, with a name that tells the file from the others. Those that cannot be read are told on stderr.
+
+    Raises UnreadableTraceError if no file can be read, and UsageError if the one that there is has no such process.
+    """
+    from tracekit.names import told_apart
+
+    files = expanded(paths)
+    found: list[tuple[Path, list[Trace]]] = []
+    faults: list[UnreadableTraceError | UsageError] = []
+    for file in files:
+        try:
+            found.append((file, Sources([file], Selection(process=process), reading).read()[0]))
+        except (UnreadableTraceError, UsageError) as error:  # noqa: PERF203 - few files
+            faults.append(error)
+    if not found:
+        raise faults[0]
+    tell_unread([(error.path or "", error.fault) for error in faults])
+    return list(zip(told_apart([file for file, _ in found]), (traces for _, traces in found), strict=True))
 
 
 def read_reports(paths: Sequence[Path] | None) -> list[NcuReport]:

@@ -355,7 +355,9 @@ def _said_errors(parts: SplitResult) -> Iterator[None]:
     except FileNotFoundError:
         raise UnreadableTraceError("there is no such object", path=path, remedy="check the address") from None
     except ValueError:  # of a name that no object can have
-        raise UsageError("it is no valid address", path=path, remedy=f"write {parts.scheme}://BUCKET/OBJECT") from None
+        raise UsageError(
+            "it is no valid address", path=path, remedy=f"write {parts.scheme}://BUCKET/OBJECT"
+        ) from None
     except Exception as error:  # obstore's own errors have no base class outside of it
         if not type(error).__module__.startswith("obstore"):
             raise

@@ -9,8 +9,8 @@ import typer
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.options import Reading, Selection, with_flags
-from tracekit.cli.sources import Sources, one_file
+from tracekit.cli.options import Reading, with_flags
+from tracekit.cli.sources import read_each
 from tracekit.report.formats import Can, choose_format, render_data
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _WHOLE: Final = {
 
 @with_flags
 def doctor(
-    trace: flags.TraceFile,
+    traces: flags.TraceFiles,
     process: flags.Process = None,
     format_: flags.FactsFormat = None,
     output: flags.Output = None,
@@ -52,25 +52,41 @@ def doctor(
     defects (data are lost, or there are none), or if figures do not add up.
     """
     chosen = choose_format(Can.FACTS, format_, output, command="doctor")
-    traces, _ = Sources([one_file(trace)], Selection(process=process), reading).read()
-    checked = _busiest(traces)
-    health = [_health_of(one, summed=number in checked) for number, one in enumerate(traces)]
-    processes = [one.meta.process_id for one in traces] if len(traces) > 1 else []
+    checked = [(name, own, _checked(own)) for name, own in read_each(traces, process, reading)]
+    several = len(checked) > 1
     if Can.DATA in chosen.can:
-        each = [{"process_id": one, **of_one} for one, of_one in zip(processes, health, strict=False)]
-        text = render_data(chosen, {"traces": each} if each else health[0])
-    elif processes:
-        lines = [*_lines_of_several(dict(zip(_told_apart(processes), health, strict=True)))]
-        if len(checked) < len(traces):
-            lines.append(f"The figures of the {len(checked)} processes with the most events were added up;")
-            lines.append("--process PID does it for another.")
-        text = "\n".join(lines)
+        each = [({"file": name} if several else {}) | _data(own, health) for name, own, health in checked]
+        text = render_data(chosen, {"files": each} if several else each[0])
     else:
-        (one,) = health
-        text = "\n".join([*_health_lines(one["health"]), *_law_lines({"": one["conservation"]})])
+        blocks = [([name] if several else []) + _lines(own, health) for name, own, health in checked]
+        text = "\n\n".join(map("\n".join, blocks))
     out.emit(text, output)
-    if any(_is_broken(one) for one in health):
+    if any(_is_broken(one) for _, _, health in checked for one in health):
         raise typer.Exit(1)
+
+
+def _checked(traces: Sequence[Trace]) -> list[dict[str, Any]]:
+    """The health of each process of a file."""
+    summed = _busiest(traces)
+    return [_health_of(one, summed=number in summed) for number, one in enumerate(traces)]
+
+
+def _data(traces: Sequence[Trace], health: list[dict[str, Any]]) -> dict[str, Any]:
+    if len(traces) == 1:
+        return health[0]
+    each = [{"process_id": one.meta.process_id, **own} for one, own in zip(traces, health, strict=True)]
+    return {"traces": each}
+
+
+def _lines(traces: Sequence[Trace], health: list[dict[str, Any]]) -> list[str]:
+    if len(traces) == 1:
+        return [*_health_lines(health[0]["health"]), *_law_lines({"": health[0]["conservation"]})]
+    processes = _told_apart([one.meta.process_id for one in traces])
+    lines = [*_lines_of_several(dict(zip(processes, health, strict=True)))]
+    if (summed := len(_busiest(traces))) < len(traces):
+        lines.append(f"The figures of the {summed} processes with the most events were added up;")
+        lines.append("--process PID does it for another.")
+    return lines
 
 
 def _told_apart(processes: Sequence[int | None]) -> list[str]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
-from tracekit.cli.options import Reading, Selection, with_flags
-from tracekit.cli.sources import Sources, one_file
+from tracekit.cli.options import Reading, with_flags
+from tracekit.cli.sources import read_each
 from tracekit.facts.units import count_of, format_bytes, format_count, format_flop, format_ns
 from tracekit.readers import flag_for
 from tracekit.report.formats import Can, choose_format, render_data
@@ -29,7 +29,7 @@ CAPTURED: Final = (
 
 @with_flags
 def info(
-    trace: flags.TraceFile,
+    traces: flags.TraceFiles,
     process: flags.Process = None,
     format_: flags.FactsFormat = None,
     output: flags.Output = None,
@@ -41,12 +41,18 @@ def info(
     The producer, the devices, the steps, the number of rows by kind, and what was captured.
     """
     chosen = choose_format(Can.FACTS, format_, output, command="info")
-    traces, _ = Sources([one_file(trace)], Selection(process=process), reading).read()
-    facts = [facts_of(one) for one in traces]
+    files = read_each(traces, process, reading)
+    found = [(own, [facts_of(one) for one in own]) for _, own in files]
+    if len(files) > 1:
+        for (name, _), (_, facts) in zip(files, found, strict=True):
+            facts[0]["file"] = name
     if Can.DATA in chosen.can:
-        text = render_data(chosen, _data(traces, facts))
+        each = [_data(own, facts) for own, facts in found]
+        text = render_data(chosen, each[0] if len(each) == 1 else {"files": each})
     else:
-        text = _text(traces[0], facts[0]) if len(traces) == 1 else _text_of_several(traces, facts)
+        text = "\n\n".join(
+            _text(own[0], facts[0]) if len(own) == 1 else _text_of_several(own, facts) for own, facts in found
+        )
     out.emit(text, output)
 
 

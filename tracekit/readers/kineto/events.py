@@ -151,6 +151,7 @@ class EventStream:
             if head and head[:1] == b"[":
                 return head[1:]
             if head and head[:1] != b"{":
+                self.source.refuse_foreign(head)
                 raise UnreadableTraceError(
                     "it is not a JSON trace", path=self.source.path, remedy="give a PyTorch-profiler trace"
                 )

@@ -42,10 +42,14 @@ _PACKED_ERRORS: Final = (
 )
 """A RuntimeError of zipfile is a member that needs a password."""
 
+_TAR_MAGIC: Final = b"ustar"
+_TAR_AT: Final = 257
 _SQLITE_MAGIC: Final = b"SQLite format 3"
 _FOREIGN: Final = (
     (b"\x89PNG", "it is a PNG image"),
     (b"\xfd7zXZ", "it is compressed with xz; decompress it first (xz -d)"),
+    (b"BZh", "it is compressed with bzip2; decompress it first (bzip2 -d)"),
+    (b"PK\x05\x06", "the zip archive is empty"),
     (_SQLITE_MAGIC, "it is an SQLite database"),
     (b"%PDF", "it is a PDF document"),
     (b"\x7fELF", "it is a program"),
@@ -89,7 +93,10 @@ class Source:
         self._gzipped = magic.startswith(_GZIP_MAGIC)
         self.compressed = self._gzipped or self._packed
         try:
-            self._refuse_foreign(magic)
+            if not magic:
+                fault = "the archive holds no data" if self._packed else "the file is empty"
+                raise UnreadableTraceError(fault, path=self.path, remedy="copy or capture it again")
+            self.refuse_foreign(magic)
         except UnreadableTraceError:
             self.close()
             raise
@@ -137,12 +144,12 @@ class Source:
             raise UnreadableTraceError(fault, path=self.path, remedy="unpack it first")
         return archive.open(members[0])
 
-    def _refuse_foreign(self, magic: bytes) -> None:
-        if not magic:
-            fault = "the archive holds no data" if self._packed else "the file is empty"
-            raise UnreadableTraceError(fault, path=self.path, remedy="copy or capture it again")
+    def refuse_foreign(self, head: bytes) -> None:
+        """Raise UnreadableTraceError for the first bytes of a file of another known kind."""
+        if head[_TAR_AT:].startswith(_TAR_MAGIC):
+            raise UnreadableTraceError("it is a tar archive", path=self.path, remedy="unpack it first")
         for signature, fault in _FOREIGN:
-            if magic.startswith(signature):
+            if head.startswith(signature):
                 raise UnreadableTraceError(fault, path=self.path, remedy=self._remedy(signature))
 
     def _remedy(self, signature: bytes) -> str:

@@ -186,7 +186,11 @@ def _in_order(shapes: Frame, *, python_first: bool) -> Frame:
     """Sorted by lane, line and time, with `line`, `link` and `ended`; Python above the threads' other lanes if it is the evidence."""
     group = pl.col("group").cast(pl.Float64)
     if python_first:
-        group = pl.when(pl.col("group") == GROUPS.index("python")).then(GROUPS.index("threads") - 0.5).otherwise(group)
+        group = (
+            pl.when(pl.col("group") == GROUPS.index("python"))
+            .then(GROUPS.index("threads") - 0.5)
+            .otherwise(group)
+        )
     lanes = shapes.group_by("group", "key", "lane").len().sort(group, "key", "lane").drop("len")
     lanes = lanes.with_row_index("order")
     shapes = shapes.join(lanes, on=["group", "key", "lane"]).with_columns(
