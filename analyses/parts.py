@@ -19,10 +19,11 @@ from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.counters.analysis import replayed
 from tracekit.analyses.idle import idle
 from tracekit.analyses.kernels import kernels
+from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.recording import is_slowed, unrecorded_ns
 from tracekit.analyses.result import has_launch_calls
 from tracekit.analyses.scope import Scope, once
-from tracekit.analyses.stalls import code_stalls, slowed_by_recording
+from tracekit.analyses.stalls import code_stalls
 from tracekit.analyses.steps import steps
 from tracekit.facts.units import count_of
 from tracekit.groups import any_known, kept
@@ -206,7 +207,7 @@ def _processor_parts(scope: Scope) -> ProcessorParts:
     not_running = scope.duration - busy
     loading = min(_waits_for_loader(scope), not_running)
     stalled = min(code_stalls(scope), not_running - loading)
-    slowed = slowed_by_recording(scope)
+    slowed = slowed_by_recording(scope.trace)
     # Recording slows the code between operators more than the operators, so without it this code takes that part at most.
     outside = round((not_running - loading - stalled) / slowed)
     return ProcessorParts(

@@ -12,10 +12,13 @@ from tracekit.groups import NameTable
 from tracekit.spans import kept_nesting, nesting_of
 from tracekit.trace import DEVICE_SCHEMA, Trace, one_of
 
-__all__ = ["CPU_DEVICE", "cpu_activities"]
+__all__ = ["CPU_DEVICE", "cpu_activities", "slowed_by_recording"]
 
 CPU_DEVICE = -1
 """The device number under which the host's processors appear."""
+
+FELT = 1.2
+"""Steps on a quiet machine differ by less than a fifth."""
 
 
 def cpu_activities(trace: Trace) -> pl.DataFrame:
@@ -61,6 +64,12 @@ def cpu_activities(trace: Trace) -> pl.DataFrame:
         (pl.col(key) if key in made.columns else pl.lit(None)).cast(dtype).alias(key)
         for key, dtype in DEVICE_SCHEMA.items()
     )
+
+
+def slowed_by_recording(trace: Trace) -> float:
+    """How many times as long a recorded step takes; 1 where that was not measured, or is so little that it may be chance."""
+    overhead = None if trace.manifest is None else trace.manifest.overhead()
+    return overhead if overhead is not None and overhead >= FELT else 1.0
 
 
 def _compiling(host: pl.DataFrame) -> pl.Series:

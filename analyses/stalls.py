@@ -13,7 +13,7 @@ from tracekit.facts.units import NS_PER_MS
 from tracekit.intervals import IntervalSet
 from tracekit.trace import one_of
 
-__all__ = ["code_stalls", "longest_between", "slowed_by_recording", "stalled_ns", "stalled_within", "stalls"]
+__all__ = ["code_stalls", "longest_between", "stalled_ns", "stalled_within", "stalls"]
 
 LEAST_STEPS: Final = 2
 SURE_STEPS: Final = 3
@@ -26,8 +26,6 @@ LEAST_OPERATORS: Final = 3
 """A stall of one operator may be its own; those of several have a cause in common."""
 LONGEST: Final = 2
 """Code between operators counts up to this many times the longest stall of an operator: longer code is the program's own."""
-FELT: Final = 1.2
-"""Steps on a quiet machine differ by less than a fifth."""
 _CODE: Final = ("python", "host_code")
 
 
@@ -47,16 +45,6 @@ def stalls(scope: Scope) -> pl.DataFrame:
 def stalled_ns(scope: Scope) -> int:
     """What the stretches that stood still take more than usual, in ns; at most the window."""
     return min(round(float(stalls(scope)["more"].sum())), scope.duration) if scope.on_cpu else 0
-
-
-def slowed_by_recording(scope: Scope) -> float:
-    """How many times as long a recorded step takes; 1 where that was not measured, or is so little that it may be chance.
-
-    Where the program stood still, the steps without recording did so as well, and nothing tells how long.
-    """
-    manifest = scope.trace.manifest
-    overhead = None if manifest is None else manifest.overhead()
-    return overhead if overhead is not None and overhead >= FELT else 1.0
 
 
 def code_stalls(scope: Scope) -> int:

@@ -12,6 +12,7 @@ from tracekit.analyses.attribution.span_places import StackModel
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.idle.span_causes import span_causes
+from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.rules.idle_calls import operators_by_idle, waiting_calls
 from tracekit.analyses.rules.idle_time import LONG_CALL_NS, caused_idle
 from tracekit.analyses.rules.rule import (
@@ -26,7 +27,7 @@ from tracekit.analyses.rules.rule import (
     of_time,
 )
 from tracekit.analyses.scope import Scope
-from tracekit.analyses.stalls import slowed_by_recording, stalled_ns, stalled_within
+from tracekit.analyses.stalls import stalled_ns, stalled_within
 from tracekit.facts.idle_names import VALUE_OPERATOR
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share, listed, times
@@ -78,7 +79,7 @@ def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
     near = pl.col("duration_ns").sum().over("gap_id") < NEAR_NS
     between = caused_idle(scope, "python", wanted=near)
     # Recording lengthens tiny operators, and the code between them, as much as anything.
-    at_stake = bounded(round((inside - stalled + between.ns) / slowed_by_recording(scope)), scope)
+    at_stake = bounded(round((inside - stalled + between.ns) / slowed_by_recording(scope.trace)), scope)
     if at_stake < SHORT_OPERATORS_LEAST_SHARE * (scope.duration - stalled_ns(scope)):
         return None
     names = short.group_by("name").agg(pl.len(), pl.col("duration").sum()).sort("duration", "name")

@@ -9,11 +9,12 @@ import polars as pl
 from tracekit.analyses.attribution import attributed
 from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.optimizer import UNFUSED, one_pass, optimizer_ranges
+from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.kernels import costliest
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
-from tracekit.analyses.stalls import slowed_by_recording, stalled_within
+from tracekit.analyses.stalls import stalled_within
 from tracekit.facts.units import format_count, format_ns, listed
 from tracekit.intervals import IntervalSet
 from tracekit.trace import one_of
@@ -54,7 +55,7 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
         starts = (ranges := optimizer_ranges(scope))["start"].to_numpy()
         whole = IntervalSet.of(starts, starts + ranges["duration"].to_numpy()).clip(scope.start, scope.end)
         waited, stalled = (whole - scope.intervals()).measure, stalled_within(scope, whole)
-        at_stake = round((total + waited - stalled - kept) / slowed_by_recording(scope))
+        at_stake = round((total + waited - stalled - kept) / slowed_by_recording(scope.trace))
     else:
         what, idle, waits = "kernels", "Between them the device is idle for", "the waits for them"
         waited, stalled = caused_idle(scope, *_OF_LAUNCHES, wanted=one_of("phase", "optimizer")).ns, 0
@@ -74,7 +75,7 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
 
 def _left_out(scope: Scope, kept: int, stalled: int) -> str:
     """A sentence about the time that is not at stake; empty if there is none."""
-    recorded = scope.on_cpu and slowed_by_recording(scope) > 1
+    recorded = scope.on_cpu and slowed_by_recording(scope.trace) > 1
     parts = [f"{format_ns(kept)} of arithmetic"] if kept else []
     parts += [f"{format_ns(stalled)} of stalls"] if stalled else []
     parts += ["what the recording adds"] if recorded else []

@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.recording import unrecorded_ns
 from tracekit.analyses.scope import Scope, step_spans
-from tracekit.analyses.stalls import slowed_by_recording, stalled_ns
+from tracekit.analyses.stalls import stalled_ns
 from tracekit.errors import UsageError
 from tracekit.facts.units import format_share
 from tracekit.findings import Bound, Severity, Stretches
@@ -194,7 +195,7 @@ def bounded(at_stake_ns: int, scope: Scope) -> int:
     """
     most = scope.duration
     if scope.on_cpu:
-        most = round((most - stalled_ns(scope)) / slowed_by_recording(scope))
+        most = round((most - stalled_ns(scope)) / slowed_by_recording(scope.trace))
     return max(0, min(at_stake_ns, most))
 
 

@@ -5,7 +5,7 @@ from planted import MS, US, Planted, finding
 
 import tracekit
 from tracekit.analyses.scope import select
-from tracekit.analyses.stalls import slowed_by_recording, stalled_ns
+from tracekit.analyses.stalls import stalled_ns
 from tracekit.report.build import build_report
 
 OPERATORS = ("aten::mm", "aten::add", "aten::transpose", "aten::mul", "aten::div", "aten::sqrt")
@@ -79,7 +79,6 @@ def test_collectives_wait_for_other_ranks() -> None:
 def test_stalls_leave_it_open_what_recording_costs() -> None:
     trace = tracekit.read(ROOT / "sample_traces/yolov5_cpu/trace.json.gz")
     assert stalled_ns(select(trace)) > 0.4 * select(trace).duration
-    assert slowed_by_recording(select(trace)) > 1.5
     (note,) = [note for note in build_report(trace).verdict.notes if "Recording" in note]
     assert note.startswith(
         "Recording makes a step 1.64 times as long, as far as the stalls let that be told."
