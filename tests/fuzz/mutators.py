@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import io
 import json
@@ -135,13 +136,13 @@ def json_values(rng: random.Random, bases: Path, folder: Path) -> Case:
         at = rng.randrange(len(events))
         match rng.randrange(10):
             case 0:
-                events.insert(at, rng.choice(ODD))
+                events.insert(at, copy.deepcopy(rng.choice(ODD)))
             case 1:
                 events.insert(rng.randrange(len(events)), events[at])
             case 2:
                 del events[at : at + rng.choice([1, 5, len(events) // 2])]
             case 3:
-                tree[rng.choice(list(tree))] = rng.choice(ODD)
+                tree[rng.choice(list(tree))] = copy.deepcopy(rng.choice(ODD))
                 if not isinstance(tree.get("traceEvents"), list):
                     break
                 events = tree["traceEvents"]
@@ -163,7 +164,7 @@ def _change(rng: random.Random, event: dict[str, Any]) -> None:
             [-value, value * 1_000, value + 2**53, value * 1e12, -value * 1e9, value / 1e6, *NUMBERS]
         )
     else:
-        target[key] = rng.choice(ODD)
+        target[key] = copy.deepcopy(rng.choice(ODD))
 
 
 @mutator
@@ -172,7 +173,7 @@ def every_event(rng: random.Random, bases: Path, folder: Path) -> Case:
     tree = msgspec.json.decode(_json_base(rng, bases))
     category = rng.choice([event.get("cat") for event in tree["traceEvents"]])
     key = rng.choice(["ts", "dur", "pid", "tid", "name", "cat", "ph", "args", "id"])
-    value, factor = rng.choice(ODD), rng.choice([None, None, -1, 1e6, 1e12, 0, 1e-3])
+    value, factor = copy.deepcopy(rng.choice(ODD)), rng.choice([None, None, -1, 1e6, 1e12, 0, 1e-3])
     for event in tree["traceEvents"]:
         if category is None or event.get("cat") == category:
             if factor is not None and isinstance(event.get(key), int | float):
@@ -415,7 +416,7 @@ def _change_within(rng: random.Random, tree: Any) -> None:
     while isinstance(tree, dict | list) and tree:
         key = rng.choice(list(tree) if isinstance(tree, dict) else range(len(tree)))
         if not isinstance(tree[key], dict | list) or not tree[key] or rng.random() < 0.3:
-            tree[key] = rng.choice(ODD)
+            tree[key] = copy.deepcopy(rng.choice(ODD))
             return
         tree = tree[key]
 
