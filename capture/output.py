@@ -17,7 +17,7 @@ from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
 from tracekit.facts.capture_names import LAYER_METADATA_KEY
 from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.files import scratch_folder
-from tracekit.manifest import MANIFEST_FILE, Level, Manifest, Run, read_manifest
+from tracekit.manifest import MANIFEST_FILE, Level, Manifest, Run, is_manifest, read_manifest
 
 if TYPE_CHECKING:  # it imports torch and this module
     from tracekit.capture.sessions import Recorded
@@ -101,11 +101,12 @@ def prepare_folder(folder: Path) -> Path:
 def new_folder(folder: Path) -> Iterator[Path]:
     """`folder`, created if it is missing, and removed again if the block fails and leaves it empty.
 
-    Raises `UsageError` if it cannot be written to, or another capture is being written there.
+    Raises `UsageError` if it cannot be written to, holds files of those names that are no capture's, or another capture is being
+    written there.
     """
     was_there, owner = folder.exists(), os.getpid()
     try:
-        prepare_folder(folder)
+        _refuse_foreign(prepare_folder(folder))
         with _locked(folder, owner):
             yield folder
     except BaseException:
@@ -113,6 +114,17 @@ def new_folder(folder: Path) -> Iterator[Path]:
             with suppress(OSError):  # it is not empty, or it was never created
                 folder.rmdir()
         raise
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Raise UsageError if a capture would replace a trace, or a manifest, that no capture has written."""
+    if is_manifest(folder / MANIFEST_FILE):
+        return
+    names = sorted(path.name for path in folder.iterdir())
+    taken = [name for name in names if name == MANIFEST_FILE or _OWN_TRACE.fullmatch(name)]
+    if taken:
+        fault = f"it holds {taken[0]}, which is of no capture and would be replaced"
+        raise UsageError(fault, path=folder, remedy="choose another folder with -o")
 
 
 @contextmanager

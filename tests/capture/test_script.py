@@ -105,6 +105,20 @@ def test_a_script_runs_as_python_runs_it(run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["trace.json.gz", "manifest.json"])
+def test_a_file_of_no_capture_is_not_replaced(run, tmp_path: Path, name: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("mine")
+    status, out, err = run(HEAD + "print([step() for _ in range(7)])\n")
+    assert (status, out) == (2, "")
+    assert err == (
+        f"tracekit: error: out: it holds {name}, which is of no capture and would be replaced; "
+        "choose another folder with -o\n"
+    )
+    assert (tmp_path / "out" / name).read_text() == "mine"
+
+
+@pytest.mark.slow
 def test_an_exit_at_once_keeps_what_was_recorded(run, tmp_path: Path) -> None:
     code = HEAD + (
         "import os\n"
