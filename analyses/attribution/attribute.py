@@ -26,6 +26,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.attribution.fused_names import fused_operators
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.attribution.span_places import (
     METHOD,
@@ -41,7 +42,6 @@ from tracekit.analyses.scope import Scope, once
 from tracekit.facts.launch_apis import GRAPH_COPY, GRAPH_LAUNCH
 from tracekit.facts.stack_names import GRAPH_LAYER, PHASES
 from tracekit.groups import any_known, at_rows, groups, kept, none_to_null, or_none, text_codes
-from tracekit.names import fused_operators
 from tracekit.readers import flag_for, format_named
 from tracekit.spans import BoolArray, Int64Array, distinct_rows, take
 from tracekit.trace import Trace

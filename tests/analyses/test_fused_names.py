@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracekit.names import fused_operators
+from tracekit.analyses.attribution.fused_names import fused_operators
 
 
 @pytest.mark.parametrize(
