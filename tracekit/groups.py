@@ -159,15 +159,19 @@ def or_none(values: pl.Series, none: int = -1) -> Int64Array:
 
 
 def are_known(values: pl.Series) -> BoolArray:
-    """For each of these numbers whether it is not null; NaN counts as null.
+    """For each of these values whether it is not null; NaN counts as null.
 
     >>> are_known(pl.Series([4, None])).tolist()
+    [True, False]
+    >>> are_known(pl.Series(["[[2]]", None], dtype=pl.Categorical)).tolist()
     [True, False]
     """
     if not values.null_count():
         return np.ones(values.len(), dtype=bool)
     if not any_known(values):
         return np.zeros(values.len(), dtype=bool)
+    if not values.dtype.is_numeric():
+        return values.is_not_null().to_numpy()
     lacking: BoolArray = np.isnan(values.to_numpy())
     return ~lacking
 

@@ -94,6 +94,12 @@ def test_without_shapes_it_is_unknown_whether_the_inputs_are_new() -> None:
     assert found.advice.startswith("Record with record_shapes=True")
 
 
+def test_shapes_of_some_operators_only_ended_the_report_with_a_fault() -> None:
+    found = long_calls(calls((0, "[[8]]"), (60, "[[9]]"), (0, None), (0, "[[9]]")))
+    assert found is not None
+    assert "It is the first on its inputs" in found.evidence
+
+
 def test_silent_if_all_calls_are_as_long_or_it_matters_little() -> None:
     assert long_calls(calls(*[(60, "[[8]]")] * 4)) is None
     assert long_calls(calls(*[(60, f"[[{number}]]") for number in range(4)])) is None
