@@ -60,8 +60,8 @@ PIECE_SCHEMA: Final[Schema] = {
 too. `unit` is `matrix` or `vector`, or `link` if one bounds the work. `piece_ns` is null where times were not recorded, or are those of replays for counters.
 """
 
-_MOST_FLOPS_PER_NS: Final = 1e9
-"""A thousand times what the fastest devices do: the shapes are damaged."""
+_MOST_PER_NS: Final = 1e9
+"""FLOPs, a thousand times what the fastest devices do, or bytes, a million times: the record is damaged."""
 
 _PLACE: Final = (
     *("name", "category", "kind", "device_id", "call", "operator", "op_id", "layer_id", "recomputed"),
@@ -101,7 +101,9 @@ def _of_activities(scope: Scope) -> pl.DataFrame:
         "op_id",
         "duration",
     )
+    possible = pl.col("bytes") <= _MOST_PER_NS * pl.max_horizontal("duration", 1)
     rows = scope.activities[[*columns, "bytes", "occupancy"]].with_columns(
+        pl.when(possible).then("bytes"),
         *places[["layer_id", "recomputed", "operator"]],
         pl.coalesce("launch_id", "op_id").fill_null(-1).alias("anchor"),
         pl.col("launch_id" if scope.on_cpu else "activity_id").alias("call"),
@@ -149,15 +151,16 @@ def _with_models(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     op = np.where(owner >= 0, owner, or_none(rows["op_id"]))
     read, written = take(work.read, owner), take(work.written, owner)
     flops = take(work.flops, owner)
+    moved = np.where((read >= 0) & (written >= 0), read + written, -1)
     took = _time_of_owners(owner, rows["duration"])
-    flops = np.where((took > 0) & (flops > _MOST_FLOPS_PER_NS * took), -1, flops)
+    flops, moved = (np.where((took > 0) & (each > _MOST_PER_NS * took), -1, each) for each in (flops, moved))
     owned = none_to_null(owner)
     matrix = take(work.matrix.astype(np.int64), owner) == 1
     precision = at_rows(pl.Series([*work.names, None], dtype=pl.String), take(work.precision, owner))
     return rows.with_columns(
         owned.alias("owner"),
         none_to_null(flops).alias("model_flops"),
-        none_to_null(np.where((read >= 0) & (written >= 0), read + written, -1)).alias("model_bytes"),
+        none_to_null(moved).alias("model_bytes"),
         precision.alias("precision"),
         pl.Series("matrix", matrix),
         pl.Series("tf32", matrix & names.matching(TF32)),

@@ -380,6 +380,14 @@ def test_shapes_of_an_absurd_product_gave_thirty_times_the_peak() -> None:
     assert "of its roofline" not in seen.answer
 
 
+def test_a_copy_of_petabytes_in_microseconds_has_no_known_bytes() -> None:
+    made = Work()
+    for size in (1 << 20, 1 << 53):
+        made.activity("Memcpy HtoD", size >> 9, 20 * US, kind="memcpy", bytes=size)
+    one = row(found(made).kernels, name="Memcpy HtoD")
+    assert (one["calls"], one["bytes"], one["bytes_ns"]) == (2, 1 << 20, 20 * US)
+
+
 def test_replayed_kernels_have_work_and_no_times() -> None:
     made = Work()
     made.mm(("gemm", 20 * US))

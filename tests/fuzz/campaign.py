@@ -28,6 +28,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -295,8 +296,9 @@ def _no_pipes(folder: str, names: list[str]) -> list[str]:
 
 
 def campaign(cases: int, *, first: int = 0, jobs: int = 2, only: str = "", keep: Path | None = None) -> Table:
-    """Run that many cases in that many processes."""
+    """Run that many cases in that many processes; Ctrl-C ends it with the table so far."""
     table = Table()
+    workers: list[subprocess.Popen[str]] = []
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         here = {
@@ -318,16 +320,26 @@ def campaign(cases: int, *, first: int = 0, jobs: int = 2, only: str = "", keep:
                 *(("--keep", keep) if keep else ()),
             ]
             with subprocess.Popen(
-                [str(word) for word in words], stdout=subprocess.PIPE, env=here, text=True
+                [str(word) for word in words],
+                stdout=subprocess.PIPE,
+                env=here,
+                text=True,
+                start_new_session=True,
             ) as process:
+                workers.append(process)
                 assert process.stdout is not None
                 for line in process.stdout:
                     table.add(json.loads(line))
-            if process.returncode:
+            if process.returncode and process.returncode not in (-signal.SIGTERM, -signal.SIGINT):
                 table.faults.append((first + job, "?", f"the worker ended with {process.returncode}"))
 
         with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(part, range(jobs)))
+            try:
+                list(pool.map(part, range(jobs)))
+            except KeyboardInterrupt:
+                for process in workers:
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGTERM)  # with the case that it runs
     return table
 
 
@@ -344,6 +356,8 @@ def main() -> None:
         seeds = range(given.first, given.first + given.cases * given.jobs, given.jobs)
         work(seeds, given.only, given.work / "bases", given.work, given.keep)
         return
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.default_int_handler)  # which a shell's background jobs ignore
     begin = time.monotonic()
     table = campaign(given.cases, first=given.first, jobs=given.jobs, only=given.only, keep=given.keep)
     print(table)

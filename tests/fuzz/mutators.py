@@ -184,6 +184,31 @@ def every_event(rng: random.Random, bases: Path, folder: Path) -> Case:
 
 
 @mutator
+def missing_keys(rng: random.Random, bases: Path, folder: Path) -> Case:
+    """Arguments that some or all events of a category lack, or have another value for."""
+    tree = msgspec.json.decode(_json_base(rng, bases))
+    category = rng.choice([event.get("cat") for event in tree["traceEvents"]])
+    arguments = [
+        event["args"] for event in tree["traceEvents"] if event.get("cat") == category and event.get("args")
+    ]
+    for _ in range(rng.choice([1, 1, 2, 5])):
+        keys = sorted({key for each in arguments for key in each})
+        if not keys:
+            break
+        key, part = rng.choice(keys), rng.choice([0.1, 0.5, 1.0])
+        values = rng.choice(
+            [[], [], [None], [rng.choice(ODD)], [each[key] for each in arguments if key in each]]
+        )
+        for each in arguments:
+            if key in each and rng.random() < part:
+                if values:
+                    each[key] = copy.deepcopy(rng.choice(values))
+                else:
+                    del each[key]
+    return _written(folder / "t.json", json.dumps(tree).encode("utf-8", "replace"))
+
+
+@mutator
 def unsteady_times(rng: random.Random, bases: Path, folder: Path) -> Case:
     """Times of many events moved a little or exchanged: spans that overlap without nesting, work before its launch, steps in disorder."""
     tree = msgspec.json.decode(_json_base(rng, bases))
