@@ -24,7 +24,7 @@ from tracekit.errors import UsageError, nearest
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import PHASES
 from tracekit.groups import none_to_null, or_none
-from tracekit.names import category_name
+from tracekit.names import category_name, shorten_names
 from tracekit.readers import how_to_record
 from tracekit.spans import BoolArray, Int64Array, distinct_rows, take
 from tracekit.trace import CATEGORIES
@@ -335,14 +335,15 @@ class Draft:
         distinct = sorted(
             names.drop_nulls().unique().cast(pl.String), key=lambda name: (name.startswith("<"), name)
         )
-        shown = ", ".join(name[:40] for name in distinct[:6])
-        there = f"there are {shown}{', …' if len(distinct) > 6 else ''}" if shown else "there are none"
+        shown = [*dict.fromkeys(shorten_names(distinct[:100], 40).values())]
+        there = f"there are {', '.join(shown[:6])}{', …' if len(shown) > 6 else ''}" if shown else "there are none"
         # A signature of C++ is like no word of it.
-        words = {f"*{word}*": None for name in distinct for word in _WORD.findall(name)}
+        words = {f"*{word}*": None for part in _WORDS for name in distinct for word in part.findall(name)}
         return nearest(pattern, distinct) or nearest(pattern, words, there)
 
 
-_WORD: Final = re.compile(r"\w{4,40}")
+_WORDS: Final = (re.compile(r"\w{4,40}"), re.compile(r"[^\W_]{4,40}"))
+"""The names in a name, and what stands between their underscores."""
 
 
 def _fits(names: pl.Series, pattern: str) -> BoolArray:
