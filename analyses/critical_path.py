@@ -131,6 +131,8 @@ class CriticalPath(Result):
     """All links of the graph between threads and streams."""
     inferred_links: int
     """Those of them that rest on times, since the trace does not record what waited for what."""
+    inferred_ns: int | None
+    """The time of the path that rests on them: before each of them that it takes, back to the link before. None without any."""
     replay_error: float
     """By which part of the window a replay with usual lags differs from what was recorded."""
 
@@ -188,6 +190,7 @@ def _critical_path(joint: Joint) -> CriticalPath:
         wait_ns=sums["wait"],
         links=joint.between,
         inferred_links=joint.inferred,
+        inferred_ns=int((path.end - path.start)[path.by_time].sum()) if joint.inferred else None,
         replay_error=abs(int(usual[-1]) - joint.end) / window if window else 0.0,
     )
 

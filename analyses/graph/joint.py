@@ -15,7 +15,7 @@ import numpy as np
 
 from tracekit.analyses.graph.build import Dependencies, dependencies, missing_of
 from tracekit.analyses.graph.meetings import RankWaits, meetings
-from tracekit.analyses.graph.model import LINKS, NEVER, Graph, Links, Weights, in_order
+from tracekit.analyses.graph.model import INFERRED, LINKS, NEVER, Graph, Links, Weights, in_order
 from tracekit.analyses.scope import Scope
 from tracekit.errors import UsageError
 from tracekit.facts.units import count_of
@@ -91,7 +91,7 @@ class Joint:
     @property
     def inferred(self) -> int:
         """The number of links that rest on times."""
-        kinds = [kind for kind in LINKS if kind.startswith("inferred")]
+        kinds = [LINKS[kind] for kind in INFERRED]
         return sum(one.count(*kinds) for one in self.members)
 
     @cached_property

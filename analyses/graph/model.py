@@ -22,7 +22,7 @@ import numpy as np
 
 from tracekit.spans import BoolArray, Int64Array
 
-__all__ = ["LINKS", "NEVER", "Graph", "Links", "Path", "Pieces", "Weights", "in_order"]
+__all__ = ["INFERRED", "LINKS", "NEVER", "Graph", "Links", "Path", "Pieces", "Weights", "in_order"]
 
 NEVER: Final = -(1 << 60)
 """The weight of a link that is taken out, and a time before all others."""
@@ -41,6 +41,7 @@ LINKS: Final = (
 )
 """The kinds of links. Those that are inferred rest on times, since the trace does not record them."""
 
+INFERRED: Final = tuple(number for number, kind in enumerate(LINKS) if kind.startswith("inferred"))
 _LAUNCH = LINKS.index("launch")
 
 

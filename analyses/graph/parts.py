@@ -13,7 +13,7 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.graph.build import Dependencies
 from tracekit.analyses.graph.joint import Joint, Lengths
-from tracekit.analyses.graph.model import LINKS
+from tracekit.analyses.graph.model import INFERRED, LINKS
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.idle.gaps import KERNEL_GAP_NS
 from tracekit.analyses.idle.host_code import timeline
@@ -92,6 +92,8 @@ class Stretches:
     source: Int64Array
     vertex: Int64Array
     """The vertices between which each stretch lies."""
+    by_time: BoolArray
+    """Whether the next link of the path rests on times: if the trace showed that nothing waited there, the path would not lie here."""
 
     def of(self, rows: Int64Array | BoolArray, shift: int = 0) -> Stretches:
         """Some of them, with times that are so much earlier."""
@@ -121,6 +123,8 @@ def stretches(joint: Joint, lengths: Lengths, times: Int64Array, begin: int) -> 
     thread = np.where(on_thread, joint.thread[path.target], -1)
     cause = np.where(on_thread, -1, cause)
     launched = np.where(kind == LINKS.index("launch"), joint.activity[path.target], -1)
+    leaves = np.minimum.accumulate(np.where(along, kind.size, np.arange(kind.size))[::-1])[::-1]
+    by_time = np.append(np.isin(kind, INFERRED), False)[leaves]
     # Each edge has two stretches: what ran, then the wait or code after it.
     bounds = np.stack([source, middle, target])
     start, end = (np.maximum(bounds[low : low + 2].T.reshape(-1), begin) for low in (0, 1))
@@ -135,6 +139,7 @@ def stretches(joint: Joint, lengths: Lengths, times: Int64Array, begin: int) -> 
         np.where(rest, launched[edge], -1),
         path.source[edge],
         path.target[edge],
+        by_time[edge],
     )
 
 

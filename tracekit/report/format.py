@@ -161,6 +161,7 @@ _SCALAR_NAMES: Final = {
     ("critical-path", "wait_ns"): "waits",
     ("critical-path", "links"): "links between threads and streams",
     ("critical-path", "inferred_links"): "found by time",
+    ("critical-path", "inferred_ns"): "path that rests on these",
     ("what-if", "low_ns"): "low end",
     ("what-if", "high_ns"): "high end",
     ("roofline", "flops_share"): "FLOPs known for",
