@@ -30,8 +30,6 @@ __all__ = ["FLASH_ATTENTION_2", "SDPA_FALLBACK", "UNFUSED_ATTENTION"]
 
 UNFUSED_ATTENTION_LEAST_SHARE: Final = 0.05
 """Below a twentieth of the time a fused kernel gains little."""
-LEAST_PRODUCTS: Final = 1.5
-"""Two products a softmax, less a few that the window cuts off."""
 
 
 def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
@@ -48,11 +46,7 @@ def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
     found = once(scope, attention_work)
     beside, copies = found.scores_ns, found.copies_ns
     total = found.softmax_ns + beside + copies
-    if (
-        not found.softmax_calls
-        or total / max(result.total_ns, 1) < UNFUSED_ATTENTION_LEAST_SHARE
-        or found.products < LEAST_PRODUCTS * found.softmax_calls
-    ):
+    if not found.is_by_hand or total / max(result.total_ns, 1) < UNFUSED_ATTENTION_LEAST_SHARE:
         return None
     what = "without its products it takes" if beside or copies else "its softmax takes"
     further = [f"other work on the scores takes {format_ns(beside)}"] if beside else []

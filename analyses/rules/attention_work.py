@@ -18,13 +18,17 @@ from tracekit.analyses.sdpa import SDPA_MATH
 from tracekit.groups import at_rows, text_codes
 from tracekit.spans import BoolArray, Int64Array, take
 
-__all__ = ["AttentionWork", "attention_work", "claimed_by_attention"]
+__all__ = ["BATCHED", "AttentionWork", "attention_work", "claimed_by_attention"]
 
 _SOFTMAX: Final = r"^aten::(_safe_softmax|_?softmax)$"
 _SOFTMAX_BACKWARD: Final = r"^aten::_softmax_backward_data$"
-_PRODUCT: Final = r"^aten::(bmm|baddbmm)$"
+BATCHED: Final = ("aten::bmm", "aten::baddbmm")
+"""Products of many matrices at once, as of heads."""
+_PRODUCT: Final = rf"^({'|'.join(BATCHED)})$"
 _ANY_PRODUCT: Final = r"^aten::(bmm|baddbmm|mm|addmm)$"
 _COPY: Final = r"^aten::copy_$"
+_LEAST_PRODUCTS: Final = 1.5
+"""Two products a softmax, less a few that the window cuts off."""
 _HEADS: Final = 4
 """Batch, heads, positions and size of a head, in any order."""
 
@@ -49,6 +53,16 @@ class AttentionWork(msgspec.Struct, frozen=True, eq=False):
     math_ns: Int64Array
     by_hand: Mapping[str, int]
     of_math: Mapping[str, int]
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Whether attention is written by hand: the softmax of a classifier has no batched products."""
+        return 0 < self.softmax_calls * _LEAST_PRODUCTS <= self.products
+
+    @property
+    def has_products(self) -> bool:
+        """Whether batched products are those of attention, which a fused kernel computes without them."""
+        return self.is_by_hand or self.math_calls > 0
 
 
 def claimed_by_attention(scope: Scope, fired: Collection[str]) -> dict[str, int]:

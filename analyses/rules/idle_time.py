@@ -265,7 +265,7 @@ def outermost_operators(scope: Scope, span_ids: pl.Series) -> pl.Series:
 
 
 def waits_before_graphs(scope: Scope) -> str:
-    """What must go before a graph can hold the steps: the calls in the middle of each step that wait for the device, in a sentence
+    """What must go before a graph can hold the steps: the calls within each step that wait for the device, in a sentence
     with their number and place; empty if there are none in most steps.
 
     In the middle of a step is what comes after its first and before its last launch of a kernel: what waits before or after all of
@@ -306,7 +306,7 @@ def _waits_before_graphs(scope: Scope) -> str:
         "the call that synchronises" if count == 1 else f"the {format_count(count)} calls that synchronise"
     )
     return (
-        f"No graph can hold a call that waits for the device: first remove {which} in the middle of each step "
+        f"No graph can hold a call that waits for the device: first remove {which} within each step "
         f"({by} {listed(list(told))})."
     )
 

@@ -163,7 +163,7 @@ _QUEUED: Final = ("kernel_gap", "dependency")
 
 
 def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
-    """The host waits for the device in the middle of a step, and the device then waits for the host.
+    """The host waits for the device within a step, and the device then waits for the host.
 
     A wait is a call with the role synchronisation that takes `NO_WAIT_NS` or more, or a copy to host memory with a long call
     (a copy into pageable memory blocks although its name says Async). The finding names the operator that waits longest (`aten::item`,
@@ -212,7 +212,7 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
     cause = (
         f" Synchronisation caused {format_ns(idle.ns)} of idle time{idle.where_in_code}." if idle.ns else ""
     )
-    where = "in the middle of a step" if scope.window == "steps" else "and then launches more"
+    where = "within a step" if scope.window == "steps" else "and then launches more"
     who = worst["operator"] or "Code outside any operator"
     return Evidence(
         title=f"The host waits {times(waits.height)} for the device {where}, and the device then idles for "

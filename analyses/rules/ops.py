@@ -15,6 +15,7 @@ from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.flops import FIRST_FACTOR, json_list, matmul_flops, product_sizes
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.ops import Ops
+from tracekit.analyses.rules.attention_work import BATCHED, attention_work
 from tracekit.analyses.rules.rule import (
     MOST_STRETCHES,
     Advice,
@@ -25,7 +26,7 @@ from tracekit.analyses.rules.rule import (
     longest,
     of_time,
 )
-from tracekit.analyses.scope import Scope
+from tracekit.analyses.scope import Scope, once
 from tracekit.facts.ceilings import catalogue_ceilings
 from tracekit.facts.units import count_of, format_count, format_ns
 from tracekit.groups import at_rows, groups, text_codes
@@ -125,7 +126,8 @@ def odd_sizes(scope: Scope, result: Ops) -> Evidence | None:
     slower kernels. A product counts only if its sizes are the evident reason: products in the same trace without these
     odd sizes, of the same type and similar in operations and in operations for each byte, are more than twice as fast. Without
     such products, the names of its kernels must show the missing alignment (`align1`), and its rate must be below half of what
-    the peaks of the device allow. At stake is what it takes more than at the better rate.
+    the peaks of the device allow. At stake is what it takes more than at the better rate. Batched products of attention that is
+    not fused do not count: fused attention has none.
 
     Fires when this is `ODD_SIZES_LEAST_SHARE` of the device time, in calls of `SHORTEST_NS` or more. Needs the shapes of
     inputs.
@@ -133,7 +135,12 @@ def odd_sizes(scope: Scope, result: Ops) -> Evidence | None:
     if result.by_shape is None:
         return None
     products = _products(result.by_shape)
-    odd = [one for one in products if one.odd and one.ns >= SHORTEST_NS * one.calls]
+    fusible = BATCHED if once(scope, attention_work).has_products else ()
+    odd = [
+        one
+        for one in products
+        if one.odd and one.ns >= SHORTEST_NS * one.calls and one.operator not in fusible
+    ]
     slow = [found for product in odd if (found := _slow(scope, product, products))]
     slow.sort(key=lambda one: -one.lost_ns)
     lost = sum(one.lost_ns for one in slow)

@@ -336,7 +336,11 @@ class Draft:
             names.drop_nulls().unique().cast(pl.String), key=lambda name: (name.startswith("<"), name)
         )
         shown = [*dict.fromkeys(shorten_names(distinct[:100], 40).values())]
-        there = f"there are {', '.join(shown[:6])}{', …' if len(shown) > 6 else ''}" if shown else "there are none"
+        there = (
+            f"there are {', '.join(shown[:6])}{', …' if len(shown) > 6 else ''}"
+            if shown
+            else "there are none"
+        )
         # A signature of C++ is like no word of it.
         words = {f"*{word}*": None for part in _WORDS for name in distinct for word in part.findall(name)}
         return nearest(pattern, distinct) or nearest(pattern, words, there)

@@ -90,7 +90,7 @@ def test_what_encloses_the_window_is_no_place() -> None:
     assert text.endswith("for Python code.")
     bare = headline(pipeline(walks, stacks=False).trace(captured=EVERYTHING - {"stacks"}))
     assert "range run" not in bare
-    assert bare.endswith("with no record of what the host did.")
+    assert bare.endswith("in Python or other code that is not recorded.")
 
 
 def test_a_range_around_a_part_of_the_window_is_its_place() -> None:

@@ -45,7 +45,7 @@ EXPECTED = {
         "host_bound_launches",
         "short_kernels",
     },
-    "h100_timesformer": {"unfused_attention", "odd_sizes", "pageable_copies"},
+    "h100_timesformer": {"unfused_attention", "pageable_copies"},
     "mi250_minitoy": {
         "low_utilisation",
         "incomplete_capture",

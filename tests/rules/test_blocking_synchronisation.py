@@ -25,7 +25,7 @@ def test_fires_and_names_the_operator_that_waits() -> None:
     assert found.severity == "warning"
     assert (
         found.title
-        == "The host waits once for the device in the middle of a step, and the device then idles for 10.0 % of the time"
+        == "The host waits once for the device within a step, and the device then idles for 10.0 % of the time"
     )
     assert "aten::item waits longest (cudaStreamSynchronize): once, 360 µs." in found.evidence
     assert ".item()" in found.advice

@@ -145,3 +145,19 @@ def test_types_have_multiples_of_their_own(width: int, fires: bool) -> None:
     made.product(300.0, TOKENS, WIDTH, 4 * WIDTH, kind="float")
     made.product(40.0, TOKENS, WIDTH, width, kind="float")
     assert (found(made) is not None) is fires
+
+
+def test_products_of_attention_that_should_be_fused_were_to_be_padded() -> None:
+    def attention(*, softmax: bool) -> Products:
+        made = Products()
+        made.product(400.0, 3136, 64, 3136, batch=64)
+        made.product(60.0, 3137, 64, 3137, batch=64)
+        if softmax:
+            made.span("op", "aten::_softmax", made.clock, made.clock + 10 * US, shapes="[[64, 3137, 3137]]")
+            made.activity("softmax", made.clock + 20 * US, MS, launch=made.clock + US, call_ns=US)
+            made.clock += 2 * MS
+        made.product(60.0, 3137, 3137, 64, batch=64)
+        return made
+
+    assert found(attention(softmax=False)) is not None
+    assert found(attention(softmax=True)) is None

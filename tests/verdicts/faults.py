@@ -117,7 +117,7 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     "waits that graphs cannot hold": Fault(
         waits_between_small_kernels,
-        r"first remove the 12 calls that synchronise in the middle of each step \(by torch\.cuda\.synchronize\(\)\)",
+        r"first remove the 12 calls that synchronise within each step \(by torch\.cuda\.synchronize\(\)\)",
         shares=(0.45,),
         timed=False,
         needs_steps=True,

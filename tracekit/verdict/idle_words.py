@@ -72,7 +72,8 @@ def main_cause(results: Mapping[str, Result], parts: DeviceParts, *, frames: boo
     unseen = cause in HOST_CODE and not place and not frames
     computing = cause == "operator_dispatch" and computing_ns >= MOSTLY * ns
     phrase = "for operators that compute on the processor" if computing else IDLE_PHRASES[cause]
-    what = "with no record of what the host did" if unseen else f"{phrase}{place}"
+    code = "Python or other code" if cause == "python" else "host code"
+    what = f"in {code} that is not recorded" if unseen else f"{phrase}{place}"
     return f", including {format_share(parts.program_ns(ns) / parts.basis)} {what}"
 
 
