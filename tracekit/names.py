@@ -15,6 +15,7 @@ from tracekit.facts.terminal_text import UNSAFE, printable
 
 __all__ = [
     "HOME_FOLDER",
+    "called_from",
     "category_name",
     "clean",
     "clean_frame",
@@ -304,6 +305,18 @@ def short_frame(frame: str) -> str:
     """
     path, colon, function = frame.partition("): ")
     return "/".join(path.replace("\\", "/").split("/")[-2:]) + colon + function
+
+
+def called_from(call: str | None, frame: str | None) -> str | None:
+    """A call, and the frame of the user's code that led to it; None without both.
+
+    >>> called_from("site-packages/lib/mask.py(4): expand", "/home/me/train.py(9): step")
+    'lib/mask.py(4): expand, called from me/train.py(9): step'
+    """
+    if call is None or frame is None or call == frame:
+        one = call or frame
+        return None if one is None else short_frame(one)
+    return f"{short_frame(call)}, called from {short_frame(frame)}"
 
 
 def clean(text: str) -> str:

@@ -15,7 +15,7 @@ from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.idle.span_causes import span_causes
 from tracekit.analyses.program import program
 from tracekit.analyses.rules.rule import longest_of
-from tracekit.facts.idle_names import CAUSES
+from tracekit.facts.idle_names import CAUSES, FORWARDING_FRAME, PYTHON_FILE
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH, SYNCHRONISATION
 from tracekit.facts.stack_names import PARTS_OF_STEP
 from tracekit.facts.units import NS_PER_MS, format_count, listed
@@ -23,7 +23,7 @@ from tracekit.findings import Stretches
 from tracekit.groups import NameTable, at_rows, codes_of, falling, groups, or_none, text_codes
 from tracekit.intervals import IntervalSet
 from tracekit.missing import endless_calls
-from tracekit.names import short_frame
+from tracekit.names import called_from
 from tracekit.spans import Int64Array, take
 
 __all__ = [
@@ -289,16 +289,26 @@ def _waits_before_graphs(scope: Scope) -> str:
     if not count:
         return ""
     spans = calls["span_id"].filter(pl.Series(middle))
-    causes = span_causes(scope)
-    frame = at_rows(causes.names, take(causes.frame, spans.to_numpy())).cast(pl.String).alias("frame")
-    places = pl.DataFrame([outermost_operators(scope, spans), calls["name"].filter(pl.Series(middle)), frame])
-    rows = places.cast(pl.String).group_by(pl.all()).len().sort("len", "operator", "name", "frame")
+    causes, stack = span_causes(scope), attribution(scope).model.stack
+    code = stack.named(PYTHON_FILE, "python") & ~stack.named(FORWARDING_FRAME, "python")
+    places = pl.DataFrame(
+        [
+            outermost_operators(scope, spans),
+            calls["name"].filter(pl.Series(middle)),
+            *(
+                at_rows(causes.names, take(around, spans.to_numpy())).alias(name)
+                for name, around in (("code", stack.nesting.nearest_ancestor(code)), ("frame", causes.frame))
+            ),
+        ]
+    )
+    rows = places.cast(pl.String).group_by(pl.all()).len().sort("len", *places.columns)
     shown = _WAITERS if scope.once(program, lambda: program(scope.trace)).pytorch else {}
     total, told = rows["len"].sum(), dict[str, int]()
-    for operator, call, code, calls_here in reversed(rows.rows()):
+    for operator, call, inner, frame, calls_here in reversed(rows.rows()):
         if 2 * sum(told.values()) > total or len(told) == _NAMED_WAITERS:
             break
-        what = shown.get(operator or call, operator or call) + (f" in {short_frame(code)}" if code else "")
+        place = called_from(inner, frame)
+        what = shown.get(operator or call, operator or call) + (f" in {place}" if place else "")
         told[what] = told.get(what, 0) + calls_here
     named = sum(told.values())
     by = "by" if named == total else "most by" if 2 * named > total else "among others by"

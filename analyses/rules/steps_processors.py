@@ -16,7 +16,7 @@ from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, bounde
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import longest_between
 from tracekit.facts.units import format_ns
-from tracekit.names import short_frame, shorten_name
+from tracekit.names import called_from, shorten_name
 from tracekit.spans import nesting_of
 from tracekit.trace import one_of
 
@@ -185,6 +185,4 @@ def _only_there(scope: Scope, table: pl.DataFrame, rows: list[int], excess: int)
         return f"range {shorten_name(name, _LONGEST)}", there
     frame = int(stack.nesting.nearest_ancestor(users.to_numpy())[int(first["span_id"][0])])
     caller = "" if frame < 0 else str(stack.frame["name"][frame])
-    shown = short_frame(name)
-    called = "" if caller in ("", name) else f", called from {short_frame(caller)}"
-    return f"{shown}{called}", there
+    return called_from(name, caller or None) or "", there

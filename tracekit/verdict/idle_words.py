@@ -15,7 +15,7 @@ from tracekit.analyses.result import Result
 from tracekit.facts.idle_names import PYTHON_FILE
 from tracekit.facts.stack_names import PARTS_OF_STEP
 from tracekit.facts.units import NS_PER_US, format_ns, format_share
-from tracekit.names import short_frame, shorten_name
+from tracekit.names import called_from, short_frame, shorten_name
 
 __all__ = ["IDLE_PHRASES", "MOSTLY", "HostCode", "host_code", "in_long_gaps", "main_cause", "where"]
 
@@ -133,7 +133,7 @@ def where(results: Mapping[str, Result], cause: str, device_id: int, *, explain:
         frame = None
     if frame and cause == "operator_dispatch" and frame.endswith(": <module>"):
         frame = None  # the loop of the script; the operators say more
-    frame = None if several else _called(None if api else call, frame)
+    frame = None if several else called_from(None if api else call, frame)
     # If the range is a layer, the path of the layer names it.
     in_range, number = None, ""
     if range_ and not (layer and layer.rsplit("/", 1)[-1] == range_):
@@ -210,14 +210,6 @@ def _parts_of_step(results: Mapping[str, Result], cause: str) -> list[tuple[str,
 def _call(results: Mapping[str, Result], cause: str, device_id: int) -> str | None:
     rows = results["idle"].tables()["by_cause"]["device_id", "cause", "call"].rows()
     return next((call for *of, call in rows if of == [device_id, cause]), None)
-
-
-def _called(call: str | None, frame: str | None) -> str | None:
-    """A call, and the line of the user's code that led to it; None without both."""
-    if call is None or frame is None or call == frame:
-        one = call or frame
-        return None if one is None else short_frame(one)
-    return f"{short_frame(call)}, called from {short_frame(frame)}"
 
 
 def _sampled(results: Mapping[str, Result]) -> str | None:
