@@ -22,6 +22,8 @@ __all__ = ["DAMAGED_CAPTURE", "INCOMPLETE_CAPTURE", "LOW_UTILISATION"]
 
 BUSY_ENOUGH: Final = 0.90
 """A well-fed training step keeps its device above this; the rest is copies and the price of starting kernels."""
+MOSTLY_BUSY: Final = 0.75
+"""From this share on the title says how long the device is idle."""
 
 
 def low_utilisation(scope: Scope, result: Breakdown) -> Evidence | None:
@@ -39,8 +41,11 @@ def low_utilisation(scope: Scope, result: Breakdown) -> Evidence | None:
     if utilisation is None or utilisation >= BUSY_ENOUGH:
         return None
     devices = result.devices.height
+    mostly = f"busy only {format_share(utilisation)}"
+    if utilisation > MOSTLY_BUSY:
+        mostly = f"idle for {format_share(row['idle_ns'] / row['window_ns'])}"
     return Evidence(
-        title=f"Device {row['device_id']} is busy only {format_share(utilisation)} of the time",
+        title=f"Device {row['device_id']} is {mostly} of the time",
         text=f"It is idle for {format_ns(row['idle_ns'])} of {format_ns(row['window_ns'])} and busy for "
         f"{format_ns(row['busy_ns'])}"
         + (f". It is the busiest of {devices} devices." if devices > 1 else "."),
