@@ -8,18 +8,19 @@ import polars as pl
 
 from tracekit.analyses.attribution import attributed
 from tracekit.analyses.kernels import Kernels
-from tracekit.analyses.optimizer import UNFUSED, one_pass, optimizer_ranges
+from tracekit.analyses.optimizer import UNFUSED, one_pass, optimizer_ranges, usual_passes
 from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.kernels import costliest
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, bounded_by_host, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalled_within
-from tracekit.facts.units import format_count, format_ns, listed
+from tracekit.facts.units import count_of, format_count, format_ns, listed
+from tracekit.groups import NameTable, at_rows, kept, with_series
 from tracekit.intervals import IntervalSet
 from tracekit.trace import one_of
 
-__all__ = ["OPTIMIZER_NOT_FUSED", "UPDATES_ONE_BY_ONE"]
+__all__ = ["OPTIMIZER_IN_PASSES", "OPTIMIZER_NOT_FUSED", "UPDATES_ONE_BY_ONE"]
 
 LEAST_KERNELS_PER_STEP: Final = 50
 """A fused or foreach optimizer launches at most some tens of kernels a step, for any number of parameters."""
@@ -117,6 +118,57 @@ OPTIMIZER_NOT_FUSED = Rule(
             "[!sparse_gradients] Create the optimizer with fused=True (torch.optim.AdamW, Adam, SGD and Adagrad support it on "
             f"processors too); foreach=True does not help on processors.\n{_SPARSE}"
         ),
+    ),
+)
+
+
+# -- optimizer_in_passes ----------------------------------------------------------------------------
+
+LEAST_PASSES: Final = 3
+"""Fewer operators, as of SGD with momentum, move little more than one that does all."""
+OPTIMIZER_IN_PASSES_LEAST_SHARE: Final = 0.02
+"""Of the window."""
+
+_FOREACH: Final = r"^aten::_foreach_"
+
+
+def optimizer_in_passes(scope: Scope, _result: Kernels) -> Evidence | None:
+    """The optimizer updates all parameters at once (`foreach=True`), with one operator after the other: each of them reads and writes
+    as much as a fused optimizer does in one pass.
+
+    At stake is the time of these kernels but for one pass of the costliest operator.
+
+    Fires when a step has `LEAST_PASSES` such operators, and this is `OPTIMIZER_IN_PASSES_LEAST_SHARE` of the window.
+    """
+    if scope.window != "steps":
+        return None
+    rows = kept(attributed(scope), attributed(scope)["category"] == "optimizer")
+    operator = at_rows(scope.trace.host["name"], rows["op_id"])
+    rows = kept(with_series(rows, operator.alias("operator")), NameTable(operator).matching(_FOREACH))
+    by_name = rows.group_by("operator").agg(pl.col("duration").sum(), pl.col("op_id").n_unique())
+    each, total = by_name["op_id"].sum() / scope.steps.height, int(rows["duration"].sum())
+    at_stake = bounded_by_host(total - usual_passes(scope)[0], scope)
+    if by_name.height < LEAST_PASSES or at_stake < OPTIMIZER_IN_PASSES_LEAST_SHARE * scope.duration:
+        return None
+    largest = by_name.sort("duration", "operator", descending=[True, False]).head(3)["operator"]
+    return Evidence(
+        title=f"The optimizer goes over its data with {by_name.height} operators instead of one ({of_time(total, scope)})",
+        text=f"{listed(largest.cast(pl.String).to_list())} take the most of {format_ns(total)}, in {count_of(round(each), 'call')} a "
+        "step. Each reads and writes the parameters, gradients or moments again.",
+        ns_at_stake=at_stake,
+        advice=_without_fused(scope),
+        stretches=longest(rows),
+    )
+
+
+OPTIMIZER_IN_PASSES = Rule(
+    id="optimizer_in_passes",
+    analysis="kernels",
+    evidence=optimizer_in_passes,
+    runs="device",
+    advice=Advice(
+        "[!sparse_gradients] Create the optimizer with fused=True (torch.optim.AdamW, Adam, SGD, Adagrad), which does it in one pass.\n"
+        f"{_SPARSE}"
     ),
 )
 

@@ -16,6 +16,7 @@ NAMES_PYTORCH = re.compile(
     r"(?i)torch|DataLoader|\.item\(|\.to\(|non_blocking|pin_memory|tensor\.|optimizer|zero_grad|fused=|foreach|cudnn\.bench"
 )
 ONLY_ON_PYTORCH = {
+    "optimizer_in_passes": "looks for operators of PyTorch",
     "optimizer_not_fused": "looks for ranges of torch.optim",
     "unfused_attention": "looks for operators of PyTorch",
     "autograd_in_inference": "looks for operators of PyTorch",

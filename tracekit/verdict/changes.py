@@ -16,6 +16,7 @@ CHANGES: Final[Mapping[str, tuple[str, str | bool]]] = {
     "data_loading": ("no-loader-wait", True),
     "exposed_communication": ("overlap-comm", True),
     "host_bound_launches": ("cuda-graph", True),
+    "optimizer_in_passes": ("fuse", "optimizer"),
     "optimizer_not_fused": ("fuse", "optimizer"),
     "profiler_overhead": ("remove", "cause:profiler_overhead"),
     "random_numbers": ("remove", "category:random"),
