@@ -8,7 +8,16 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, bounded_by_host, longest, of_time
+from tracekit.analyses.rules.rule import (
+    Advice,
+    Evidence,
+    Rule,
+    bounded,
+    bounded_by_host,
+    bounded_by_removal,
+    longest,
+    of_time,
+)
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.sdpa import SDPA_MATH
 from tracekit.facts.device_peaks import peak_tflops
@@ -188,7 +197,7 @@ def layout_conversions(scope: Scope, result: Kernels) -> Evidence | None:
     total = int(rows["total_ns"].sum())
     if total / result.total_ns < LAYOUT_CONVERSIONS_LEAST_SHARE:
         return None
-    at_stake = bounded(total, scope)
+    at_stake = bounded_by_removal(total, scope, *(f"kernel:{name}" for name in rows["name"].cast(pl.String)))
     return Evidence(
         title=f"Layout conversions take {of_time(total, scope)}",
         text=f"Kernels that convert NCHW to NHWC or back take {format_ns(total)} in {count_of(int(rows['count'].sum()), 'launch', 'launches')}.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -34,6 +34,7 @@ __all__ = [
     "all_idle",
     "bounded",
     "bounded_by_host",
+    "bounded_by_removal",
     "by_share",
     "densest",
     "longest",
@@ -212,25 +213,31 @@ def bounded_by_host(at_stake_ns: int, scope: Scope) -> int:
     Where it is not known how long steps take without recording, nor how fast the host is then, or there are too many events for a
     replay, or devices are hardly idle, it is `bounded`.
     """
-    most = scope.once(bounded_by_host, lambda: _lost_without_work(scope))
+    most = scope.once(
+        bounded_by_host,
+        lambda: scope.duration if unrecorded_ns(scope) is None else _lost_without(scope, {"kernel:*": 0.0}),
+    )
     return min(bounded(at_stake_ns, scope), most)
 
 
-def _lost_without_work(scope: Scope) -> int:
-    idle = scope.duration - scope.intervals().measure
-    if (
-        scope.on_cpu
-        or unrecorded_ns(scope) is None
-        or scope.trace.meta.event_count > REPLAYED
-        or idle < IDLE_ENOUGH * scope.duration
-    ):
-        return scope.duration
-    from tracekit.analyses.what_if import Scale, predicted  # noqa: PLC0415 - loading it takes as long as the replay
+def bounded_by_removal(at_stake_ns: int, scope: Scope, *selectors: str) -> int:
+    """The time at stake in ns of work that these selectors of `tracekit.analyses.what_if` fit: at most what the window would lose
+    without it and the code that launches it, in a replay. Of too many events, and where devices are hardly idle, it is `bounded`.
+    """
+    return min(bounded(at_stake_ns, scope), _lost_without(scope, dict.fromkeys(selectors)))
 
-    work = [Scale("kernel:*", 0.0)]
+
+def _lost_without(scope: Scope, work: Mapping[str, float | None]) -> int:
+    """What the window loses if this work takes so much of its time, or if it is removed (None); the window if no replay tells."""
+    idle = scope.duration - scope.intervals().measure
+    if scope.on_cpu or scope.trace.meta.event_count > REPLAYED or idle < IDLE_ENOUGH * scope.duration:
+        return scope.duration
+    from tracekit.analyses.what_if import Remove, Scale, predicted  # noqa: PLC0415 - loading it takes as long as the replay
+
+    changes = [Remove(which) if part is None else Scale(which, part) for which, part in work.items()]
     try:
-        gains = [predicted(scope, [], spread) - predicted(scope, work, spread) for spread in (-1, 0)]
-    except UsageError:  # no work of the window is in the graph
+        gains = [predicted(scope, [], spread) - predicted(scope, changes, spread) for spread in (-1, 0)]
+    except UsageError:  # no such work of the window is in the graph
         return scope.duration
     return max(0, *gains)
 

@@ -25,7 +25,9 @@ def planted(operators: tuple[str, ...], each: int, name: str = "AdamW", steps: i
 def test_all_but_one_pass_is_at_stake() -> None:
     found = finding(planted(ADAM, 200 * US).trace(), "kernels", "optimizer_in_passes")
     assert found is not None
-    assert found.title == "The optimizer goes over its data with 5 operators instead of one (10.0 % of the time)"
+    assert (
+        found.title == "The optimizer goes over its data with 5 operators instead of one (10.0 % of the time)"
+    )
     assert found.ns_at_stake == 2 * (5 - 1) * 200 * US
     assert "2.00 ms, in 5 calls a step" in found.evidence
     assert found.advice.startswith("Create the optimizer with fused=True")

@@ -11,7 +11,7 @@ from tracekit.analyses.rules import words_for
 from tracekit.analyses.rules.attention_work import claimed_by_attention
 from tracekit.analyses.rules.kernels import OF_CONVOLUTIONS
 from tracekit.analyses.rules.rule import Advice as Words
-from tracekit.analyses.rules.rule import longest_work, of_time
+from tracekit.analyses.rules.rule import bounded_by_removal, longest_work, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.traits import traits
 from tracekit.facts.device_peaks import computes_fp8
@@ -66,8 +66,18 @@ def fusible_advice(
     ns = round(compute * fusible / total)
     which = "Outside attention, elementwise" if theirs else "Elementwise"
     title = f"{which} kernels, casts and layout changes take {of_time(ns, scope)}"
-    stretches = longest_work(scope, *_FUSIBLE)
-    return Advice(title, words_for(words, scope), ns, analysis="kernels", stretches=stretches)
+    present = [
+        f"category:{each}"
+        for each in _FUSIBLE
+        if kernels.filter(wanted & (pl.col("category") == each)).height
+    ]
+    return Advice(
+        title,
+        words_for(words, scope),
+        bounded_by_removal(ns, scope, *present),
+        analysis="kernels",
+        stretches=longest_work(scope, *_FUSIBLE),
+    )
 
 
 def top_kernels_advice(
