@@ -1,16 +1,23 @@
-"""A rule about inference that autograd records."""
+"""Rules about what autograd records: inference, and casts of mixed precision."""
 
 from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule
+from tracekit.analyses.recording import unrecorded_ns
+from tracekit.analyses.rules.idle_time import LAUNCHING, caused_idle
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded_by_removal, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.traits import traits
-from tracekit.facts.units import format_count
+from tracekit.facts.units import count_of, format_count, format_ns, format_share
+from tracekit.groups import kept, or_none
 
-__all__ = ["AUTOGRAD_IN_INFERENCE"]
+__all__ = ["AUTOCAST_CASTS", "AUTOGRAD_IN_INFERENCE"]
 
 LEAST_NODES: Final = 10
 """Without nodes, all operators carry the same number; fewer nodes than a small network makes prove nothing."""
@@ -44,5 +51,77 @@ AUTOGRAD_IN_INFERENCE = Rule(
     evidence=autograd_in_inference,
     advice=Advice(
         "If no backward pass follows, call the model under torch.inference_mode(): this saves work of the host, and memory."
+    ),
+)
+
+
+# -- autocast_casts ---------------------------------------------------------------------------------
+
+AUTOCAST_CASTS_LEAST_SHARE: Final = 0.05
+"""Of the window, without recording where a capture measured that."""
+LEAST_CASTS: Final = 10
+"""Nodes of casts a step; a model has a few without mixed precision."""
+MOST_COPIED: Final = 0.1
+"""The same operator sends inputs to the device. Where more of its activities do so, its time is not that of casts."""
+FEW_PRODUCTS: Final = 0.1
+"""Where products take less of the window, and the device is mostly idle, smaller types make nothing faster."""
+
+_CASTS: Final = ("aten::_to_copy", "ToCopyBackward0")
+
+
+def autocast_casts(scope: Scope, result: Kernels) -> Evidence | None:
+    """Autocast converts parameters and activations between fp32 and 16 bits in each step, and gradients back.
+
+    At stake is the device's time in these casts and the idle time that launching them causes, at most what a replay loses without them.
+
+    Fires when a step has `LEAST_CASTS` casts with a backward pass, and this is `AUTOCAST_CASTS_LEAST_SHARE` of the window.
+    """
+    stack = attribution(scope).model.stack
+    nodes = int(stack.named(f"^{_CASTS[1]}$", "op").sum())
+    if (
+        scope.window != "steps"
+        or "low_precision" not in traits(scope)
+        or nodes < LEAST_CASTS * scope.steps.height
+    ):
+        return None
+    inside = np.append(
+        stack.nesting.nearest_ancestor(stack.named(f"^({'|'.join(_CASTS)})$", "op")) >= 0, False
+    )
+    casts = kept(scope.activities, inside[or_none(scope.activities["op_id"])])
+    if (casts["kind"] == "memcpy").sum() > MOST_COPIED * casts.height:
+        return None
+    operators = pl.Series(np.flatnonzero(inside)).implode()
+    idle = caused_idle(scope, *LAUNCHING, wanted=pl.col("op_id").is_in(operators)).ns
+    on_device, window = int(casts["duration"].sum()), unrecorded_ns(scope) or scope.duration
+    at_stake = bounded_by_removal(on_device + idle, scope, *(f"op:{name}" for name in _CASTS))
+    if at_stake < AUTOCAST_CASTS_LEAST_SHARE * window:
+        return None
+    matrix = result.by_category.filter(pl.col("category").is_in(_MATRIX))
+    products = int(matrix["total_ns"].sum()) / window
+    in_vain = products < FEW_PRODUCTS and scope.intervals().measure < window / 2
+    return Evidence(
+        title=f"Casts of mixed precision take {of_time(on_device + idle, scope)} with the waits for them",
+        text=f"{count_of(round(casts.height / scope.steps.height), 'cast')} a step take {format_ns(on_device)} of the device, which is idle "
+        f"for {format_ns(idle)} while the host launches them. Products of matrices, which smaller types make faster, take "
+        f"{format_share(products)} of the time{'' if window == scope.duration else ' without recording'}.",
+        ns_at_stake=at_stake,
+        advice=_WITHOUT if in_vain else None,
+        stretches=longest(casts),
+    )
+
+
+_MATRIX: Final = ("gemm", "convolution", "attention", "rnn")
+_WITHOUT: Final = Advice(
+    "Train without autocast: the device waits for the host anyway, and casts are more work for it."
+)
+
+AUTOCAST_CASTS = Rule(
+    id="autocast_casts",
+    analysis="kernels",
+    evidence=autocast_casts,
+    runs="device",
+    advice=Advice(
+        "[!compiled] torch.compile fuses casts into the kernels beside them.\n"
+        "Parameters in 16 bits, with fp32 copies of them in the optimizer, need no casts in the step."
     ),
 )

@@ -19,6 +19,7 @@ ONLY_ON_PYTORCH = {
     "optimizer_in_passes": "looks for operators of PyTorch",
     "optimizer_not_fused": "looks for ranges of torch.optim",
     "unfused_attention": "looks for operators of PyTorch",
+    "autocast_casts": "looks for operators of PyTorch",
     "autograd_in_inference": "looks for operators of PyTorch",
     "processor_operators": "looks for operators of PyTorch",
     "updates_one_by_one": "looks for operators of PyTorch",
