@@ -93,8 +93,11 @@ def autocast_casts(scope: Scope, result: Kernels) -> Evidence | None:
     operators = pl.Series(np.flatnonzero(inside)).implode()
     idle = caused_idle(scope, *LAUNCHING, wanted=pl.col("op_id").is_in(operators)).ns
     on_device, window = int(casts["duration"].sum()), unrecorded_ns(scope) or scope.duration
-    at_stake = bounded_by_removal(on_device + idle, scope, *(f"op:{name}" for name in _CASTS))
-    if at_stake < AUTOCAST_CASTS_LEAST_SHARE * window:
+    least, selectors = AUTOCAST_CASTS_LEAST_SHARE * window, (f"op:{name}" for name in _CASTS)
+    if on_device + idle < least:
+        return None
+    at_stake = bounded_by_removal(on_device + idle, scope, *selectors)
+    if at_stake < least:
         return None
     matrix = result.by_category.filter(pl.col("category").is_in(_MATRIX))
     products = int(matrix["total_ns"].sum()) / window
