@@ -96,7 +96,7 @@ def _usual(
     held = np.zeros(time.size, dtype=bool)  # by another stream: what passes until then is no latency
     held[links.target[np.isin(kind, [_KIND["event"], _KIND["inferred_wait"]])]] = True
     idle = delay[launch][(called >= free[target]) & ~held[target]]
-    queued = target[called < free[target] - _QUEUED_NS]
+    queued = target[(called < free[target] - _QUEUED_NS) & ~held[target]]
     gap_ns = _typical(gap[queued], *_GAP_NS)
     usual = np.full(kind.size, gap_ns, dtype=np.int64)
     usual[launch] = _typical(idle, *_LAUNCH_NS)

@@ -58,7 +58,7 @@ AUTOGRAD_IN_INFERENCE = Rule(
 # -- autocast_casts ---------------------------------------------------------------------------------
 
 AUTOCAST_CASTS_LEAST_SHARE: Final = 0.05
-"""Of the window, without recording where a capture measured that."""
+"""Of the window."""
 LEAST_CASTS: Final = 10
 """Nodes of casts a step; a model has a few without mixed precision."""
 MOST_COPIED: Final = 0.1
@@ -74,7 +74,8 @@ def autocast_casts(scope: Scope, result: Kernels) -> Evidence | None:
 
     At stake is the device's time in these casts and the idle time that launching them causes, at most what a replay loses without them.
 
-    Fires when a step has `LEAST_CASTS` casts with a backward pass, and this is `AUTOCAST_CASTS_LEAST_SHARE` of the window.
+    Fires when a step has `LEAST_CASTS` casts with a backward pass, and this is `AUTOCAST_CASTS_LEAST_SHARE` of the window; where casts
+    are in vain (`FEW_PRODUCTS`), of the window without recording, if a capture measured that.
     """
     stack = attribution(scope).model.stack
     nodes = int(stack.named(f"^{_CASTS[1]}$", "op").sum())
@@ -93,15 +94,14 @@ def autocast_casts(scope: Scope, result: Kernels) -> Evidence | None:
     operators = pl.Series(np.flatnonzero(inside)).implode()
     idle = caused_idle(scope, *LAUNCHING, wanted=pl.col("op_id").is_in(operators)).ns
     on_device, window = int(casts["duration"].sum()), unrecorded_ns(scope) or scope.duration
-    least, selectors = AUTOCAST_CASTS_LEAST_SHARE * window, (f"op:{name}" for name in _CASTS)
+    products = int(result.by_category.filter(pl.col("category").is_in(_MATRIX))["total_ns"].sum()) / window
+    in_vain = products < FEW_PRODUCTS and scope.intervals().measure < window / 2
+    least = AUTOCAST_CASTS_LEAST_SHARE * (window if in_vain else scope.duration)
     if on_device + idle < least:
         return None
-    at_stake = bounded_by_removal(on_device + idle, scope, *selectors)
+    at_stake = bounded_by_removal(on_device + idle, scope, *(f"op:{name}" for name in _CASTS))
     if at_stake < least:
         return None
-    matrix = result.by_category.filter(pl.col("category").is_in(_MATRIX))
-    products = int(matrix["total_ns"].sum()) / window
-    in_vain = products < FEW_PRODUCTS and scope.intervals().measure < window / 2
     return Evidence(
         title=f"Casts of mixed precision take {of_time(on_device + idle, scope)} with the waits for them",
         text=f"{count_of(round(casts.height / scope.steps.height), 'cast')} a step take {format_ns(on_device)} of the device, which is idle "

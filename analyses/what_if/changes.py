@@ -35,6 +35,8 @@ __all__ = [
 
 _MOST: Final = 1_000
 """The largest factor of a change: times that are so many times as long still fit an Int64."""
+_FUSED_TENSORS: Final = 36
+"""So many parameters a kernel of a fused optimizer updates, with a gradient and two moments each."""
 _FUSED_WORDS: Final = 7 / 4
 """Of Adam, a fused optimizer reads 4 tensors and writes 3, where its costliest operator reads 3 and writes 1."""
 _PARAMETER_NS: Final = (2 * NS_PER_US, 4 * NS_PER_US, 8 * NS_PER_US)
@@ -99,7 +101,7 @@ class Remove:
     def apply(self, draft: Draft) -> None:
         """Take away activities and the code of threads, and what this code waits for."""
         found = draft.select(self.selector)
-        draft.scale_rows(found.rows, 0.0)
+        draft.remove_rows(found.rows)
         draft.scale_pieces(found.pieces, 0.0)
         draft.take_out(draft.waits_in(found.pieces))
         draft.assume("What comes after removed work takes as long as before.")
@@ -182,7 +184,11 @@ class Fuse:
             left += data
         else:
             work = float(draft.made.lines.rows["duration"].filter(pl.Series(found.rows)).sum())
-            draft.scale_rows(found.rows, min(1.0, data / work) if work and once else 1.0)
+            passes = min(1.0, data / work) if work and once else 1.0
+            draft.scale_rows(found.rows, passes)
+            kernels = max(int(found.rows.sum()), 1)
+            few = passes if updates_groups(scope) else in_place_calls(scope) / _FUSED_TENSORS / kernels
+            draft.scale_gaps(found.rows, min(1.0, few))
             if not once:
                 draft.assume(
                     "The device takes as long as before: the trace does not show what one pass over the data takes."
@@ -306,6 +312,7 @@ class ShardOptimizer:
         found = draft.of_phase("optimizer")
         _some(found.rows, "no optimizer runs in the window", self.label, found.pieces)
         draft.scale_rows(found.rows, 1 / self.ranks)
+        draft.scale_gaps(found.rows, 1 / self.ranks)
         draft.scale_pieces(found.pieces, 1 / self.ranks)
         if (draft.made.scope.activities["class"] == "communication").any():
             draft.assume(

@@ -134,6 +134,8 @@ class Draft:
         self.left = np.ones(host.span.size)
         self.off = np.zeros(graph.links.source.size, dtype=bool)
         self.lag = graph.links.lag.astype(np.float64)
+        self.gap = graph.lag.astype(np.float64)
+        """What passes on a stream before each activity, while nothing holds it back."""
         self.added = np.zeros(graph.time.size)
         """Work of threads that comes on top, at each vertex."""
         self.assumptions: list[str] = []
@@ -147,6 +149,28 @@ class Draft:
         self.duration[at[chosen]] *= (
             factor[self.made.activity[at[chosen]]] if isinstance(factor, np.ndarray) else factor
         )
+
+    def scale_gaps(self, rows: BoolArray, factor: float) -> None:
+        """The gaps on the stream before activities take that many times as long, as if there were that many of them."""
+        self.gap[self._vertices(rows)] *= factor
+
+    def remove_rows(self, rows: BoolArray) -> None:
+        """Activities of devices are gone, with the gap before each and the latency of its launch.
+
+        What an activity waited for from another stream, the next of its own stream waits for: there the gap after it is gone.
+        """
+        self.scale_rows(rows, 0.0)
+        links, vertices = self.made.graph.links, self._vertices(rows)
+        gone = np.zeros(self.made.activity.size, dtype=bool)
+        gone[vertices] = True
+        self.lag[self.links_of("launch") & gone[links.target]] = 0.0
+        held = np.zeros(gone.size, dtype=bool)
+        held[links.target[self.links_of("event", "inferred_wait")]] = True
+        self.gap[vertices + (held & gone)[vertices]] = 0.0
+
+    def _vertices(self, rows: BoolArray) -> Int64Array:
+        at = np.flatnonzero(self.made.activity >= 0)
+        return at[rows[self.made.activity[at]]]
 
     def scale_pieces(self, pieces: BoolArray, factor: float) -> None:
         """Code of threads takes that many times as long."""
@@ -226,7 +250,7 @@ class Draft:
             lag[begin] *= np.where(whole > 0, left / np.maximum(whole, 1), 1)
         carried = np.where(links.after, np.rint(self.duration)[links.source], 0)
         link = np.where(self.off, NEVER, np.rint(lag + carried)).astype(np.int64)
-        return Weights(work + graph.lag, link)
+        return Weights(work + np.rint(self.gap).astype(np.int64), link)
 
     # -- selectors -----------------------------------------------------------------------------------
 

@@ -55,6 +55,11 @@ def test_a_prediction_is_what_the_program_does_when_it_runs_again(
                     name,
                     factor,
                 )
+            if name != KERNELS[0]:  # each stream keeps a kernel
+                left = [one for one in program if one.what != "launch" or one.name != name]
+                more = what_if(scope, [Remove(f"kernel:{name}")]).after_ns - simulate(left).window
+                # What streams wait for lies after a kernel that is gone, with the gap between the two.
+                assert 0 <= more <= (2 * LAUNCH if streams > 1 else 0), name
     again = simulate(program, Speeds(host=0.5))
     assert what_if(scope, [FasterHost(2)]).after_ns == again.window
     again = simulate(program, Speeds(waits=False))
