@@ -178,11 +178,22 @@ class Draft:
 
     def need_launches(self, label: str) -> None:
         """Raises UsageError where no activity has a launch, and so nothing shows what the host keeps the device waiting for."""
-        if no_launches(self.made.scope) is not None:
-            raise UsageError(
-                "no launch is linked to the device's work, so the trace does not show how long the device waits for the host",
-                remedy=f"leave {label.partition(' ')[0]} out, or {how_to_record('launches', self.made.scope.trace.meta.format)}",
+        flag, known = label.partition(" ")[0], no_launches(self.made.scope) is None
+        if known and (self.links_of("launch").any() or not self.made.lost):
+            return
+        what, remedy = (
+            "is linked to the device's work",
+            how_to_record("launches", self.made.scope.trace.meta.format),
+        )
+        if known:
+            what, remedy = (
+                "agrees with the clock of the device",
+                "record again: the clocks of host and device disagree",
             )
+        raise UsageError(
+            f"no launch {what}, so the trace does not show how long the device waits for the host",
+            remedy=f"leave {flag} out, or {remedy}",
+        )
 
     def take_out(self, links: BoolArray) -> None:
         """These links hold nothing back."""

@@ -29,6 +29,7 @@ from tracekit.analyses.graph.joint import joint_graph
 from tracekit.analyses.graph.parts import parts_of
 from tracekit.analyses.scope import select
 from tracekit.analyses.what_if import CudaGraph, FasterHost, NoLoaderWait, Remove, RemoveSync, Scale, what_if
+from tracekit.errors import UsageError
 
 SEEDS = range(15)
 
@@ -334,3 +335,13 @@ def test_others_wait_for_a_root_only_if_the_trace_tells_it(told: bool, tmp_path:
 
 def whole(runs: list[Run]) -> int:
     return max(run.end for run in runs) - min(run.steps[0] for run in runs)
+
+
+def test_a_clock_that_contradicts_all_launches_gave_the_host_half_of_its_waits_back(tmp_path: Path) -> None:
+    run = simulate(random_program(3, 1))
+    for event in run.events:
+        if event["cat"] == "kernel":
+            event["ts"] -= 50_000
+    scope = select(tracekit.read(write(run, tmp_path / "t.json")), window="trace")
+    with pytest.raises(UsageError, match="no launch agrees with the clock of the device"):
+        what_if(scope, [FasterHost(2)])
