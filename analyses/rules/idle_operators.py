@@ -44,6 +44,8 @@ SHORT_NS: Final = 20 * NS_PER_US
 """To dispatch an operator takes some µs, twice as much while a profiler records it."""
 NEAR_NS: Final = 100 * NS_PER_US
 """Python that only calls the next operator takes some µs, a few tens with stacks recorded; more is work of its own."""
+LONGER: Final = 50
+"""Not even an interrupted call takes so many times as long as usual, unless its inputs are larger."""
 SHORT_OPERATORS_LEAST_SHARE: Final = 0.3
 """Of the window; healthy steps spend less on the tiny operators that surround the large ones."""
 _PART_OF_STEP: Final = {
@@ -59,8 +61,9 @@ LEAST_COUNT: Final = 100
 def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
     """Without a device: the operators are so short that most time goes to starting them.
 
-    The rule looks at outermost operators whose median duration by name is below `SHORT_NS`, except operators that read a
-    value (`value_reads`) or load data. It adds the Python code between operators (the cause python of
+    The rule looks at outermost operators whose median duration by name and shapes is below `SHORT_NS`, except operators that read a
+    value (`value_reads`) or load data. Where shapes were not recorded, calls that take `LONGER` times as long as the median of their name
+    are of larger inputs, and do not count. It adds the Python code between operators (the cause python of
     `analyses.idle.causes`, in gaps below `NEAR_NS`). At stake is the sum of the two.
 
     Fires when operators that typically take less than `SHORT_NS` and the Python code between them take `SHORT_OPERATORS_LEAST_SHARE` of the
@@ -69,8 +72,10 @@ def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
     if not scope.activities.height:
         return None
     operators = _outermost(scope)
-    # By name: one call that the system interrupts for long does not make an operator a long one.
-    short = operators.filter(pl.col("duration").median().over("name") < SHORT_NS)
+    # By the median: one call that the system interrupts for long does not make an operator a long one.
+    usual = pl.col("duration").median().over("name", "shapes")
+    larger = pl.col("shapes").is_null() & (pl.col("duration") > LONGER * usual)
+    short = operators.filter((usual < SHORT_NS) & ~larger)
     inside = int(short["duration"].sum())
     starts = short["start"].to_numpy()
     stalled = stalled_within(scope, IntervalSet.of(starts, starts + short["duration"].to_numpy()))
@@ -132,13 +137,13 @@ def _code_of(scope: Scope, operators: pl.DataFrame) -> str:
 def _outermost(scope: Scope) -> pl.DataFrame:
     """The outermost operators of the scope, without those that read a value or load data.
 
-    Columns `span_id`, `name`, `start`, `duration`, and whether it is the `optimizer`'s.
+    Columns `span_id`, `name`, `shapes`, `start`, `duration`, and whether it is the `optimizer`'s.
     """
     model = attribution(scope).model
     stack = model.stack
     above = stack.nesting.nearest_ancestor(stack.of_kind("op"), include_self=False)
     above[stack.named(VALUE_OPERATOR, "op")] = 0
-    rows = scope.host("op", columns=["span_id", "name", "start", "duration"]).with_columns(
+    rows = scope.host("op", columns=["span_id", "name", "shapes", "start", "duration"]).with_columns(
         pl.col("name").cast(pl.String)
     )
     rows = rows.filter(pl.Series(above[rows["span_id"].to_numpy()] < 0))

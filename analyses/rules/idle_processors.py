@@ -59,7 +59,8 @@ def code_outside_operators(scope: Scope, _result: Idle) -> Evidence | None:
 
     At stake is the time of the cause python, or host code, of `analyses.idle.causes` in gaps in which it takes `LONG_NS` or
     more. A gap counts if there is one like it, in the same line and before the same operator, in half of the steps; without
-    several steps, if it takes `PREEMPTION_NS`. What only a few steps do is the matter of `step_variability`, what happens
+    several steps, if it takes `PREEMPTION_NS`; among too few steps for `step_variability`, also if it takes that and `WARNING_SHARE` of the window (five times that where its line is
+    unknown). What only a few of many steps do is the matter of `step_variability`, what happens
     anywhere that of other programs on the machine, and the optimizer's code that of `optimizer_not_fused`. The place is
     the line of the user's code with half of the time; without recorded stacks it is the range or the layer, or the ranges and
     operators between which the time lies.
@@ -93,10 +94,12 @@ def code_outside_operators(scope: Scope, _result: Idle) -> Evidence | None:
 
 
 def _repeated(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
-    """The gaps that are alike in half of the steps or more; without several steps, those that are long.
+    """The gaps that are alike in half of the steps or more; among few steps, also those that are long.
 
     Alike are gaps in one line of the user's code, before the same call of an operator.
     """
+    from tracekit.analyses.rules.steps_slow import STEP_VARIABILITY_LEAST_STEPS  # noqa: PLC0415 - it imports this module
+
     steps = scope.steps if scope.window == "steps" else scope.steps.clear()
     if steps.height < 2:
         return kept(gaps, gaps["ns"] >= PREEMPTION_NS)
@@ -117,6 +120,10 @@ def _repeated(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     alike = pl.col("step").n_unique().over("frame", "next", "call")
     least = max(2, -(-steps.height // 2))
     gaps = gaps.with_columns((alike >= least).alias("repeated"))
+    if steps.height < STEP_VARIABILITY_LEAST_STEPS:  # a checkpoint in one of three steps was in no finding
+        surely = pl.when(pl.col("frame").is_null()).then(5 * PREEMPTION_NS).otherwise(PREEMPTION_NS)
+        once = pl.col("ns") >= pl.max_horizontal(surely, WARNING_SHARE * scope.duration)
+        gaps = gaps.with_columns(pl.col("repeated") | once)
     of_frame = pl.col("repeated").any().over("frame")
     # No operator ends the gap at the end of the last step.
     return gaps.filter(pl.col("repeated") | (pl.col("next").is_null() & of_frame))
