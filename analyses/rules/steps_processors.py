@@ -9,18 +9,21 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.analyses.attribution.host_stack import host_stack
+from tracekit.analyses.call_sizes import elements_in
+from tracekit.analyses.flops import json_list
 from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.idle.span_causes import user_frames
 from tracekit.analyses.rules.idle_processors import PREEMPTION_NS, remedy_of
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, bounded, longest
 from tracekit.analyses.scope import Scope
-from tracekit.analyses.stalls import longest_between
+from tracekit.analyses.stalls import longest_between, stalled_within
 from tracekit.facts.units import format_ns
+from tracekit.intervals import IntervalSet
 from tracekit.names import called_from, shorten_name
-from tracekit.spans import nesting_of
+from tracekit.spans import BoolArray, nesting_of
 from tracekit.trace import one_of
 
-__all__ = ["MAIN_PART", "slow_steps"]
+__all__ = ["MAIN_PART", "compared", "slow_steps"]
 
 MAIN_PART: Final = 0.5
 """One thing must take half of the difference."""
@@ -66,15 +69,19 @@ def slow_steps(scope: Scope, table: pl.DataFrame, slow: pl.DataFrame) -> Evidenc
     slowest = table[mine].sort("span_ns", descending=True).head(3)
     listed = ", ".join(f"{name} {format_ns(ns)}" for name, ns in slowest[["name", "span_ns"]].rows())
     where = f", in {place}" if place else ""
-    is_slow = "is slow" if len(mine) == 1 else "are slow"
     return Evidence(
-        title=f"{len(mine)} of {table.height} steps {is_slow}, mostly by {what}{where}",
-        text=f"The median step takes {format_ns(median)}, and the slow ones take {format_ns(whole)} more in all; "
-        f"{format_ns(at_stake)} of that is {what}. The slowest: {listed}.",
+        title=f"{len(mine)} of {table.height} steps {'is' if len(mine) == 1 else 'are'} slow, mostly by {what}{where}",
+        text=f"{compared(median, whole, len(mine))}; {format_ns(min(at_stake, whole))} of that is {what}. The slowest: {listed}.",
         ns_at_stake=bounded(at_stake, scope),
         advice=_advice(place, by_work=reason == _WORK, shapes=shapes),
         stretches=longest(slowest.with_columns(pl.col("span_start").alias("start")), length="span_ns"),
     )
+
+
+def compared(median: float, excess: int, slow: int) -> str:
+    """What a median step takes, and what so many slow ones take more, all in ns."""
+    ones = "the slow one takes" if slow == 1 else "the slow ones take"
+    return f"The median step takes {format_ns(median)}, and {ones} {format_ns(excess)} more{' in all' if slow > 1 else ''}"
 
 
 def _advice(place: str, *, by_work: bool, shapes: bool) -> Advice:
@@ -123,7 +130,30 @@ def _added_work(scope: Scope, table: pl.DataFrame, rows: list[int]) -> tuple[Tim
     ops = ops.filter(pl.Series(nesting_of(ops).depth() == 0))
     ops = _in_steps(ops, table).with_columns(pl.col("name").cast(pl.String), pl.col("shapes").cast(pl.String))
     by_name, by_shape = (_more(ops, table, rows, keys) for keys in (["name"], ["name", "shapes"]))
+    by_shape = np.where(_of_larger_inputs(ops, table, rows), by_shape, 0.0)
+    # What other shapes replace, other steps run as well; what stood still, no input explains.
+    ends = zip(table["span_start"], table["span_start"] + table["span_ns"], strict=True)
+    stalled = [stalled_within(scope, IntervalSet.of(*np.array([[start], [end]]))) for start, end in ends]
+    took = np.bincount(ops["row"].to_numpy(), ops["duration"].to_numpy(), table.height) - stalled
+    others = np.delete(took, rows)
+    by_shape = np.minimum(by_shape, np.maximum(took - np.median(others), 0.0)) if others.size else by_shape
     return np.maximum(by_name, by_shape), bool(2 * by_name.sum() < by_shape.sum())
+
+
+def _of_larger_inputs(ops: pl.DataFrame, table: pl.DataFrame, slow: list[int]) -> BoolArray:
+    """Which steps work on more elements than the others usually do, and on other shapes than each of these: else their inputs explain
+    no longer time.
+    """
+    elements = {text: elements_in(json_list(text)) or 0 for text in ops["shapes"].drop_nulls().unique()}
+    counts = ops.group_by("row", "name", "shapes").len().sort("name", "shapes", "len", nulls_last=True)
+    sizes, kinds = np.zeros(table.height), [()] * table.height
+    for (row,), calls in counts.group_by("row", maintain_order=True):
+        sizes[row] = sum(elements.get(text, 0) * count for text, count in calls["shapes", "len"].rows())
+        kinds[row] = tuple(calls["name", "shapes", "len"].rows())
+    others = [row for row in range(table.height) if row not in slow]
+    alike = {kinds[row] for row in others}
+    usual = float(np.median(sizes[others])) if others else 0.0
+    return np.array([size > usual and kind not in alike for size, kind in zip(sizes, kinds, strict=True)])
 
 
 def _more(ops: pl.DataFrame, table: pl.DataFrame, rows: list[int], keys: list[str]) -> Times:

@@ -15,7 +15,7 @@ from tracekit.analyses.idle.span_causes import user_frames
 from tracekit.analyses.rules.idle_calls import LongCalls
 from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest
-from tracekit.analyses.rules.steps_processors import MAIN_PART, slow_steps
+from tracekit.analyses.rules.steps_processors import MAIN_PART, compared, slow_steps
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import Steps
 from tracekit.analyses.traits import traits
@@ -86,9 +86,8 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     at_stake = cause.ns or at_stake
     slowest = ", ".join(f"{row[0]} {format_ns(row[1])}" for row in slow[["name", "span_ns"]].head(3).rows())
     return Evidence(
-        title=f"{slow.height} of {table.height} steps {_slow(slow.height)}, mostly by {cause.reason}",
-        text=f"The median step takes {format_ns(median)}, and the slow ones take {format_ns(excess)} more in all; "
-        f"{format_ns(at_stake)} of that is {cause.reason}{cause.place}. The slowest: {slowest}.",
+        title=f"{slow.height} of {table.height} steps {'is' if slow.height == 1 else 'are'} slow, mostly by {cause.reason}",
+        text=f"{compared(median, excess, slow.height)}; {format_ns(at_stake)} of that is {cause.reason}{cause.place}. The slowest: {slowest}.",
         ns_at_stake=bounded(at_stake, scope) if cause.sure else None,
         advice=cause.advice,
         stretches=longest(slow.with_columns(pl.col("span_start").alias("start")), length="span_ns"),
@@ -296,10 +295,6 @@ def _parts_of_steps(scope: Scope, table: pl.DataFrame) -> dict[str, Int64Array]:
         sums = np.bincount(step[mine], weights=pieces["duration_ns"].to_numpy()[mine], minlength=start.size)
         parts[cause] = sums.astype(np.int64)
     return parts
-
-
-def _slow(steps: int) -> str:
-    return "is slow" if steps == 1 else "are slow"
 
 
 _LESS_EVALUATION: Final = Advice(

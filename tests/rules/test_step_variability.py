@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from planted import MS, Planted, finding
 
 from tracekit.findings import Finding
@@ -201,3 +202,17 @@ def test_a_pause_without_stacks_must_be_longer_than_other_programs_explain() -> 
     assert found.title == "1 of 5 steps is slow, mostly by Python"
     assert found.advice.startswith("Usual causes are checkpoints")
     assert variability(on_processors(10, 10, 25, 10, 10, same=False)) is None
+
+
+@pytest.mark.parametrize("shapes", [(32, 64, 128, 64), (32, 64, 16, 48)], ids=["as-another-step", "smaller"])
+def test_inputs_that_explain_nothing_were_blamed(shapes: tuple[int, ...]) -> None:
+    """A slow step on the inputs of a quick one, or on the smallest of all, was slow for them."""
+    made, clock = Planted(), 0
+    slow = 3 if shapes[1] == shapes[3] else 2
+    for number, shape in enumerate(shapes):
+        end = clock + (30 if number == slow else 10)
+        made.step(number, clock * MS, end * MS)
+        made.span("op", "aten::mm", clock * MS, end * MS, shapes=f"[[{shape}, 8]]")
+        clock = end
+    found = variability(made)
+    assert found is None or "other shapes" not in found.title
