@@ -178,6 +178,8 @@ SHORT_OPERATORS = Rule(
 
 LEAST_A_STEP: Final = 1
 """One wait in every step keeps the host from running ahead."""
+MANY_A_STEP: Final = 20
+"""No loop logs so many values of a step; it indexes with tensors, or decides by them."""
 VALUE_READS_LEAST_SHARE: Final = 0.01
 """Below a hundredth of the window the time on the processors says nothing about that on a device."""
 
@@ -208,10 +210,17 @@ def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
         "until all queued work is done.",
         ns_at_stake=spent if spent >= VALUE_READS_LEAST_SHARE * scope.duration else None,
         severity=by_share(spent, scope.duration),
+        advice=_MANY_READS if reads.size >= MANY_A_STEP * steps else None,
         stretches=longest(
             pl.DataFrame({"start": stack.start[reads], "duration": stack.end[reads] - stack.start[reads]})
         ),
     )
+
+
+_MANY_READS: Final = Advice(
+    "Read many values at once, before the loop that needs them (.tolist()), and keep indices in Python. Accumulate losses and metrics in "
+    "tensors, and call .item() only every N steps."
+)
 
 
 def _reads(scope: Scope, model: StackModel) -> Int64Array:

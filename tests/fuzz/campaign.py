@@ -299,7 +299,7 @@ def campaign(cases: int, *, first: int = 0, jobs: int = 2, only: str = "", keep:
     """Run that many cases in that many processes; Ctrl-C ends it with the table so far."""
     table = Table()
     workers: list[subprocess.Popen[str]] = []
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # a killed case may still write
         scratch = Path(name)
         here = {
             **os.environ,

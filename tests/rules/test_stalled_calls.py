@@ -7,6 +7,7 @@ import tracekit
 from tracekit.analyses.scope import select
 from tracekit.analyses.stalls import stalled_ns
 from tracekit.report.build import build_report
+from tracekit.verdict.advice import category_advice
 
 OPERATORS = ("aten::mm", "aten::add", "aten::transpose", "aten::mul", "aten::div", "aten::sqrt")
 
@@ -86,3 +87,13 @@ def test_stalls_leave_it_open_what_recording_costs() -> None:
     other = tracekit.read(ROOT / "sample_traces/bert_cpu/trace.json.gz")
     assert stalled_ns(select(other)) == 0
     assert not any("stalls" in note for note in build_report(other).verdict.notes)
+
+
+def test_a_program_that_stood_still_was_to_use_more_threads() -> None:
+    quiet, still = (
+        category_advice("gemm", 0.5, select(loop(each).trace(devices=()))) for each in ({}, THREE)
+    )
+    assert quiet is not None
+    assert "more threads" in quiet.advice
+    assert still is not None
+    assert "threads" not in still.advice

@@ -57,3 +57,15 @@ def test_silent_without_reads_in_the_optimizer_in_the_loader_and_on_a_device() -
     on_device = reading(3)
     on_device.activity("k", 0, MS, launch=0)
     assert finding(on_device.trace(), "idle", "value_reads") is None
+
+
+def test_many_reads_are_no_log_of_losses() -> None:
+    """A loop that slices with tensors read 128 indices a step, and was to accumulate its losses."""
+    made = Planted()
+    made.step(0, 0, 10 * MS)
+    for number in range(64):
+        at = number * 100 * US
+        made.span("op", "aten::item", at, at + 20 * US)
+    found = finding(made.trace(devices=()), "idle", "value_reads")
+    assert found is not None
+    assert found.advice.startswith("Read many values at once")

@@ -11,9 +11,10 @@ import polars as pl
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import RULES, rule_of, words_for
 from tracekit.analyses.rules.idle_time import caused_idle, waits_before_graphs
-from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, longest_work, of_time
+from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, WARNING_SHARE, longest_work, of_time
 from tracekit.analyses.rules.rule import Advice as Words
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.stalls import stalled_ns
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import Bound, Finding, rank
@@ -251,17 +252,22 @@ def category_advice(category: str, share: float, scope: Scope) -> Advice | None:
     }
     if category not in lines:
         return None
+    # A program that stood still had too few cores for its threads already.
+    still = stalled_ns(scope) >= WARNING_SHARE * scope.duration
+    threads = "" if still else "Use more threads (torch.set_num_threads) if the machine has idle cores.\n"
     words = Words(
-        f"{lines[category]}Use more threads (torch.set_num_threads) if the machine has idle cores.\n"
+        f"{lines[category]}{threads}"
         '[!low_precision] Use torch.autocast("cpu", dtype=torch.bfloat16) if the processor computes in bfloat16.',
-        plain="Use more threads if the machine has idle cores, and 16-bit types if the processor computes in them.",
-        flags=("--threads", "--precision"),
+        plain="Use 16-bit types if the processor computes in them."
+        if still
+        else "Use more threads if the machine has idle cores, and 16-bit types if the processor computes in them.",
+        flags=("--precision",) if still else ("--threads", "--precision"),
     )
-    return Advice(
-        f"Make {category_name(category)} cheaper ({format_share(share)} of the time)",
-        words_for(words, scope),
-        stretches=longest_work(scope, category),
-    )
+    said = words_for(words, scope)
+    if not said:
+        return None
+    title = f"Make {category_name(category)} cheaper ({format_share(share)} of the time)"
+    return Advice(title, said, stretches=longest_work(scope, category))
 
 
 def python_advice(ns: int, scope: Scope) -> Advice:
