@@ -331,6 +331,8 @@ def _answer(joint: Joint, sums: dict[str, int], causes: pl.DataFrame, ranks: pl.
     plain = None if len(joint.members) > 1 else unrecorded_ns(joint.members[0].scope)
     if plain is not None and is_slowed(joint.members[0].scope):
         text += f" This is the path as recorded. Without recording the window takes {format_ns(plain)}, since the host is faster then."
+    if ranks is None and sums["communication"] >= _SAID * window:
+        text += " This is the path of one rank: its communication may be a wait for another rank."
     if ranks is not None:
         rank, _, share, *_ = ranks.sort("total_ns", "rank", descending=[True, False]).row(0)
         much = "All" if share == 1 else format_share(share)
