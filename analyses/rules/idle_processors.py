@@ -23,7 +23,14 @@ from tracekit.names import short_frame
 from tracekit.spans import nesting_of
 from tracekit.trace import one_of
 
-__all__ = ["CODE_OUTSIDE_OPERATORS", "DOUBLE_PRECISION", "INTERPRETER_LOCK", "PREEMPTION_NS", "remedy_of"]
+__all__ = [
+    "CODE_OUTSIDE_OPERATORS",
+    "COMPARED_STEPS",
+    "DOUBLE_PRECISION",
+    "INTERPRETER_LOCK",
+    "PREEMPTION_NS",
+    "remedy_of",
+]
 
 _CODE: Final = ("python", "host_code")
 
@@ -31,6 +38,8 @@ _CODE: Final = ("python", "host_code")
 
 LONG_NS: Final = NS_PER_MS
 """Python that only calls the next operator takes some µs; 1 ms is work of its own."""
+COMPARED_STEPS: Final = 4
+"""Among three steps, nobody can say which one is unusual."""
 PREEMPTION_NS: Final = 20 * NS_PER_MS
 """Another program takes the processor for some ms at a time; a longer stretch is the program's own."""
 MOSTLY: Final = 0.5
@@ -98,8 +107,6 @@ def _repeated(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
 
     Alike are gaps in one line of the user's code, before the same call of an operator.
     """
-    from tracekit.analyses.rules.steps_slow import STEP_VARIABILITY_LEAST_STEPS  # noqa: PLC0415 - it imports this module
-
     steps = scope.steps if scope.window == "steps" else scope.steps.clear()
     if steps.height < 2:
         return kept(gaps, gaps["ns"] >= PREEMPTION_NS)
@@ -120,7 +127,7 @@ def _repeated(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     alike = pl.col("step").n_unique().over("frame", "next", "call")
     least = max(2, -(-steps.height // 2))
     gaps = gaps.with_columns((alike >= least).alias("repeated"))
-    if steps.height < STEP_VARIABILITY_LEAST_STEPS:  # a checkpoint in one of three steps was in no finding
+    if steps.height < COMPARED_STEPS:  # a checkpoint in one of three steps was in no finding
         surely = pl.when(pl.col("frame").is_null()).then(5 * PREEMPTION_NS).otherwise(PREEMPTION_NS)
         once = pl.col("ns") >= pl.max_horizontal(surely, WARNING_SHARE * scope.duration)
         gaps = gaps.with_columns(pl.col("repeated") | once)

@@ -13,6 +13,7 @@ from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.idle.causes import cause_name, idle_causes
 from tracekit.analyses.idle.span_causes import user_frames
 from tracekit.analyses.rules.idle_calls import LongCalls
+from tracekit.analyses.rules.idle_processors import COMPARED_STEPS
 from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest
 from tracekit.analyses.rules.steps_processors import MAIN_PART, compared, slow_steps
@@ -28,8 +29,6 @@ __all__ = ["STEP_VARIABILITY"]
 
 # -- step_variability -------------------------------------------------------------------------------
 
-STEP_VARIABILITY_LEAST_STEPS: Final = 4
-"""Among three steps, nobody can say which one is unusual."""
 MOST_VARIATION: Final = 0.10
 """A quiet machine repeats a step within a few percent."""
 WORK: Final = "work"
@@ -67,11 +66,11 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     Without a device, only operators count that the median step does not run, or not on inputs of this shape, and time outside
     operators in stretches that no other program explains: where the same operators take longer, the machine was busy.
 
-    Fires with `STEP_VARIABILITY_LEAST_STEPS` steps or more when steps are longer than the median by more than
+    Fires with `COMPARED_STEPS` steps or more when steps are longer than the median by more than
     `MOST_VARIATION`, and half of the difference or more has one cause, or one and copies.
     """
     table = result.table
-    if table.height < STEP_VARIABILITY_LEAST_STEPS or scope.window != "steps":
+    if table.height < COMPARED_STEPS or scope.window != "steps":
         return None
     median = float(str(table["span_ns"].median()))
     slow = table.filter(pl.col("span_ns") > (1 + MOST_VARIATION) * median).sort("span_ns", descending=True)
