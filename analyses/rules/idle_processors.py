@@ -42,6 +42,8 @@ COMPARED_STEPS: Final = 4
 """Among three steps, nobody can say which one is unusual."""
 PREEMPTION_NS: Final = 20 * NS_PER_MS
 """Another program takes the processor for some ms at a time; a longer stretch is the program's own."""
+LONE_NS: Final = 100 * NS_PER_MS
+"""Not even on a busy machine do other programs take so long at a time from a step that is one of a few."""
 MOSTLY: Final = 0.5
 """A place is named if half of the time lies there."""
 
@@ -68,8 +70,8 @@ def code_outside_operators(scope: Scope, _result: Idle) -> Evidence | None:
 
     At stake is the time of the cause python, or host code, of `analyses.idle.causes` in gaps in which it takes `LONG_NS` or
     more. A gap counts if there is one like it, in the same line and before the same operator, in half of the steps; without
-    several steps, if it takes `PREEMPTION_NS`; among too few steps for `step_variability`, also if it takes that and `WARNING_SHARE` of the window (five times that where its line is
-    unknown). What only a few of many steps do is the matter of `step_variability`, what happens
+    several steps, if it takes `PREEMPTION_NS`; among too few steps for `step_variability`, also if it takes `LONE_NS` and
+    `WARNING_SHARE` of the window. What only a few of many steps do is the matter of `step_variability`, what happens
     anywhere that of other programs on the machine, and the optimizer's code that of `optimizer_not_fused`. The place is
     the line of the user's code with half of the time; without recorded stacks it is the range or the layer, or the ranges and
     operators between which the time lies.
@@ -128,8 +130,7 @@ def _repeated(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     least = max(2, -(-steps.height // 2))
     gaps = gaps.with_columns((alike >= least).alias("repeated"))
     if steps.height < COMPARED_STEPS:  # a checkpoint in one of three steps was in no finding
-        surely = pl.when(pl.col("frame").is_null()).then(5 * PREEMPTION_NS).otherwise(PREEMPTION_NS)
-        once = pl.col("ns") >= pl.max_horizontal(surely, WARNING_SHARE * scope.duration)
+        once = pl.col("ns") >= max(LONE_NS, WARNING_SHARE * scope.duration)
         gaps = gaps.with_columns(pl.col("repeated") | once)
     of_frame = pl.col("repeated").any().over("frame")
     # No operator ends the gap at the end of the last step.

@@ -65,3 +65,11 @@ def test_the_code_of_an_optimizer_is_not_meant() -> None:
         made.span("op", "aten::mm", start, start + 5 * MS)
         made.span("annotation", "Optimizer.step#SGD.step", start + 5 * MS, start + 10 * MS)
     assert finding(made.trace(devices=()), "idle", "code_outside_operators") is None
+
+
+@pytest.mark.parametrize(("pause", "fires"), [(130, True), (60, False)])
+def test_a_checkpoint_in_one_of_three_steps_was_in_no_finding(pause: int, fires: bool) -> None:
+    """Three steps are too few to say which of them is unusual; other programs take tens of ms from one."""
+    made = logging_steps((0, pause, 0), stacks=False)
+    found = finding(made.trace(devices=()), "idle", "code_outside_operators")
+    assert (found is not None) == fires
