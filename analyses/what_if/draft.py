@@ -144,11 +144,8 @@ class Draft:
 
     def scale_rows(self, rows: BoolArray, factor: float | FloatArray) -> None:
         """Activities of devices take that many times as long."""
-        at = np.flatnonzero(self.made.activity >= 0)
-        chosen = rows[self.made.activity[at]]
-        self.duration[at[chosen]] *= (
-            factor[self.made.activity[at[chosen]]] if isinstance(factor, np.ndarray) else factor
-        )
+        at = self._vertices(rows)
+        self.duration[at] *= factor[self.made.activity[at]] if isinstance(factor, np.ndarray) else factor
 
     def scale_gaps(self, rows: BoolArray, factor: float) -> None:
         """The gaps on the stream before activities take that many times as long, as if there were that many of them."""
@@ -169,6 +166,7 @@ class Draft:
         self.gap[vertices + (held & gone)[vertices]] = 0.0
 
     def _vertices(self, rows: BoolArray) -> Int64Array:
+        """Where these activities start."""
         at = np.flatnonzero(self.made.activity >= 0)
         return at[rows[self.made.activity[at]]]
 
