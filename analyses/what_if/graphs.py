@@ -22,21 +22,33 @@ _LAUNCH_NS: Final = (5 * NS_PER_US, 10 * NS_PER_US, 30 * NS_PER_US)
 """What the launch of a graph takes the host."""
 
 
+WHOLE: Final = "step"
+"""All work of a step, as a value of the flag."""
+
+
 @dataclass(frozen=True, slots=True)
 class CudaGraph:
-    """What lies between two waits of the host becomes one graph, which the host launches with one call."""
+    """What lies between two waits of the host becomes one graph, which the host launches with one call.
 
-    label: str = "--cuda-graph"
+    `of` is `step`, or a selector such as `layer:encoder` for graphs of this work alone.
+    """
+
+    of: str = WHOLE
+
+    @property
+    def label(self) -> str:
+        """`--cuda-graph step`."""
+        return f"--cuda-graph {self.of}"
 
     def apply(self, draft: Draft) -> None:
         """Take away the code from the first to the last launch of each graph, but for what a graph cannot hold."""
         if draft.made.scope.on_cpu:
             raise UsageError(
                 "no device was captured, so there is nothing to put into a graph",
-                remedy=f"leave {self.label} out",
+                remedy="leave --cuda-graph out",
             )
         draft.need_launches(self.label)
-        found = _Graphs(draft)
+        found = _Graphs(draft, self.of)
         draft.scale_pieces(found.pieces, 0.0)
         draft.added[found.vertex] += _LAUNCH_NS[draft.spread + 1]
         draft.assume(
@@ -49,14 +61,16 @@ class CudaGraph:
 class _Graphs:
     """The graphs of a window: the `pieces` of code that they replace, and the `vertex` of the first launch of each."""
 
-    def __init__(self, draft: Draft) -> None:
-        self.draft, made, host = draft, draft.made, draft.host
+    def __init__(self, draft: Draft, of: str) -> None:
+        self.draft, self.of, made, host = draft, of, draft.made, draft.host
         stack, links = made.stack, made.graph.links
         launches = np.flatnonzero(draft.links_of("launch"))
-        calls = made.lines.launch[made.activity[links.target[launches]]]
-        calls, first = np.unique(calls, return_index=True)
-        vertex = links.source[launches[first]]
-        stops = self._stops()
+        activity = made.activity[links.target[launches]]
+        wanted = self._wanted()[activity]
+        calls = made.lines.launch[activity]
+        stops = self._stops(calls[~wanted])
+        calls, first = np.unique(calls[wanted], return_index=True)
+        vertex = links.source[launches[wanted][first]]
         stopped = host.inside(stops) | (host.cause == CAUSE_NUMBER["data_loading"])
         at_work = np.isin(host.thread, np.unique(stack.thread[calls]))
         begins, ends = self._edges(stopped & at_work)
@@ -82,12 +96,31 @@ class _Graphs:
         self.pieces, self.vertex = gone, vertex[heads[worth]]
         self.taken = int(np.diff(np.append(heads, calls.size))[worth].sum())
 
-    def _stops(self) -> BoolArray:
-        """The spans that no graph holds: operators and calls in which the host waits for the device, or copies pageable memory."""
+    def _wanted(self) -> BoolArray:
+        """The activities that the graphs are to hold."""
+        if self.of == WHOLE:
+            return np.ones(self.draft.rows.height, dtype=bool)
+        if ":" not in self.of:
+            raise UsageError(
+                f"--cuda-graph {self.of} is not known",
+                remedy=f"write {WHOLE}, or a selector such as layer:encoder",
+            )
+        rows = self.draft.select(self.of).rows
+        if not rows.any():
+            raise UsageError(
+                f"{self.of} launches no work of the device", remedy="select a layer or an operator"
+            )
+        return rows
+
+    def _stops(self, others: Int64Array) -> BoolArray:
+        """The spans that no graph holds: operators and calls in which the host waits for the device, or copies pageable memory, and those
+        that make these other launches.
+        """
         made, stack = self.draft.made, self.draft.made.stack
         stops = stack.named(SYNCHRONISATION, "runtime", "sync") | stack.of_kind("sync")
         rows = made.lines.rows.filter(pl.col("name").cast(pl.String).str.contains(PAGEABLE_COPY))
         stops[rows["launch_id"].drop_nulls().to_numpy()] = True
+        stops[others] = True
         operators = stack.named(r"^aten::", "op")
         outermost = operators & (stack.nesting.nearest_ancestor(operators, include_self=False) < 0)
         around = stack.nesting.nearest_ancestor(outermost)[stops]
@@ -129,4 +162,6 @@ class _Graphs:
         where = "a step" if per > 1 or steps == 1 else f"{steps} steps" if steps else "the window"
         holds = "holds" if count == 1 else "hold"
         share = format_share(self.taken / self.launches)
+        if self.of != WHOLE:
+            where = f"{self.of} in {where}"
         return f"The launches of {where} become {count_of(count, 'graph')}, which {holds} {share} of them. These stay: {stay}."

@@ -30,10 +30,10 @@ _MOST_BYTES: Final = 1 << 20
 _SWITCHES: Final[Mapping[str, Callable[[], Change]]] = {
     "remove-sync": RemoveSync,
     "no-loader-wait": NoLoaderWait,
-    "cuda-graph": CudaGraph,
     "overlap-comm": OverlapCommunication,
     "bucket-inputs": BucketInputs,
 }
+_WITH_WORD: Final[Mapping[str, Callable[[str], Change]]] = {"cuda-graph": CudaGraph, "device": OtherDevice}
 _WITH_FACTOR: Final[Mapping[str, Callable[[float], Change]]] = {
     "faster-host": FasterHost,
     "bandwidth": Bandwidth,
@@ -42,7 +42,7 @@ _OF_DEVICES: Final[Mapping[str, Callable[[int], Change]]] = {
     "shard-optimizer": ShardOptimizer,
     "partition-space": PartitionSpace,
 }
-_NAMES: Final = ("scale", "remove", "fuse", "device", *_OF_DEVICES, *_SWITCHES, *_WITH_FACTOR)
+_NAMES: Final = ("scale", "remove", "fuse", *_WITH_WORD, *_OF_DEVICES, *_SWITCHES, *_WITH_FACTOR)
 
 
 def changes_of(given: Mapping[str, Any]) -> list[Change]:
@@ -77,8 +77,8 @@ def _changes(name: str, value: Any) -> Iterator[Change]:
         if value != "optimizer":
             raise UsageError(f"--fuse {value} is not known", remedy="write --fuse optimizer")
         yield Fuse()
-    elif name == "device":
-        yield OtherDevice(str(value))
+    elif name in _WITH_WORD:
+        yield _WITH_WORD[name](str(value))
     elif name in _OF_DEVICES:
         yield _OF_DEVICES[name](_count(name, value))
     else:

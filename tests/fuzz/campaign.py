@@ -90,7 +90,7 @@ CHANGES: Final = (
     ("--scale", "kernel:*=0.5", "--remove-sync"),
     ("--scale", "layer:*=2", "--no-loader-wait"),
     ("--faster-host", "2", "--fuse", "optimizer"),
-    ("--cuda-graph", "--overlap-comm"),
+    ("--cuda-graph", "step", "--overlap-comm"),
     ("--remove", "category:memcpy", "--bandwidth", "2"),
     ("--device", "H200", "--shard-optimizer", "4"),
 )

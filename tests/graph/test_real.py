@@ -64,6 +64,7 @@ FASTER: tuple[Change, ...] = (
     RemoveSync(),
     NoLoaderWait(),
     CudaGraph(),
+    CudaGraph("kernel:*e*"),
     OverlapCommunication(),
     ShardOptimizer(8),
     Bandwidth(2),

@@ -15,12 +15,12 @@ CHANGES: Final[Mapping[str, tuple[str, str | bool]]] = {
     "compilation_in_steps": ("remove", "cause:compilation"),
     "data_loading": ("no-loader-wait", True),
     "exposed_communication": ("overlap-comm", True),
-    "host_bound_launches": ("cuda-graph", True),
+    "host_bound_launches": ("cuda-graph", "step"),
     "optimizer_in_passes": ("fuse", "optimizer"),
     "optimizer_not_fused": ("fuse", "optimizer"),
     "profiler_overhead": ("remove", "cause:profiler_overhead"),
     "random_numbers": ("remove", "category:random"),
-    "short_kernels": ("cuda-graph", True),
+    "short_kernels": ("cuda-graph", "step"),
     "value_reads": ("remove-sync", True),
 }
 """By finding, so far as a replay can tell what its advice does."""

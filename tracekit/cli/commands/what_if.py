@@ -63,9 +63,12 @@ def what_if(
         str | None, flag("The optimizer updates all parameters in one call.", metavar="optimizer")
     ] = None,
     cuda_graph: Annotated[
-        bool,
-        typer.Option("--cuda-graph", help="What is launched between two waits of the host is one graph."),
-    ] = False,
+        str | None,
+        flag(
+            "What is launched between two waits of the host is one graph: all work of a step, or what a selector fits.",
+            metavar="step|SELECTOR",
+        ),
+    ] = None,
     device: Annotated[
         str | None,
         flag(
