@@ -87,6 +87,21 @@ def test_every_dimension_sums_to_the_change(base: list[Digest], new: list[Digest
     assert found.change == -back.change
 
 
+def test_a_call_without_a_name_ended_the_comparison() -> None:
+    nothing = dict.fromkeys(("name", "operator", "shapes", "dtypes", "layer", "type")) | {"phase": "forward"}
+    leaves = [
+        {"kind": "compute", "category": "gemm", **nothing},
+        {"kind": "idle", "category": "synchronisation", **nothing},
+        {"kind": "idle", "category": "python", **nothing},
+        {"kind": "call", "category": "synchronisation", **nothing},
+    ]
+    base, new = (
+        [digest_from(leaves, [[(5_000, 1), (each, 0), (each, 0), (3 * each, each // 1000)]] * 3)]
+        for each in (1_000, 9_000)
+    )
+    _check(diff_of(base, new))
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(_sides)
 def test_a_side_does_not_differ_from_itself(side: list[Digest]) -> None:

@@ -118,7 +118,8 @@ class Teller:
         if found.kind == "idle" and "category" in place:
             place["cause"] = place.pop("category")
         if found.by == WAITS:
-            place |= {"cause": "synchronisation", "name": self._waiting()[0]}
+            name, _ = self._waiting()
+            place |= {"cause": "synchronisation", **({"name": name} if name else {})}
         return place
 
     def _common(self, nodes: pl.Series) -> int:
@@ -179,7 +180,9 @@ class Teller:
         else:
             text = f"the device is idle {amount} {'longer' if longer else 'less'}"
         if by == WAITS:
-            return f"{self._more_often(*self._waiting())}{text} in calls that wait for it and until the host has launched more work"
+            name, where = self._waiting()
+            often = self._more_often(name, where) if name else ""
+            return f"{often}{text} in calls that wait for it and until the host has launched more work"
         text += f" {phrase}".rstrip()
         lead = ""
         if "name" in one.place:
@@ -194,9 +197,12 @@ class Teller:
         return lead + text
 
     def _waiting(self) -> tuple[str, str]:
-        """The call that waits whose number changed most, and in words where it is, if that is one place."""
+        """The call that waits whose number changed most, and in words where it is, if that is one place; empty if it has no name."""
         more = pl.col("new_calls") - pl.col("base_calls")
-        rows = self.calls.filter(pl.col("category") == "synchronisation", more != 0)
+        named = pl.col("name").is_not_null()
+        rows = self.calls.filter(pl.col("category") == "synchronisation", more != 0, named)
+        if not rows.height:
+            return "", ""
         name = rows.group_by("name").agg(more.sum()).sort(pl.col("new_calls").abs(), "name").row(-1)[0]
         places = rows.filter(pl.col("name") == name).select("operator", "layer").rows()
         if len(places) > 1:

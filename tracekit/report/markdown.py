@@ -26,7 +26,7 @@ from tracekit.report.format import (
     shown_columns,
 )
 from tracekit.report.formats import Page
-from tracekit.report.model import Column, Report, Section, Table, TraceInfo, Verdict
+from tracekit.report.model import Column, Cost, Report, Section, Table, TraceInfo, Verdict
 from tracekit.report.repeats import with_repeats
 
 __all__ = ["DEFAULT_ROWS", "escape", "head", "render", "render_section"]
@@ -80,13 +80,8 @@ def escape(text: str) -> str:
 
 def _verdict(verdict: Verdict) -> Iterator[str]:
     yield f"**{bound_name(verdict.bound)}.** {escape(verdict.headline)}"
-    if verdict.costs:
-        lines = [f"| largest costs | time | share of {verdict.basis} |", "|:--|--:|--:|"]
-        lines += [
-            f"| {escape(cost.label)} | {format_ns(cost.ns)} | {format_share(cost.share)} |"
-            for cost in verdict.costs
-        ]
-        yield "\n".join(lines)
+    yield from _costs("largest costs", verdict.basis, verdict.costs)
+    yield from _costs("critical path", verdict.path_basis, verdict.path)
     if verdict.advice:
         yield "**What to try first**"
         yield "\n".join(
@@ -95,6 +90,14 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
         )
     for note in verdict.notes:
         yield f"> {escape(note)}"
+
+
+def _costs(title: str, whole: str, costs: Iterable[Cost]) -> Iterator[str]:
+    lines = [
+        f"| {escape(cost.label)} | {format_ns(cost.ns)} | {format_share(cost.share)} |" for cost in costs
+    ]
+    if lines:
+        yield "\n".join([f"| {title} | time | share of {whole} |", "|:--|--:|--:|", *lines])
 
 
 def _stake(ns: int | None) -> str:

@@ -55,6 +55,7 @@ from tracekit.verdict.kernels import fusible_advice, top_kernels_advice
 from tracekit.verdict.losses import BESIDE_SHARE, Loss, beside, bounds, frames, losses_of, losses_of_work
 from tracekit.verdict.model import Advice, Cost, Verdict
 from tracekit.verdict.notes import LEAST_ACTIVITIES, notes_on, shared
+from tracekit.verdict.path import path_of
 
 __all__ = ["VERDICT_NEEDS", "decide"]
 
@@ -182,6 +183,10 @@ def _on_device(
     bound: Bound = worst.bound if bounds(worst, parts) else "compute-bound"
     if parts.activities < TOO_LITTLE and bound == "compute-bound":
         bound = "too little"
+    path = path_of(scope)
+    late = path.corrected(bound, losses) if path else None
+    if late is not None:
+        bound, worst = late.bound, late
     computing = _compute_costs(parts, results)
     others = (
         _set_up(parts),
@@ -190,16 +195,18 @@ def _on_device(
     costs = sorted([*computing, *(x.cost(parts.basis) for x in losses), *others], key=lambda c: -c.ns)
     warm_up = _warm_up(findings, scope, parts.basis)
     advice = _advice(scope, parts, results, findings, bound, worst, warm_up)
-    notes = notes_on(parts, scope, losses, bound, warm_up)
-    return Verdict(
+    unlike = path.sentence(bound) if path else ()
+    notes = (*shared(advice, parts), *unlike, *lacks(complete, device=True))
+    verdict = Verdict(
         bound=bound,
         headline=_headline(bound, parts, worst, computing),
         costs=_worth(costs, parts.basis),
         advice=advice,
-        notes=(*shared(advice, parts), *lacks(complete, device=True), *notes),
+        notes=(*notes, *notes_on(parts, scope, losses, bound, warm_up)),
         basis_ns=parts.basis,
         basis=parts.basis_name,
     )
+    return verdict if path is None else path.told(verdict, corrected=late is not None)
 
 
 def _on_device_in_part(

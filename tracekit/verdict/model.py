@@ -66,6 +66,13 @@ class Verdict:
     """The layers with the most own time; their shares are of `layers_ns`. Empty if no layer is known."""
     layers_ns: int = 0
     """The basis, once for each device that worked, in ns: layers add the time of all devices."""
+    path: tuple[Cost, ...] = ()
+    """What the critical path consists of, which is what determines the time; their shares are of `path_ns`. Empty without a device, of
+    traces too large for a replay, and where the trace does not show what launched the device's work."""
+    path_ns: int = 0
+    """The length of the critical path, in ns: the window, or as long as it is without recording where a capture measured that."""
+    path_basis: str = ""
+    """The name of this time: that of the basis, or `without the recording`."""
 
     def __str__(self) -> str:
         """What bounds the run, in one line."""

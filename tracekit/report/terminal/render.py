@@ -21,7 +21,7 @@ from tracekit.report.format import (
     sorted_tree,
 )
 from tracekit.report.formats import Page
-from tracekit.report.model import Report, Section, Table, TraceInfo, Verdict
+from tracekit.report.model import Cost, Report, Section, Table, TraceInfo, Verdict
 from tracekit.report.repeats import with_repeats
 from tracekit.report.terminal.lines import Lines, draw, labelled, tagged, wrapped
 from tracekit.report.terminal.section import bars, finding_lines, heat, opening, scalars, tables
@@ -160,6 +160,10 @@ def sort_table(table: Table, column: str | None) -> Table:
 # -- the head --------------------------------------------------------------------------------------
 
 
+_WORTH: Final = 0.01
+"""A smaller share of the critical path is not worth a word here."""
+
+
 def _head(report: Report, width: int) -> Lines:
     yield from _verdict(report.verdict, width)
     yield from labelled("trace", format_source(report.trace), width, "dim")
@@ -168,21 +172,26 @@ def _head(report: Report, width: int) -> Lines:
 
 def _verdict(verdict: Verdict, width: int) -> Lines:
     yield from tagged(bound_name(verdict.bound), verdict.headline, width)
-    costs = [f"{cost.label} {format_ns(cost.ns)} ({format_share(cost.share)})" for cost in verdict.costs]
-    if costs:
-        yield from labelled("costs", f"of {format_ns(verdict.basis_ns)}: {' · '.join(costs)}", width)
-    layers = [f"{cost.label} {format_ns(cost.ns)} ({format_share(cost.share)})" for cost in verdict.layers]
-    if layers:
-        devices = verdict.layers_ns // verdict.basis_ns
-        whole = f"{devices} × " if devices > 1 else ""
-        yield from labelled("layers", f"of {whole}{format_ns(verdict.basis_ns)}: {' · '.join(layers)}", width)
+    yield from _costs("costs", format_ns(verdict.basis_ns), verdict.costs, width)
+    devices = verdict.layers_ns // max(verdict.basis_ns, 1)
+    whole = f"{devices} × " if devices > 1 else ""
+    yield from _costs("layers", f"{whole}{format_ns(verdict.basis_ns)}", verdict.layers, width)
     for index, advice in enumerate(verdict.advice):
         stake = f" [{advice.saves}]" if advice.saves else ""
         # The rest of the other advice stands in the sections.
         words = _first_sentence(advice.advice) if index else advice.advice
         yield from labelled("also" if index else "try", f"{advice.title}{stake}: {words}", width, most=8)
+    plain = "" if verdict.path_basis == verdict.basis else f" {verdict.path_basis}"
+    worth = [cost for cost in verdict.path if (cost.share or 0) >= _WORTH]
+    yield from _costs("path", f"{format_ns(verdict.path_ns)}{plain}", worth, width)
     for note in verdict.notes:
         yield from labelled("note", note, width)
+
+
+def _costs(label: str, whole: str, costs: Sequence[Cost], width: int) -> Lines:
+    each = [f"{cost.label} {format_ns(cost.ns)} ({format_share(cost.share)})" for cost in costs]
+    if each:
+        yield from labelled(label, f"of {whole}: {' · '.join(each)}", width)
 
 
 def _first_sentence(text: str) -> str:

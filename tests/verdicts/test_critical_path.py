@@ -1,0 +1,74 @@
+"""Where the device is busy for most of the time, and the host still determines how long a step takes, the critical path shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import polars as pl
+import pytest
+from graph.programs import KERNELS, Command, simulate, write
+from paths import ROOT
+
+import tracekit
+from tracekit.analyses.scope import select
+from tracekit.analyses.what_if import predicted
+from tracekit.report.build import build_report
+from tracekit.trace import Trace
+from tracekit.verdict.model import Verdict
+
+BUSY, HOST = 760_000, 997_000
+"""A kernel, and the code before the next launch, in ns: with the call of 3 µs the device works 76 % of the time."""
+
+
+def program(folder: Path, kernel_ns: int, code_ns: int) -> Trace:
+    """Steps in which each kernel is launched after so much code of the host."""
+    step = [Command("step"), *[Command("work", code_ns), Command("launch", kernel_ns, name=KERNELS[0])] * 8]
+    return tracekit.read(write(simulate(step * 3), folder / "t.json"))
+
+
+def shares(verdict: Verdict) -> dict[str, float]:
+    assert sum(cost.ns for cost in verdict.path) == pytest.approx(verdict.path_ns, rel=0.01)
+    return {cost.label: cost.share or 0.0 for cost in verdict.path}
+
+
+def test_a_late_host_bounds_a_busy_device_where_no_profiler_slows_it(tmp_path: Path) -> None:
+    trace = program(tmp_path, BUSY, HOST)
+    other = dataclasses.replace(trace, meta=dataclasses.replace(trace.meta, format="nsys"))
+    verdict = build_report(other).verdict
+    assert verdict.bound == "host-bound"
+    assert "Even so, the host bounds it: code of the host is" in verdict.headline
+    assert shares(verdict)["code of the host"] > 0.95
+    assert verdict.path_ns == select(trace).duration
+
+
+def test_a_host_that_the_profiler_slows_may_be_fast_enough_without_it(tmp_path: Path) -> None:
+    verdict = build_report(program(tmp_path, BUSY, HOST)).verdict
+    assert verdict.bound == "compute-bound"
+    (note,) = [note for note in verdict.notes if note.startswith("As recorded, ")]
+    assert "if it is 1.7 times as fast" in note
+
+
+def test_a_host_that_is_ahead_is_not_on_the_path(tmp_path: Path) -> None:
+    verdict = build_report(program(tmp_path, BUSY, HOST // 20)).verdict
+    assert verdict.bound == "compute-bound"
+    assert shares(verdict)["computing"] > 0.9
+    assert not any("critical path" in text for text in (verdict.headline, *verdict.notes))
+
+
+def test_a_capture_whose_steps_were_measured_has_the_path_without_the_recording() -> None:
+    """ResNet-50 in bf16 was called device-bound, since its device is busy three quarters of the time; faster kernels would save 12 %."""
+    trace = tracekit.read(ROOT / "sample_traces" / "resnet50_gpu_bf16" / "trace.json.gz")
+    verdict = build_report(trace).verdict
+    assert verdict.bound == "host-bound"
+    assert verdict.path_basis == "without the recording"
+    assert verdict.path_ns == predicted(select(trace), [])
+    assert shares(verdict)["code of the host"] > 0.8
+
+
+def test_there_is_no_path_without_launches_or_without_a_device(tmp_path: Path) -> None:
+    trace = program(tmp_path, BUSY, HOST)
+    alone = trace.device.with_columns(pl.lit(None, pl.Int64).alias("launch_id"))
+    assert build_report(dataclasses.replace(trace, device=alone)).verdict.path == ()
+    processor = tracekit.read(ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz")
+    assert build_report(processor).verdict.path == ()

@@ -1,0 +1,110 @@
+"""What the critical path says of a run on a device: what determines its time, and where that corrects what seems to bound it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from tracekit.analyses.graph.build import dependencies
+from tracekit.analyses.recording import is_slowed, unrecorded_ns
+from tracekit.analyses.rules.rule import REPLAYED
+from tracekit.analyses.scope import Scope
+from tracekit.facts.units import format_share
+from tracekit.findings import SHOWN_SHARE, Bound
+from tracekit.readers import format_named
+from tracekit.verdict.losses import Loss
+from tracekit.verdict.model import Cost, Verdict
+
+if TYPE_CHECKING:
+    from tracekit.analyses.what_if.shares import PathShares
+
+__all__ = ["Path", "path_of"]
+
+_MOST: Final = 0.5
+"""What has this share of the path determines how long the run takes."""
+_PLAIN: Final = "without the recording"
+_BUSY: Final[tuple[Bound, ...]] = ("compute-bound", "communication-bound", "memory-copy-bound")
+"""What bounds a run whose device seldom waits for the host."""
+_OF_THE_HOST: Final[tuple[Bound, ...]] = ("host-bound", "input-bound", "launch/short-kernel-bound")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Path:
+    """The critical path of a window: as it was recorded, or as it is without recording where a capture measured that this makes a
+    difference (`measured`).
+
+    `sure` is the path with a host that no recording slows: the same where that was measured, otherwise one of the usual speed.
+    """
+
+    shares: PathShares
+    sure: PathShares
+    speed: float
+    """How many times as fast as recorded the host of `sure` is taken to be, where it was not measured."""
+    measured: bool
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        """Its parts, the largest first, as shares of its length."""
+        found, whole = self.shares, self.shares.length_ns
+        parts = (
+            ("computing", found.compute_ns),
+            ("communication", found.communication_ns),
+            ("copies", found.memory_ns),
+            ("code of the host", found.host_ns),
+            ("waits between host and device", found.wait_ns),
+        )
+        kept = (Cost(label, ns, ns / whole) for label, ns in parts if ns >= max(SHOWN_SHARE * whole, 1))
+        return tuple(sorted(kept, key=lambda cost: -cost.ns))
+
+    def corrected(self, bound: Bound, losses: Sequence[Loss]) -> Loss | None:
+        """The loss that bounds the run instead, if the device seldom waits, but the host never gets ahead of it; else None."""
+        of_host = [loss for loss in losses if loss.bound in _OF_THE_HOST and loss.ns > 0]
+        if bound not in _BUSY or not of_host or not _by_host(self.sure):
+            return None
+        return max(of_host, key=lambda loss: loss.ns)
+
+    def told(self, verdict: Verdict, *, corrected: bool) -> Verdict:
+        """The verdict with the path; if that corrects it, the headline says how."""
+        headline = verdict.headline
+        if corrected:
+            host = format_share(self.shares.host_ns / self.shares.length_ns)
+            when = f"{_PLAIN}, " if self.measured else ""
+            headline += (
+                f" Even so, the host bounds it: {when}code of the host is {host} of the critical path."
+            )
+        costs, length = self.costs, self.shares.length_ns
+        basis = _PLAIN if self.measured else verdict.basis
+        return dataclasses.replace(verdict, headline=headline, path=costs, path_ns=length, path_basis=basis)
+
+    def sentence(self, bound: Bound) -> Iterable[str]:
+        """Why a path that is mostly code of the host does not say that the host bounds the run, where a verdict says otherwise."""
+        if bound not in _BUSY or not _by_host(self.shares) or _by_host(self.sure):
+            return
+        host = format_share(self.shares.host_ns / self.shares.length_ns)
+        work = self.sure.length_ns - self.sure.host_ns - self.sure.wait_ns
+        yield (
+            f"As recorded, {host} of the critical path is code of the host, which faster kernels do not shorten. But recording slows "
+            f"the host: if it is {self.speed:g} times as fast without, as is usual, {format_share(work / self.sure.length_ns)} of the "
+            "path is work of the device."
+        )
+
+
+def _by_host(shares: PathShares) -> bool:
+    return shares.host_ns >= _MOST * shares.length_ns
+
+
+def path_of(scope: Scope) -> Path | None:
+    """The critical path of a scope with a device; None of too many events for a replay, and where no launches are known."""
+    if scope.trace.meta.event_count > REPLAYED or not dependencies(scope).count("launch"):
+        return None
+    from tracekit.analyses.what_if import FasterHost  # noqa: PLC0415 - loading it takes as long as the replay
+    from tracekit.analyses.what_if.replay import USUAL_SLOWING  # noqa: PLC0415
+    from tracekit.analyses.what_if.shares import path_shares  # noqa: PLC0415
+
+    shares = path_shares(scope)
+    if not shares.length_ns:
+        return None
+    slowed = format_named(scope.trace.meta.format).of_pytorch and unrecorded_ns(scope) is None
+    sure = path_shares(scope, [FasterHost(USUAL_SLOWING)]) if slowed and _by_host(shares) else shares
+    return Path(shares, sure, USUAL_SLOWING, measured=is_slowed(scope))
