@@ -86,8 +86,6 @@ def merge(
     from tracekit.merge import parts_of, write_archive, write_chrome
     from tracekit.report.job_set import oddities_of
 
-    if wanted is None and (odd := oddities_of(job)):
-        say(f"tracekit: {odd}")
     parts = parts_of(job)
     if to is MergeKind.perfetto:
         write_archive(parts, output, limits=reading.limits)
@@ -95,6 +93,8 @@ def merge(
     else:
         arrows = write_chrome(job, parts, output, limits=reading.limits)
         more = f", {count_of(arrows, 'arrow')} to ranks that waited"
+    if wanted is None and (odd := oddities_of(job)):
+        say(f"tracekit: {odd}")
     emit(printable(f"{output}: {count_of(len(parts), 'trace')}{more}{_clocks(job)}"), None)
 
 
