@@ -131,14 +131,29 @@ def test_several_files_are_one_answer(
     alone = ok(capsys, command, tmp_path / "a.json", "-f", "json")
     assert ok(capsys, command, tmp_path, "-f", "json") == alone
     write(generate(seed=2, steps=1), tmp_path / "b.json")
-    code, out, err = run(capsys, command, tmp_path, tmp_path / "none.json", "-f", "json")
-    assert (code, err) == (0, f"tracekit: left out: {tmp_path / 'none.json'}: no such file\n")
+    (other := tmp_path / "other").mkdir()
+    (other / "odd.json").write_text("no trace")
+    code, out, err = run(
+        capsys, command, tmp_path / "a.json", tmp_path / "b.json", other / "odd.json", "-f", "json"
+    )
+    assert code == 0
+    assert err.startswith(f"tracekit: left out: {other / 'odd.json'}: ")
     files = json.loads(out)["files"]
     assert [one["file"] for one in files] == ["a.json", "b.json"]
     assert files[0] == json.loads(alone) | {"file": "a.json"}
-    text = ok(capsys, command, tmp_path)
+    text = ok(capsys, command, tmp_path / "a.json", tmp_path / "b.json")
     assert text.index("a.json") < text.index("b.json")
-    assert run(capsys, command, tmp_path / "none.json", tmp_path / "no.json")[0] == 3
+
+
+@pytest.mark.parametrize(
+    "command", ["report", "info", "doctor", "idle", "compare", "trend", "scaling", "diff"]
+)
+def test_a_path_that_somebody_names_is_not_left_out(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, command, CNN / "trace.json.gz", tmp_path / "none.json")
+    assert (code, out) == (3, "")
+    assert err == f"tracekit: error: {tmp_path / 'none.json'}: no such file; check the path\n"
 
 
 def test_standard_input_is_a_trace() -> None:

@@ -212,4 +212,4 @@ def test_a_wrong_name_asks_for_the_nearest(place: Path, capsys: pytest.CaptureFi
     save("nightly", [planted("one")])
     code, _, err = run(capsys, "baseline", "rm", "nigthly")
     assert (code, err.endswith("; did you mean nightly?\n")) == (2, True)
-    assert run(capsys, "baseline", "save", "../up", "no.json")[0] == 2
+    assert run(capsys, "baseline", "save", "../up", place)[0] == 2

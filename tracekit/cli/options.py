@@ -14,6 +14,7 @@ import typer
 
 from tracekit.cli import completion
 from tracekit.cli.workers import ENGINES, Engine
+from tracekit.errors import UnreadableTraceError
 from tracekit.files import keep_inputs
 from tracekit.limits import Limits
 from tracekit.range_filter import RangeFilter
@@ -302,7 +303,10 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     own = {parameter.name for parameter in parameters if not _is_group(parameter.annotation)}
 
     def run(**values: object) -> None:
-        keep_inputs(_paths(values.get("trace")) + _paths(values.get("traces")))
+        named = [path for name in _INPUTS for path in _paths(values.get(name))]
+        for path in named:
+            _check_there(path)
+        keep_inputs(named)
         groups = {name: value for name, value in values.items() if name not in own}
         command(**_arguments(parameters, groups), **{name: values[name] for name in own})
 
@@ -313,6 +317,30 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     ]
     run.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]
     return run
+
+
+_INPUTS: Final = ("trace", "traces", "runs")
+"""Parameters of commands that are paths to read."""
+
+
+def _check_there(path: Path) -> None:
+    """Raises UnreadableTraceError if there is nothing at a path: of several, one that somebody names is not to be left out."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        if str(path) == "-" or _is_address(path):
+            return
+        raise UnreadableTraceError("no such file", path=path, remedy="check the path") from None
+    except (OSError, ValueError):  # the reader says what is wrong
+        return
+
+
+def _is_address(path: Path) -> bool:
+    if ":" not in str(path):
+        return False
+    from tracekit.readers.remote import address_of
+
+    return address_of(path) is not None
 
 
 def _paths(value: object) -> list[Path]:

@@ -13,7 +13,6 @@ from tracekit.cli import output as out
 from tracekit.cli.options import Reading, with_flags
 from tracekit.cli.sources import local, read_one
 from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError
-from tracekit.files import keep_inputs
 from tracekit.report import formats
 from tracekit.report.formats import Can
 
@@ -61,7 +60,6 @@ def compare(
     from tracekit.compare import joined
     from tracekit.report.compare import compare_section
 
-    keep_inputs(runs)
     measured = joined(_measured([local(path) for path in runs], columns or [], ignore or [], step, reading))
     for line in measured.left_out:
         out.say(f"tracekit: left out: {line}")

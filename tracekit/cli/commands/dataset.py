@@ -10,7 +10,6 @@ import typer
 from tracekit.cli import output as out
 from tracekit.cli.options import Reading, format_option, with_flags
 from tracekit.cli.sources import local, read_one
-from tracekit.files import keep_inputs
 from tracekit.report import formats
 from tracekit.report.formats import Can, Format
 
@@ -40,7 +39,6 @@ def dataset(
     A row for each run: its model, its workload, the machine, and the times that were measured. What was not captured is empty.
     tracekit predict fit reads the table as it is.
     """
-    keep_inputs(runs)
     chosen = formats.choose_format(Can.FRAMES, format_, output, command="dataset")
     from tracekit.facts.units import count_of
     from tracekit.predict.dataset import dataset as made_of

@@ -54,11 +54,9 @@ def trend(
     chosen = formats.choose_format(Can.REPORT, format_, output, command="trend", several=True)
     from tracekit.diff.sides import read_sides
     from tracekit.diff.trend import trend_of
-    from tracekit.files import keep_inputs
     from tracekit.job import Options
     from tracekit.report.trend import trend_section
 
-    keep_inputs(runs)
     options = Options(reading.limits, not reading.no_cache, window.value, step)
     (side,) = read_sides([runs], options, rank=rank, jobs=jobs)
     for error in side.left_out:
