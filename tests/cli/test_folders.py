@@ -156,6 +156,16 @@ def test_a_path_that_somebody_names_is_not_left_out(
     assert err == f"tracekit: error: {tmp_path / 'none.json'}: no such file; check the path\n"
 
 
+def test_frames_do_not_go_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    """They went into a folder with the name `-`."""
+    code, _, err = run(capsys, "export", CNN / "trace.json.gz", "-o", "-")
+    assert code == 2
+    assert (
+        err
+        == "tracekit: error: the frames are several files, which standard output cannot hold; name a folder\n"
+    )
+
+
 def test_standard_input_is_a_trace() -> None:
     with (CNN / "trace.json.gz").open("rb") as file:
         whole = subprocess.run(

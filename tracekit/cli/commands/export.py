@@ -68,6 +68,10 @@ def export(
     chosen = choose_format(Can.FRAMES, format_ or Format.parquet, None, command="export")
     if to is ExportKind.chrome and format_ is not None:
         raise UsageError("a Chrome trace has no other format", remedy="leave --format out")
+    if to is ExportKind.frames and output == Path("-"):
+        raise UsageError(
+            "the frames are several files, which standard output cannot hold", remedy="name a folder"
+        )
     layers = ranges.filter
     if layers is not None and to is ExportKind.frames:
         raise UsageError("the trace's own frames know no layers", remedy="use --nvtx-… with --to chrome")
