@@ -117,9 +117,7 @@ def missing_of(members: Sequence[Dependencies]) -> list[str]:
     if count := sum(one.count("inferred_synchronisation") for one in members):
         rows.append(f"what {count_of(count, 'synchronising call')} waited for, which was found by time")
     if count := sum(one.count("inferred_thread") for one in members):
-        rows.append(
-            f"what threads waited for in {count_of(count, 'collective')}, which {'was' if count == 1 else 'were'} found by time"
-        )
+        rows.append(f"what threads waited for in {count_of(count, 'place')}, which was found by time")
     if count := sum(one.lost for one in members):
         rows.append(
             f"what waited for what in {count_of(count, 'place')}, in which the clocks of host and device contradict the records"
@@ -145,7 +143,8 @@ def _dependencies(scope: Scope) -> Dependencies:
     main = _main(stack, model.phases.main, lines)
     begin = _begin(scope, lines)
     awaited = waits(scope, stack, lines, begin, scope.end)
-    handed = handovers(scope, stack, main, model.backward.engine_threads, begin, scope.end)
+    launching = np.unique(stack.thread[lines.launch[lines.launch >= 0]])
+    handed = handovers(scope, stack, main, model.backward.engine_threads, launching, begin, scope.end)
     return _Builder(scope, stack, lines, main, begin, awaited, handed).build()
 
 
@@ -246,7 +245,9 @@ class _Builder:
         thread, time, vertices = made.settle()
         self.calls, _, self.returned, _, resumed, called, self.began, done, self.steps, ends = vertices
         self.waiting = place[awaited.wait]
-        self._link(called, self.began, "thread")
+        guessed = (handed.stretch < 0) & (not self.scope.on_cpu)
+        self._link(called[~guessed], self.began[~guessed], "thread")
+        self._link(called[guessed], self.began[guessed], "inferred_thread")
         for kind, which in (("thread", handed.sure), ("inferred_thread", ~handed.sure)):
             met = which & (handed.stretch >= 0)
             self._link(done[met], resumed[handed.stretch[met]], kind)

@@ -29,6 +29,8 @@ _RESUMES: Final = 4
 """Of a thread that goes on some µs after a collective, and waited this many times as long, it is no chance."""
 _WAKES_NS: Final = 100 * NS_PER_US
 """It takes a thread less to go on."""
+_HELPER: Final = 0.1
+"""A thread that is in calls for a smaller part of the time is no thread of work of its own."""
 _ALL_STREAMS: Final = r"(Device|Ctx|Thread)Synchronize|urQueueFinish|zeCommandQueueSynchronize"
 """Calls that wait for everything on a device."""
 _EVENT, _STREAM, _CONTEXT = "Event Sync", "Stream Sync", "Context Sync"
@@ -179,9 +181,11 @@ class Handovers:
 
 
 def handovers(
-    scope: Scope, stack: HostStack, main: int, engine: Int64Array, low: int, high: int
+    scope: Scope, stack: HostStack, main: int, engine: Int64Array, launching: Int64Array, low: int, high: int
 ) -> Handovers:
-    """What the threads of the autograd engine and of a backend for processors did for the main thread between two times."""
+    """What the threads of the autograd engine, of a backend for processors, and those that launch some work did for the main thread between
+    two times.
+    """
     touching = (stack.end > low) & (stack.start < high) & (stack.thread == main)
     of_main = np.flatnonzero(touching & stack.of_kind("op", "runtime", "sync"))
     bounds = np.concatenate([[low, high], stack.start[of_main], stack.end[of_main]])
@@ -189,7 +193,10 @@ def handovers(
     order = np.argsort(bounds, kind="stable")
     bounds, begins = bounds[order], begins[order]
     made = _engine(stack, main, engine, bounds)
-    return made.and_(_backend(scope, stack, main, bounds, begins)) if scope.on_cpu else made
+    if scope.on_cpu:
+        return made.and_(_backend(scope, stack, main, bounds, begins))
+    helpers = np.setdiff1d(launching, np.append(made.thread, main))
+    return made.and_(_helpers(stack, helpers, bounds))
 
 
 def _engine(stack: HostStack, main: int, engine: Int64Array, bounds: Int64Array) -> Handovers:
@@ -255,6 +262,25 @@ def _backend(scope: Scope, stack: HostStack, main: int, bounds: Int64Array, begi
     return Handovers(
         stack.thread[rows], stack.start[op], stack.start[rows], done, stretch, sure, bounds[quiet - 1], end
     )
+
+
+def _helpers(stack: HostStack, threads: Int64Array, bounds: Int64Array) -> Handovers:
+    """What those threads do that are in calls for a small part of the time: in between they wait, by all appearances for the main thread."""
+    roots = np.flatnonzero(
+        (stack.nesting.parent < 0)
+        & np.isin(stack.thread, threads)
+        & (stack.start >= bounds[0])
+        & (stack.end <= bounds[-1])
+    )
+    busy = np.bincount(stack.thread[roots], (stack.end - stack.start)[roots], minlength=1)
+    roots = roots[busy[stack.thread[roots]] < _HELPER * (bounds[-1] - bounds[0])]
+    begin = stack.start[roots]
+    # A call of the main thread gives the work away as it begins.
+    at = np.searchsorted(bounds, begin, side="right") - 1
+    nobody = np.full(roots.size, -1, dtype=np.int64)
+    empty = _none()
+    sure = np.zeros(roots.size, dtype=bool)
+    return Handovers(stack.thread[roots], bounds[at], begin, stack.end[roots], nobody, sure, empty, empty)
 
 
 def _none() -> Int64Array:

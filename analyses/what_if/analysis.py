@@ -21,6 +21,7 @@ from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, select
 from tracekit.analyses.what_if.changes import Change
 from tracekit.analyses.what_if.draft import Draft, FloatArray
+from tracekit.analyses.what_if.graphs import WHOLE, CudaGraph
 from tracekit.analyses.what_if.operators import operators
 from tracekit.analyses.what_if.replay import Replay, replay
 from tracekit.errors import UsageError
@@ -30,7 +31,7 @@ from tracekit.groups import groups, none_to_null, or_none
 from tracekit.spans import Int64Array
 from tracekit.trace import CATEGORIES, Trace
 
-__all__ = ["TABLES", "WhatIf", "predicted", "what_if"]
+__all__ = ["TABLES", "WhatIf", "path_parts", "predicted", "what_if"]
 
 _TITLES: Final = {"before_ns": "before", "after_ns": "after", "gain_ns": "gain"}
 TABLES: Final = {
@@ -126,8 +127,11 @@ def what_if(of: Scope | Trace | Sequence[Scope | Trace], changes: Sequence[Chang
 def _check_subjects(changes: Sequence[Change]) -> None:
     """Raises UsageError if two changes are of one kind, or of one selector: which of them counts, nobody could tell."""
     seen: dict[str, str] = {}
+    whole = any(isinstance(one, CudaGraph) and one.of == WHOLE for one in changes)
     for one in changes:
         subject = str(getattr(one, "selector", one.label.partition(" ")[0]))
+        if isinstance(one, CudaGraph) and not whole:  # each layer may have graphs of its own
+            subject = one.label
         if subject in seen:
             fault = f"{seen[subject]} and {one.label} cannot both apply"
             fault = f"{one.label} is given twice" if seen[subject] == one.label else fault
@@ -216,7 +220,7 @@ def _variation(scope: Scope) -> float | None:
 
 def _critical(joint: Joint, before: Replay, after: Replay) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The critical path by what it consists of, and by layer, before and after."""
-    old, new = _path(joint, before), _path(joint, after)
+    old, new = path_parts(joint, before), path_parts(joint, after)
     frames = []
     for keys in (["resource", "part"], ["layer"]):
         sums = [
@@ -238,20 +242,22 @@ def _critical(joint: Joint, before: Replay, after: Replay) -> tuple[pl.DataFrame
     return critical, layers
 
 
-def _path(joint: Joint, replay: Replay) -> pl.DataFrame:
-    """`resource`, `part`, `layer` and `ns` of the stretches of the longest path."""
+def path_parts(joint: Joint, replay: Replay) -> pl.DataFrame:
+    """What the longest path of a replay consists of: `resource` (device, processor, host, wait), `part` (a kind of work, or a cause), `layer`, `ns`."""
     path = stretches(joint, replay.lengths, replay.times, int(replay.times[-1]) - replay.window)
-    member = joint.member[path.vertex]
+    member, added = joint.member[path.vertex], np.zeros(joint.graph.time.size)
+    for draft, where in zip(replay.drafts, joint.where, strict=True):
+        added[where] = draft.added
     return pl.concat(
         [
-            _path_of(draft, path.of(member == number), joint.graph.time - shift)
+            _path_of(draft, path.of(member == number), joint.graph.time - shift, added)
             for number, (draft, shift) in enumerate(zip(replay.drafts, joint.shift, strict=True))
         ]
     )
 
 
-def _path_of(draft: Draft, path: Stretches, time: Int64Array) -> pl.DataFrame:
-    """Those of one rank; `time` has the recorded times of the path's vertices on its clock."""
+def _path_of(draft: Draft, path: Stretches, time: Int64Array, added: FloatArray) -> pl.DataFrame:
+    """Those of one rank; `time` has the recorded times of the path's vertices on its clock, `added` the work that comes on top there."""
     ran, waited, threads = (np.flatnonzero(each >= 0) for each in (path.activity, path.cause, path.thread))
     took, rows = path.end - path.start, draft.rows[path.activity[ran]]
     category = rows["category"].to_physical().to_numpy().astype(np.int64) + len(CAUSES)
@@ -260,7 +266,7 @@ def _path_of(draft: Draft, path: Stretches, time: Int64Array) -> pl.DataFrame:
         [
             _named(draft, "device", category, or_none(rows["layer_id"]), took[ran]),
             _named(draft, "wait", path.cause[waited], in_none, took[waited]),
-            *_code(draft, path.of(threads), time),
+            *_code(draft, path.of(threads), time, added),
         ]
     )
 
@@ -280,8 +286,10 @@ def _named(
     ).select(pl.lit(resource).alias("resource"), "part", "layer", "ns")
 
 
-def _code(draft: Draft, path: Stretches, time: Int64Array) -> Iterator[pl.DataFrame]:
-    """What the code of threads on a path consists of: the pieces that were recorded there, so much of each as is left."""
+def _code(draft: Draft, path: Stretches, time: Int64Array, added: FloatArray) -> Iterator[pl.DataFrame]:
+    """What the code of threads on a path consists of: the pieces that were recorded there, so much of each as is left, and calls that a
+    change has added.
+    """
     made, host = draft.made, draft.host
     share = np.zeros(host.span.size)
     high = time[path.vertex]
@@ -299,18 +307,21 @@ def _code(draft: Draft, path: Stretches, time: Int64Array) -> Iterator[pl.DataFr
         covered = np.interp(edges, knots, values)
         share[first:end] = np.diff(covered)
     share *= draft.left
+    took = path.end - path.start
+    calls = float(np.minimum(added[path.vertex], took).sum())
     # A wait counts only with what the call itself takes.
-    total, whole = float(share.sum()), float((path.end - path.start).sum())
+    total, whole = float(share.sum()), float(took.sum()) - calls
     share *= whole / total if total else 0.0
+    calls += 0.0 if total else whole
     for resource, mine, part in (
         ("processor", host.category >= 0, host.category + len(CAUSES)),
         ("host", host.category < 0, host.cause),
     ):
         kept = np.flatnonzero(mine & (share > 0))
         yield _named(draft, resource, part[kept], host.layer[kept], share[kept])
-    if whole and not total:  # calls that a change has added
-        added = np.full(1, CAUSE_NUMBER["launch_api"])
-        yield _named(draft, "host", added, np.full(1, -1), np.array([whole]))
+    if calls:
+        cause = np.full(1, CAUSE_NUMBER["launch_api"])
+        yield _named(draft, "host", cause, np.full(1, -1), np.array([calls]))
 
 
 def _steps(joint: Joint, before: Int64Array, after: Int64Array) -> pl.DataFrame | None:

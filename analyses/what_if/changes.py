@@ -117,6 +117,7 @@ class RemoveSync:
         """Free all calls that wait for activities, and take away their own time."""
         draft.need_launches(self.label)
         draft.take_out(draft.links_of("synchronisation", "inferred_synchronisation"))
+        draft.waits_for_device = False
         waiting = draft.host.cause == CAUSE_NUMBER["synchronisation"]
         _some(waiting, "no call waits for the device in the window", self.label, draft.off)
         draft.scale_pieces(waiting, 0.0)

@@ -138,6 +138,8 @@ class Draft:
         """What passes on a stream before each activity, while nothing holds it back."""
         self.added = np.zeros(graph.time.size)
         """Work of threads that comes on top, at each vertex."""
+        self.waits_for_device = True
+        """Whether the host still waits for the device where it did."""
         self.assumptions: list[str] = []
 
     # -- what a change can do ------------------------------------------------------------------------
@@ -370,7 +372,7 @@ class Draft:
         )
         shown = [*dict.fromkeys(shorten_names(distinct[:100], 40).values())]
         there = (
-            f"there are {', '.join(shown[:6])}{', …' if len(shown) > 6 else ''}"
+            f"there {'is' if len(shown) == 1 else 'are'} {', '.join(shown[:6])}{', …' if len(shown) > 6 else ''}"
             if shown
             else "there are none"
         )

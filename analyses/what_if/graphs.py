@@ -16,7 +16,7 @@ from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US, count_of, format_share
 from tracekit.spans import BoolArray, Int64Array, take
 
-__all__ = ["CudaGraph"]
+__all__ = ["WHOLE", "CudaGraph"]
 
 _LAUNCH_NS: Final = (5 * NS_PER_US, 10 * NS_PER_US, 30 * NS_PER_US)
 """What the launch of a graph takes the host."""
@@ -117,14 +117,20 @@ class _Graphs:
         that make these other launches.
         """
         made, stack = self.draft.made, self.draft.made.stack
-        stops = stack.named(SYNCHRONISATION, "runtime", "sync") | stack.of_kind("sync")
+        waits = stack.named(SYNCHRONISATION, "runtime", "sync") | stack.of_kind("sync")
+        copies = np.zeros(stack.size, dtype=bool)
         rows = made.lines.rows.filter(pl.col("name").cast(pl.String).str.contains(PAGEABLE_COPY))
-        stops[rows["launch_id"].drop_nulls().to_numpy()] = True
-        stops[others] = True
+        copies[rows["launch_id"].drop_nulls().to_numpy()] = True
         operators = stack.named(r"^aten::", "op")
         outermost = operators & (stack.nesting.nearest_ancestor(operators, include_self=False) < 0)
-        around = stack.nesting.nearest_ancestor(outermost)[stops]
-        stops[around[around >= 0]] = True
+        around = stack.nesting.nearest_ancestor(outermost)
+        if not self.draft.waits_for_device:  # the values of these operators are not read either
+            copies &= ~np.isin(around, np.setdiff1d(around[waits], [-1]))
+            waits[:] = False
+        stops: BoolArray = waits | copies
+        stops[others] = True
+        held = around[stops]
+        stops[held[held >= 0]] = True
         return stops
 
     def _edges(self, stopped: BoolArray) -> tuple[Int64Array, Int64Array]:
@@ -150,8 +156,10 @@ class _Graphs:
     @property
     def sentence(self) -> str:
         """What the graphs hold and what stays, in words."""
+        waits = "waits of the host and the operators that wait, " if self.draft.waits_for_device else ""
+        others = "" if self.of == WHOLE else "operators that launch other work too, "
         stay = (
-            "waits of the host and the operators that wait, copies of pageable memory, loading of data, calls that allocate or free memory, "
+            f"{waits}copies of pageable memory, loading of data, calls that allocate or free memory, {others}"
             "and code before the first and after the last launch of a graph"
         )
         if not self.vertex.size:

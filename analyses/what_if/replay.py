@@ -15,6 +15,7 @@ from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.what_if.changes import Change
 from tracekit.analyses.what_if.draft import Draft, HostTime
+from tracekit.analyses.what_if.graphs import CudaGraph
 from tracekit.errors import UsageError
 from tracekit.facts.units import format_ns
 from tracekit.spans import Int64Array
@@ -85,7 +86,9 @@ def replay(joint: Joint, changes: Sequence[Change], spread: int = 0) -> Replay:
     ]
     for draft in drafts:
         _without_recording(draft)
-    for change in changes:
+    for change in sorted(
+        changes, key=lambda one: isinstance(one, CudaGraph)
+    ):  # other changes say what a graph can hold
         faults = [fault for draft in drafts if (fault := _applied(change, draft)) is not None]
         if len(faults) == len(drafts):  # of several ranks, one is enough
             raise faults[0]

@@ -2,40 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
+import polars as pl
 
 from tracekit.analyses.graph.joint import joint_graph
-from tracekit.analyses.graph.parts import stretches
+from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
 from tracekit.analyses.scope import Scope
-from tracekit.analyses.what_if.changes import Change
+from tracekit.analyses.what_if.analysis import path_parts
+from tracekit.analyses.what_if.draft import Draft
 from tracekit.analyses.what_if.replay import replay
-from tracekit.classify import ACTIVITY_CLASSES
 
 __all__ = ["PathShares", "path_shares"]
 
 
 @dataclass(frozen=True, slots=True)
 class PathShares:
-    """The critical path in ns: the work of devices on it by class, code of the host, and waits for neither."""
+    """The critical path in ns: work of devices by its class, data loading, other code of the host, and waits for none of them."""
 
     compute_ns: int
     communication_ns: int
     memory_ns: int
+    loading_ns: int
     host_ns: int
     wait_ns: int
 
     @property
     def length_ns(self) -> int:
         """The length of the path."""
-        return self.compute_ns + self.communication_ns + self.memory_ns + self.host_ns + self.wait_ns
+        work = self.compute_ns + self.communication_ns + self.memory_ns
+        return work + self.loading_ns + self.host_ns + self.wait_ns
 
 
-def path_shares(scope: Scope, changes: Sequence[Change] = ()) -> PathShares:
-    """What the critical path of a scope with a device consists of, after these changes; of a capture that measured its steps without
-    recording, as long as they take then.
+@dataclass(frozen=True, slots=True)
+class _NotSlowed:
+    """The host as fast as without a recording, which does not slow the processes that load data."""
+
+    speed: float
+    label: str = "the host without recording"
+
+    def apply(self, draft: Draft) -> None:
+        draft.scale_pieces(draft.host.cause != CAUSE_NUMBER["data_loading"], 1 / self.speed)
+
+
+def path_shares(scope: Scope, speed: float = 1.0) -> PathShares:
+    """What the critical path of a scope with a device consists of, if its host is so many times as fast; of a capture that measured its
+    steps without recording, as long as they take then.
 
     >>> import tracekit
     >>> from tracekit.analyses.scope import select
@@ -44,17 +56,19 @@ def path_shares(scope: Scope, changes: Sequence[Change] = ()) -> PathShares:
     True
     """
     joint = joint_graph([scope])
-    played = replay(joint, changes)
-    path = stretches(joint, played.lengths, played.times, int(played.times[-1]) - played.window)
-    took, ran = path.end - path.start, path.activity >= 0
-    classes = played.drafts[0].rows["class"].to_physical().to_numpy()[path.activity[ran]]
-    by_class = np.bincount(classes, weights=took[ran], minlength=len(ACTIVITY_CLASSES))
-    named = dict(zip(ACTIVITY_CLASSES, by_class.astype(np.int64).tolist(), strict=True))
-    host = int(took[path.thread >= 0].sum())
-    return PathShares(
-        compute_ns=named["compute"],
-        communication_ns=named["communication"],
-        memory_ns=named["memory"],
-        host_ns=host,
-        wait_ns=int(took.sum()) - host - int(took[ran].sum()),
+    parts = path_parts(joint, replay(joint, [_NotSlowed(speed)] if speed != 1 else []))
+    copies, device = pl.col("part").is_in(["memcpy", "memset"]), pl.col("resource") == "device"
+    kind = (
+        pl.when(device & (pl.col("part") == "communication"))
+        .then(pl.lit("communication"))
+        .when(device & copies)
+        .then(pl.lit("memory"))
+        .when(device)
+        .then(pl.lit("compute"))
+        .when((pl.col("resource") == "host") & (pl.col("part") == "data_loading"))
+        .then(pl.lit("loading"))
+        .otherwise("resource")
     )
+    sums = dict(parts.group_by(kind.alias("kind")).agg(pl.col("ns").sum()).rows())
+    names = ("compute", "communication", "memory", "loading", "host", "wait")
+    return PathShares(**{f"{name}_ns": round(sums.get(name, 0)) for name in names})

@@ -19,7 +19,7 @@ from tracekit.analyses.what_if.changes import (
     Scale,
     ShardOptimizer,
 )
-from tracekit.analyses.what_if.graphs import CudaGraph
+from tracekit.analyses.what_if.graphs import WHOLE, CudaGraph
 from tracekit.analyses.what_if.pods import BucketInputs, PartitionSpace
 from tracekit.errors import UsageError, nearest, reason_of
 from tracekit.files import parse_toml
@@ -27,13 +27,35 @@ from tracekit.files import parse_toml
 __all__ = ["changes_in", "changes_of"]
 
 _MOST_BYTES: Final = 1 << 20
+
+
+def _scale(word: str) -> Scale:
+    selector, equals, factor = word.rpartition("=")
+    if not equals:
+        raise UsageError(
+            f"--scale {word!r} has no factor", remedy="write SELECTOR=FACTOR, such as category:gemm=0.5"
+        )
+    return Scale(selector, _factor("scale", factor))
+
+
+def _factor(name: str, value: Any) -> float:
+    try:
+        return float(str(value).removesuffix("x").removesuffix("×"))
+    except ValueError:
+        raise UsageError(f"--{name} {value!r} is no number", remedy="write one such as 0.5 or 2x") from None
+
+
 _SWITCHES: Final[Mapping[str, Callable[[], Change]]] = {
     "remove-sync": RemoveSync,
     "no-loader-wait": NoLoaderWait,
     "overlap-comm": OverlapCommunication,
     "bucket-inputs": BucketInputs,
 }
-_WITH_WORD: Final[Mapping[str, Callable[[str], Change]]] = {"cuda-graph": CudaGraph, "device": OtherDevice}
+_WITH_SELECTORS: Final[Mapping[str, Callable[[str], Change]]] = {
+    "scale": _scale,
+    "remove": Remove,
+    "cuda-graph": CudaGraph,
+}
 _WITH_FACTOR: Final[Mapping[str, Callable[[float], Change]]] = {
     "faster-host": FasterHost,
     "bandwidth": Bandwidth,
@@ -42,7 +64,7 @@ _OF_DEVICES: Final[Mapping[str, Callable[[int], Change]]] = {
     "shard-optimizer": ShardOptimizer,
     "partition-space": PartitionSpace,
 }
-_NAMES: Final = ("scale", "remove", "fuse", *_WITH_WORD, *_OF_DEVICES, *_SWITCHES, *_WITH_FACTOR)
+_NAMES: Final = (*_WITH_SELECTORS, "fuse", "device", *_OF_DEVICES, *_SWITCHES, *_WITH_FACTOR)
 
 
 def changes_of(given: Mapping[str, Any]) -> list[Change]:
@@ -63,12 +85,12 @@ def _changes(name: str, value: Any) -> Iterator[Change]:
         )
     if value is None or value is False:
         return
-    if name in ("scale", "remove"):
-        words = [value] if isinstance(value, str) else value
+    if name in _WITH_SELECTORS:
+        words = [WHOLE] if name == "cuda-graph" and value is True else value
+        words = [words] if isinstance(words, str) else words
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise UsageError(f"{name} takes texts", remedy=f'write {name} = ["layer:encoder"]')
-        for word in words:
-            yield _scale(word) if name == "scale" else Remove(word)
+        yield from map(_WITH_SELECTORS[name], words)
     elif name in _SWITCHES:
         if value is not True:
             raise UsageError(f"{name} takes no value", remedy=f"write {name} = true")
@@ -77,28 +99,12 @@ def _changes(name: str, value: Any) -> Iterator[Change]:
         if value != "optimizer":
             raise UsageError(f"--fuse {value} is not known", remedy="write --fuse optimizer")
         yield Fuse()
-    elif name in _WITH_WORD:
-        yield _WITH_WORD[name](str(value))
+    elif name == "device":
+        yield OtherDevice(str(value))
     elif name in _OF_DEVICES:
         yield _OF_DEVICES[name](_count(name, value))
     else:
         yield _WITH_FACTOR[name](_factor(name, value))
-
-
-def _scale(word: str) -> Scale:
-    selector, equals, factor = word.rpartition("=")
-    if not equals:
-        raise UsageError(
-            f"--scale {word!r} has no factor", remedy="write SELECTOR=FACTOR, such as category:gemm=0.5"
-        )
-    return Scale(selector, _factor("scale", factor))
-
-
-def _factor(name: str, value: Any) -> float:
-    try:
-        return float(str(value).removesuffix("x").removesuffix("×"))
-    except ValueError:
-        raise UsageError(f"--{name} {value!r} is no number", remedy="write one such as 0.5 or 2x") from None
 
 
 def _count(name: str, value: Any) -> int:

@@ -190,7 +190,7 @@ def test_comm_pattern(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) -> No
         ([SAMPLE], f"Did you mean 'tracekit report {SAMPLE}'?"),
         ([__file__], f"Did you mean 'tracekit run {__file__}'?"),
         (["report", SAMPLE, "--formt", "x"], "--format"),
-        (["report", "missing.json", "--only", "idel"], "there is no analysis 'idel'; did you mean idle?"),
+        (["report", SAMPLE, "--only", "idel"], "there is no analysis 'idel'; did you mean idle?"),
         (["analysis", "Kernel", SAMPLE], "did you mean kernels?"),
         (["report", SAMPLE, "-f", "jsn"], "did you mean json?"),
         (

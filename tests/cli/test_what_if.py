@@ -35,6 +35,31 @@ def test_flags_and_a_file_of_changes_say_the_same(tmp_path: Path, capsys: pytest
     assert labels == ["--scale layer:stages.1=0.5", "--faster-host 2x", "--fuse optimizer"]
 
 
+def test_graphs_of_several_layers_are_changes_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of several only the last one counted."""
+    trace, layers = str(ROOT / "sample_traces" / "dlrm_gpu_bf16" / "trace.json.gz"), ("bottom", "top")
+    flags = [word for layer in layers for word in ("--cuda-graph", f"layer:{layer}")]
+    file = tmp_path / "changes.toml"
+    file.write_text('cuda-graph = ["layer:bottom", "layer:top"]\n')
+    answers = []
+    for words in (flags, ["--changes", str(file)]):
+        with pytest.raises(SystemExit) as leave:
+            main(["what-if", trace, *words, "-f", "json"])
+        assert leave.value.code in (0, None)
+        answers.append(json.loads(capsys.readouterr().out)["what-if"])
+    assert answers[0] == answers[1]
+    gains = [row["gain_ns"] for row in answers[0]["tables"]["changes"]]
+    assert len(gains) == 2
+    assert min(gains) > 0
+    file.write_text('cuda-graph = true\nfaster-host = "2x"\n')
+    with pytest.raises(SystemExit) as leave:
+        main(["what-if", trace, "--cuda-graph", "layer:top", "--changes", str(file)])
+    assert leave.value.code == 2
+    assert "--cuda-graph step and --cuda-graph layer:top cannot both apply" in capsys.readouterr().err
+
+
 def test_a_page_says_what_it_takes_for_granted(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--fuse", "optimizer") == 0
     page = capsys.readouterr().out

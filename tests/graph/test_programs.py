@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 from graph.programs import (
     COLLECTIVES,
@@ -27,7 +28,7 @@ from tracekit.analyses.critical_path import critical_path
 from tracekit.analyses.graph.build import dependencies
 from tracekit.analyses.graph.joint import joint_graph
 from tracekit.analyses.graph.parts import parts_of
-from tracekit.analyses.scope import select
+from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.what_if import CudaGraph, FasterHost, NoLoaderWait, Remove, RemoveSync, Scale, what_if
 from tracekit.errors import UsageError
 
@@ -279,6 +280,60 @@ def test_a_graph_held_copies_that_the_host_waits_for(pinned: bool, tmp_path: Pat
     else:
         assert result.after_ns == result.before_ns
         assert "copies of pageable memory" in result.assumptions["assumption"][1]
+
+
+def helped(folder: Path, *, launches: bool) -> Scope:
+    """Steps of ten operators of 50 µs with a launch each; a second thread polls once a step, and may launch a kernel."""
+    events: list[dict[str, object]] = []
+
+    def add(cat: str, name: str, ts: float, dur: float, thread: int, call: int = 0) -> None:
+        where = {"device": 0, "stream": 7} if cat == "kernel" else {}
+        args = {"correlation": call, **where} if call else {}
+        event = {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "args": args}
+        events.append(event | {"pid": 0 if cat == "kernel" else 1, "tid": 7 if cat == "kernel" else thread})
+
+    for number in range(3):
+        begin = 1_000 * number
+        add("user_annotation", f"ProfilerStep#{number}", begin, 1_000, 1)
+        for at in range(begin + 100, begin + 700, 60):
+            call = len(events) + 1
+            add("cpu_op", "aten::linear", at, 50, 1)
+            add("cuda_runtime", "cudaLaunchKernel", at + 20, 10, 1, call)
+            add("kernel", "gemm", at + 25, 10, 7, call)
+        add("cuda_runtime", "cudaEventQuery", begin + 330, 3, 2, len(events) + 1)
+        if launches:
+            call = len(events) + 1
+            add("cuda_runtime", "cudaLaunchKernel", begin + 705, 5, 2, call)
+            add("kernel", "gemm", begin + 712, 10, 7, call)
+    (folder / "t.json").write_text(json.dumps({"traceEvents": events}))
+    return select(tracekit.read(folder / "t.json"))
+
+
+@pytest.mark.parametrize("change", [CudaGraph(), Remove("op:aten::linear"), Scale("cause:python", 0)])
+def test_what_a_seldom_busy_thread_waited_for_was_taken_for_code_of_its_own(
+    change: CudaGraph | Remove | Scale, tmp_path: Path
+) -> None:
+    """It launched one kernel a step, and no change of the main thread made the step shorter than 887 µs."""
+    alone, both = (what_if(helped(tmp_path, launches=launches), [change]) for launches in (False, True))
+    assert alone.before_ns == both.before_ns == 3_000_000
+    assert alone.after_ns <= both.after_ns <= alone.after_ns + 3 * 20_000
+
+
+def test_calls_that_a_change_adds_are_launch_calls_of_the_path(tmp_path: Path) -> None:
+    """They were spread over all that was left of the path."""
+    result = what_if(helped(tmp_path, launches=False), [CudaGraph()])
+    assert result.after_ns == 3 * 420_000
+    left = dict(result.critical.filter(pl.col("after_ns") > 0).select("part", "after_ns").rows())
+    assert left == {"python": 3 * 410_000, "launch_api": 3 * 10_000}
+
+
+def test_graphs_hold_what_the_host_no_longer_waits_in(tmp_path: Path) -> None:
+    launch = [Command("launch", 2000, name=KERNELS[0]), Command("work", 40_000)] * 2
+    step = [Command("step"), *launch, Command("sync"), *launch]
+    scope = select(tracekit.read(write(simulate(step * 3), tmp_path / "t.json")))
+    both = [what_if(scope, changes) for changes in ([RemoveSync(), CudaGraph()], [CudaGraph(), RemoveSync()])]
+    assert "become 1 graph, which holds 100.0 %" in " ".join(both[0].assumptions["assumption"])
+    assert both[0].after_ns == both[1].after_ns < what_if(scope, [CudaGraph()]).after_ns
 
 
 def test_a_wait_stayed_when_the_code_that_waited_was_removed(tmp_path: Path) -> None:

@@ -57,9 +57,10 @@ def test_the_answer_and_every_format(capsys: pytest.CaptureFixture[str], tmp_pat
 
 @pytest.mark.slow
 def test_what_does_not_compare_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    text, errors = answer(capsys, ONE, tmp_path / "none")
+    (odd := tmp_path / "odd.json").write_text("no trace")
+    text, errors = answer(capsys, ONE, odd)
     assert "There is one run, on 1 rank, so there is nothing to compare" in words(text)
-    assert errors == f"tracekit: left out: {tmp_path / 'none'}: no such file; check the path\n"
+    assert errors.startswith(f"tracekit: left out: {odd}: ")
     assert "no such file" in answer(capsys, tmp_path / "none", code=3)[1]
     again = tmp_path / "again"
     shutil.copytree(ONE, again)

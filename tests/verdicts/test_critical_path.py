@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import polars as pl
@@ -40,6 +41,45 @@ def test_a_late_host_bounds_a_busy_device_where_no_profiler_slows_it(tmp_path: P
     assert "Even so, the host bounds it: code of the host is" in verdict.headline
     assert shares(verdict)["code of the host"] > 0.95
     assert verdict.path_ns == select(trace).duration
+
+
+def test_a_loader_that_a_busy_device_hides_bounds_the_run(tmp_path: Path) -> None:
+    """Recording does not slow the processes that load data: a host 1.7 times as fast waits for them as long."""
+    events: list[dict[str, object]] = []
+    for number in range(6):
+        at, call = 1_000 * number, number + 1
+        for cat, name, start, length, args in (
+            ("user_annotation", f"ProfilerStep#{number}", at, 1_000, {}),
+            ("user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, 800, {}),
+            ("cpu_op", "aten::mm", at + 850, 100, {}),
+            ("cuda_runtime", "cudaLaunchKernel", at + 900, 10, {"correlation": call}),
+            ("kernel", "gemm", at + 920, 760, {"correlation": call, "device": 0, "stream": 7}),
+        ):
+            event = {"ph": "X", "cat": cat, "name": name, "ts": start, "dur": length, "args": args}
+            events.append(event | {"pid": 0 if cat == "kernel" else 1, "tid": 7 if cat == "kernel" else 1})
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
+    verdict = build_report(tracekit.read(tmp_path / "t.json")).verdict
+    assert verdict.bound == "input-bound"
+    assert "Even so, the data loader bounds it: data loading and code of the host are" in verdict.headline
+    # The device works from 0.92 ms of the first step to 1.68 ms after the start of the last.
+    assert shares(verdict)["data loading"] == pytest.approx(6 * 800 / 6_680, abs=0.001)
+
+
+def test_a_host_that_is_never_ahead_is_advised_of(tmp_path: Path) -> None:
+    """Kernels of several streams overlapped, and the advice was about their products, which nobody waited for."""
+    step = [Command("step")]
+    for number in range(12):
+        step += [
+            Command("work", 60_000),
+            Command("launch", 150_000, (7, 20, 21)[number % 3], name=KERNELS[0]),
+        ]
+    trace = tracekit.read(write(simulate(step * 3), tmp_path / "t.json"))
+    trace = dataclasses.replace(trace, meta=dataclasses.replace(trace.meta, format="nsys"))
+    verdict = build_report(trace).verdict
+    assert verdict.bound == "host-bound"
+    assert verdict.advice[0].title == "Keep the device busy"
+    assert verdict.advice[0].ns_at_stake is None
+    assert not any("matrix multiplication" in one.title for one in verdict.advice)
 
 
 def test_a_host_that_the_profiler_slows_may_be_fast_enough_without_it(tmp_path: Path) -> None:

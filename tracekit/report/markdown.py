@@ -81,7 +81,8 @@ def escape(text: str) -> str:
 def _verdict(verdict: Verdict) -> Iterator[str]:
     yield f"**{bound_name(verdict.bound)}.** {escape(verdict.headline)}"
     yield from _costs("largest costs", verdict.basis, verdict.costs)
-    yield from _costs("critical path", verdict.path_basis, verdict.path)
+    plain = "" if verdict.path_basis == verdict.basis else f" {verdict.path_basis}"
+    yield from _costs(f"critical path{plain}", format_ns(verdict.path_ns), verdict.path)
     if verdict.advice:
         yield "**What to try first**"
         yield "\n".join(

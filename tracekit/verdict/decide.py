@@ -194,7 +194,7 @@ def _on_device(
     )
     costs = sorted([*computing, *(x.cost(parts.basis) for x in losses), *others], key=lambda c: -c.ns)
     warm_up = _warm_up(findings, scope, parts.basis)
-    advice = _advice(scope, parts, results, findings, bound, worst, warm_up)
+    advice = _advice(scope, parts, results, findings, bound, worst, warm_up, late=late is not None)
     unlike = path.sentence(bound) if path else ()
     notes = (*shared(advice, parts), *unlike, *lacks(complete, device=True))
     verdict = Verdict(
@@ -347,7 +347,10 @@ def _advice(
     bound: Bound,
     worst: Loss,
     warm_up: Owned | None,
+    *,
+    late: bool,
 ) -> tuple[Advice, ...]:
+    """What to try. `late`: the host bounds the run, although the device seldom waits for it."""
     first = [of_finding(warm_up)] if warm_up else []
     code = host_code(results, parts)
     answers = [mpi] if (mpi := mpi_advice(results, parts.basis, scope)) else []
@@ -356,9 +359,11 @@ def _advice(
     launching = "host_bound_launches" in fired and not in_long_gaps(results, parts.device_id)
     if code is not None and code.place and not launching and code.ns >= LEAST_CODE_SHARE * parts.basis:
         answers.append(host_code_advice(code, parts.basis, scope))
-    unseen = code is not None and not (code.place or frames(scope)) and 2 * code.ns >= worst.ns
+    unseen = code is not None and not late and not (code.place or frames(scope)) and 2 * code.ns >= worst.ns
     about = worst.bound if bound == "compute-bound" else bound
-    loss = unseen_advice(code.ns, scope) if code and unseen else general(about, worst.ns, scope)
+    # Where the work of several streams overlaps, a host that is never late saves more than the time in which none of them works.
+    stake = 0 if late and parts.streams > 1 else worst.ns
+    loss = unseen_advice(code.ns, scope) if code and unseen else general(about, stake, scope)
     if parts.activities < LEAST_ACTIVITIES:
         few = few_advice()
         advice = choose(findings, bound, parts.basis, answers=answers, loss=None, last=few, first=first)
@@ -377,5 +382,5 @@ def _advice(
         advice = tuple(
             dataclasses.replace(each, ns_at_stake=None) if each is loss else each for each in advice
         )
-    wanted = bound != "compute-bound" and parts.compute > worst.ns and len(advice) < ADVICE
+    wanted = bound != "compute-bound" and not late and parts.compute > worst.ns and len(advice) < ADVICE
     return (*advice, computing) if computing and wanted else advice

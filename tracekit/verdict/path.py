@@ -23,6 +23,8 @@ __all__ = ["Path", "path_of"]
 
 _MOST: Final = 0.5
 """What has this share of the path determines how long the run takes."""
+_SAID: Final = 0.05
+"""A smaller share of the path is not worth a word in a sentence."""
 _PLAIN: Final = "without the recording"
 _BUSY: Final[tuple[Bound, ...]] = ("compute-bound", "communication-bound", "memory-copy-bound")
 """What bounds a run whose device seldom waits for the host."""
@@ -51,6 +53,7 @@ class Path:
             ("computing", found.compute_ns),
             ("communication", found.communication_ns),
             ("copies", found.memory_ns),
+            ("data loading", found.loading_ns),
             ("code of the host", found.host_ns),
             ("waits between host and device", found.wait_ns),
         )
@@ -62,17 +65,16 @@ class Path:
         of_host = [loss for loss in losses if loss.bound in _OF_THE_HOST and loss.ns > 0]
         if bound not in _BUSY or not of_host or not _by_host(self.sure):
             return None
-        return max(of_host, key=lambda loss: loss.ns)
+        loads = self.sure.loading_ns > self.sure.host_ns
+        return max(of_host, key=lambda loss: ((loss.bound == "input-bound") == loads, loss.ns))
 
     def told(self, verdict: Verdict, *, corrected: bool) -> Verdict:
         """The verdict with the path; if that corrects it, the headline says how."""
         headline = verdict.headline
         if corrected:
-            host = format_share(self.shares.host_ns / self.shares.length_ns)
+            who = "data loader" if self.shares.loading_ns > self.shares.host_ns else "host"
             when = f"{_PLAIN}, " if self.measured else ""
-            headline += (
-                f" Even so, the host bounds it: {when}code of the host is {host} of the critical path."
-            )
+            headline += f" Even so, the {who} bounds it: {when}{_late(self.shares)} of the critical path."
         costs, length = self.costs, self.shares.length_ns
         basis = _PLAIN if self.measured else verdict.basis
         return dataclasses.replace(verdict, headline=headline, path=costs, path_ns=length, path_basis=basis)
@@ -81,30 +83,36 @@ class Path:
         """Why a path that is mostly code of the host does not say that the host bounds the run, where a verdict says otherwise."""
         if bound not in _BUSY or not _by_host(self.shares) or _by_host(self.sure):
             return
-        host = format_share(self.shares.host_ns / self.shares.length_ns)
-        work = self.sure.length_ns - self.sure.host_ns - self.sure.wait_ns
+        work = self.sure.compute_ns + self.sure.communication_ns + self.sure.memory_ns
         yield (
-            f"As recorded, {host} of the critical path is code of the host, which faster kernels do not shorten. But recording slows "
-            f"the host: if it is {self.speed:g} times as fast without, as is usual, {format_share(work / self.sure.length_ns)} of the "
-            "path is work of the device."
+            f"As recorded, {_late(self.shares)} of the critical path, which faster kernels do not shorten. But recording slows the host: if "
+            f"it is {self.speed:g} times as fast without, as is usual, {format_share(work / self.sure.length_ns)} of the path is work of the "
+            "device."
         )
 
 
 def _by_host(shares: PathShares) -> bool:
-    return shares.host_ns >= _MOST * shares.length_ns
+    return shares.loading_ns + shares.host_ns >= _MOST * shares.length_ns
+
+
+def _late(shares: PathShares) -> str:
+    """How much of a path is what the device waits for, such as `code of the host is 80.1 %`."""
+    parts = {"data loading": shares.loading_ns, "code of the host": shares.host_ns}
+    named = [name for name, ns in parts.items() if ns >= _SAID * shares.length_ns]
+    share = format_share(sum(parts[name] for name in named) / shares.length_ns)
+    return f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} {share}"
 
 
 def path_of(scope: Scope) -> Path | None:
     """The critical path of a scope with a device; None of too many events for a replay, and where no launches are known."""
     if scope.trace.meta.event_count > REPLAYED or not dependencies(scope).count("launch"):
         return None
-    from tracekit.analyses.what_if import FasterHost  # noqa: PLC0415 - loading it takes as long as the replay
-    from tracekit.analyses.what_if.replay import USUAL_SLOWING  # noqa: PLC0415
+    from tracekit.analyses.what_if.replay import USUAL_SLOWING  # noqa: PLC0415 - loading it takes as long as the replay
     from tracekit.analyses.what_if.shares import path_shares  # noqa: PLC0415
 
     shares = path_shares(scope)
     if not shares.length_ns:
         return None
     slowed = format_named(scope.trace.meta.format).of_pytorch and unrecorded_ns(scope) is None
-    sure = path_shares(scope, [FasterHost(USUAL_SLOWING)]) if slowed and _by_host(shares) else shares
+    sure = path_shares(scope, USUAL_SLOWING) if slowed and _by_host(shares) else shares
     return Path(shares, sure, USUAL_SLOWING, measured=is_slowed(scope))

@@ -63,9 +63,9 @@ def what_if(
         str | None, flag("The optimizer updates all parameters in one call.", metavar="optimizer")
     ] = None,
     cuda_graph: Annotated[
-        str | None,
+        list[str] | None,
         flag(
-            "What is launched between two waits of the host is one graph: all work of a step, or what a selector fits.",
+            "What is launched between two waits of the host is one graph: all work of a step, or what a selector fits; repeatable.",
             metavar="step|SELECTOR",
         ),
     ] = None,
@@ -113,7 +113,7 @@ def what_if(
         "no-loader-wait": no_loader_wait,
         "faster-host": faster_host,
         "fuse": fuse,
-        "cuda-graph": cuda_graph,
+        "cuda-graph": cuda_graph or [],
         "device": device,
         "overlap-comm": overlap_comm,
         "shard-optimizer": shard_optimizer,
