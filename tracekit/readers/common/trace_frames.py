@@ -26,6 +26,7 @@ __all__ = [
     "rank_of",
     "side_frame",
     "trace_frames",
+    "utc_of",
 ]
 
 _RANK_IN_NAME: Final = (
@@ -203,3 +204,16 @@ def rank_of(path: Path, recorded: int | None, health: HealthLog, *, alone: bool 
     rank = named if recorded is None else recorded
     health.count("unknown_rank", int(rank is None), path.name)
     return rank
+
+
+_LAST_NS: Final = (1 << 63) - 1
+
+
+def utc_of(began_ns: int | None, origin_ns: int) -> int | None:
+    """When a trace's origin was, in ns since 1970, if the file's clock began then; None if that is not known, or no time at all.
+
+    >>> utc_of(1_700_000_000_000_000_000, 5), utc_of(-1, 0), utc_of(None, 5)
+    (1700000000000000005, None, None)
+    """
+    at = -1 if began_ns is None else began_ns + origin_ns
+    return at if 0 <= at <= _LAST_NS else None

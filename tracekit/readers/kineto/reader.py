@@ -21,7 +21,7 @@ from tracekit.limits import LONGEST_NAME, Limits
 from tracekit.readers.assemble import at_work, conform
 from tracekit.readers.common.excerpt import take_excerpt
 from tracekit.readers.common.store import FrameStore
-from tracekit.readers.common.trace_frames import TraceFrames, captured_kinds, rank_of, trace_frames
+from tracekit.readers.common.trace_frames import TraceFrames, captured_kinds, rank_of, trace_frames, utc_of
 from tracekit.readers.format import Progress
 from tracekit.readers.kineto import vocabulary as words
 from tracekit.readers.kineto.events import EventStream
@@ -182,7 +182,7 @@ def _meta(source: Source, header: dict[str, Any], events: int, frames: TraceFram
         process_ids=tuple(processes.sort().to_list()),
         devices=_devices(header.get("deviceProperties"), frames.device),
         origin_ns=origin,
-        origin_utc_ns=None if base_ns is None else base_ns + origin,
+        origin_utc_ns=utc_of(base_ns, origin),
         captured=_captured(header, frames),
         layers=None if layers is None else _text(layers),
     )

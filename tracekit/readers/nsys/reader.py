@@ -28,6 +28,7 @@ from tracekit.readers.common.trace_frames import (
     rank_of,
     side_frame,
     trace_frames,
+    utc_of,
 )
 from tracekit.readers.format import Progress
 from tracekit.readers.nsys import device as device_side
@@ -188,7 +189,7 @@ def _meta(part: _Part, machine: Machine, frames: TraceFrames) -> Meta:
         process_ids=tuple(processes) if part.process is None else (part.process,),
         devices=_devices(machine, frames.device),
         origin_ns=frames.origin,
-        origin_utc_ns=None if machine.began_utc_ns is None else machine.began_utc_ns + frames.origin,
+        origin_utc_ns=utc_of(machine.began_utc_ns, frames.origin),
         captured=frozenset(name for name, is_there in present.items() if is_there),
         part=part.number,
         parts=part.of,
