@@ -224,7 +224,9 @@ def _critical(joint: Joint, before: Replay, after: Replay) -> tuple[pl.DataFrame
     frames = []
     for keys in (["resource", "part"], ["layer"]):
         sums = [
-            rows.group_by(keys).agg(pl.col("ns").sum().round().cast(pl.Int64).alias(f"{when}_ns"))
+            rows.group_by(keys)
+            .agg(pl.col("ns").sum())
+            .select(*keys, _whole(pl.col("ns")).alias(f"{when}_ns"))
             for rows, when in ((old, "before"), (new, "after"))
         ]
         joined = sums[0].join(sums[1], on=keys, how="full", coalesce=True, nulls_equal=True)
@@ -240,6 +242,13 @@ def _critical(joint: Joint, before: Replay, after: Replay) -> tuple[pl.DataFrame
         (pl.col("after_ns") / max(after.window, 1)).alias("after_share"),
     )[["resource", "part", "before_ns", "before_share", "after_ns", "after_share"]]
     return critical, layers
+
+
+def _whole(column: pl.Expr) -> pl.Expr:
+    """A column of parts of ns as whole numbers with the same sum: the largest takes what rounding adds to the others."""
+    rounded = column.round().cast(pl.Int64)
+    rest = column.sum().round().cast(pl.Int64) - rounded.sum()
+    return rounded + pl.when(pl.int_range(pl.len()) == column.arg_max()).then(rest).otherwise(0)
 
 
 def path_parts(joint: Joint, replay: Replay) -> pl.DataFrame:
