@@ -265,7 +265,9 @@ def _backend(scope: Scope, stack: HostStack, main: int, bounds: Int64Array, begi
 
 
 def _helpers(stack: HostStack, threads: Int64Array, bounds: Int64Array) -> Handovers:
-    """What those threads do that are in calls for a small part of the time: in between they wait, by all appearances for the main thread."""
+    """What those threads do that are in calls for a small part of the time: while the main thread works, they wait, by all appearances for
+    it.
+    """
     roots = np.flatnonzero(
         (stack.nesting.parent < 0)
         & np.isin(stack.thread, threads)
@@ -274,10 +276,13 @@ def _helpers(stack: HostStack, threads: Int64Array, bounds: Int64Array) -> Hando
     )
     busy = np.bincount(stack.thread[roots], (stack.end - stack.start)[roots], minlength=1)
     roots = roots[busy[stack.thread[roots]] < _HELPER * (bounds[-1] - bounds[0])]
-    begin = stack.start[roots]
-    # A call of the main thread gives the work away as it begins.
-    at = np.searchsorted(bounds, begin, side="right") - 1
-    nobody = np.full(roots.size, -1, dtype=np.int64)
+    roots = roots[np.lexsort((stack.start[roots], stack.thread[roots]))]
+    # A call of the main thread gives the work away as it begins. If that does nothing between two calls, the time is the thread's own.
+    at = np.searchsorted(bounds, stack.start[roots], side="right") - 1
+    other = (stack.thread[roots[1:]] != stack.thread[roots[:-1]]) | (at[1:] != at[:-1])
+    first = np.append(True, other)[: roots.size]
+    roots, at = roots[first], at[first]
+    begin, nobody = stack.start[roots], np.full(roots.size, -1, dtype=np.int64)
     empty = _none()
     sure = np.zeros(roots.size, dtype=bool)
     return Handovers(stack.thread[roots], bounds[at], begin, stack.end[roots], nobody, sure, empty, empty)
