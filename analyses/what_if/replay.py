@@ -86,9 +86,8 @@ def replay(joint: Joint, changes: Sequence[Change], spread: int = 0) -> Replay:
     ]
     for draft in drafts:
         _without_recording(draft)
-    for change in sorted(
-        changes, key=lambda one: isinstance(one, CudaGraph)
-    ):  # other changes say what a graph can hold
+    # The other changes say what a graph can hold.
+    for change in sorted(changes, key=lambda one: isinstance(one, CudaGraph)):
         faults = [fault for draft in drafts if (fault := _applied(change, draft)) is not None]
         if len(faults) == len(drafts):  # of several ranks, one is enough
             raise faults[0]

@@ -91,6 +91,7 @@ CHANGES: Final = (
     ("--scale", "layer:*=2", "--no-loader-wait"),
     ("--faster-host", "2", "--fuse", "optimizer"),
     ("--cuda-graph", "step", "--overlap-comm"),
+    ("--cuda-graph", "layer:*", "--cuda-graph", "op:*a*", "--remove-sync"),
     ("--remove", "category:memcpy", "--bandwidth", "2"),
     ("--device", "H200", "--shard-optimizer", "4"),
 )
