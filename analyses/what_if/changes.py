@@ -85,6 +85,10 @@ class Scale:
             draft.scale_pieces(found.pieces, self.factor)
         elif draft.made.count("launch"):
             draft.assume("The host takes as long as before to launch scaled work.")
+        else:
+            draft.assume(
+                "No launch is known, so the host and the device are taken not to wait for each other."
+            )
 
 
 @dataclass(frozen=True, slots=True)

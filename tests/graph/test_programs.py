@@ -327,6 +327,30 @@ def test_calls_that_a_change_adds_are_launch_calls_of_the_path(tmp_path: Path) -
     assert left == {"python": 3 * 410_000, "launch_api": 3 * 10_000}
 
 
+def test_a_path_without_launches_does_not_claim_that_the_host_takes_all_of_it(tmp_path: Path) -> None:
+    events = [
+        {
+            "ph": "X",
+            "pid": pid,
+            "tid": tid,
+            "cat": cat,
+            "name": name,
+            "ts": 1_000 * number,
+            "dur": dur,
+            "args": args,
+        }
+        for number in range(3)
+        for pid, tid, cat, name, dur, args in (
+            (1, 1, "user_annotation", f"ProfilerStep#{number}", 1_000, {}),
+            (0, 7, "kernel", "gemm", 800, {"device": 0, "stream": 7}),
+        )
+    ]
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
+    scope = select(tracekit.read(tmp_path / "t.json"))
+    assert "No launch is known, so the path does not tell" in critical_path(scope).answer
+    assert "No launch is known" in what_if(scope, [Scale("kernel:gemm", 0.5)]).assumptions["assumption"][0]
+
+
 def test_graphs_hold_what_the_host_no_longer_waits_in(tmp_path: Path) -> None:
     launch = [Command("launch", 2000, name=KERNELS[0]), Command("work", 40_000)] * 2
     step = [Command("step"), *launch, Command("sync"), *launch]
