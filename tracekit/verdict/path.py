@@ -85,8 +85,8 @@ class Path:
             return
         work = self.sure.compute_ns + self.sure.communication_ns + self.sure.memory_ns
         yield (
-            f"As recorded, {_late(self.shares)} of the critical path, which faster kernels do not shorten. But recording slows the host: if "
-            f"it is {self.speed:g} times as fast without, as is usual, {format_share(work / self.sure.length_ns)} of the path is work of the "
+            f"As recorded, {_late(self.shares)} of the critical path, and faster kernels shorten only the rest. But recording slows the "
+            f"host: if it is {self.speed:g} times as fast without, as is usual, {format_share(work / self.sure.length_ns)} of the path is work of the "
             "device."
         )
 
