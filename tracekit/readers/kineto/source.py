@@ -25,6 +25,8 @@ __all__ = ["BLOCK_BYTES", "Source"]
 
 BLOCK_BYTES: Final = 8 << 20
 """How much plain JSON is decoded at once: large enough to be fast, small enough to stay in the processor's cache."""
+_INFLATED_BYTES: Final = 2 * BLOCK_BYTES
+"""How much is decompressed at once. Larger plain blocks take more memory, since several wait for their turn, and gain little."""
 
 _PIECE_BYTES: Final = 64 << 10
 """So much of a packed file is unpacked at once, since of what holds damage nothing comes out."""
@@ -201,12 +203,12 @@ class Source:
         inflater = _inflater()
         read = 0
         fresh = True
-        for raw in self._read(BLOCK_BYTES // 16):
+        for raw in self._read(_INFLATED_BYTES // 16):
             read += len(raw)
             data = raw
             while data or not (inflater.needs_input or inflater.eof):
                 try:
-                    plain = inflater.decompress(data, BLOCK_BYTES)
+                    plain = inflater.decompress(data, _INFLATED_BYTES)
                 except (_INFLATE_ERROR, EOFError, ValueError) as error:
                     self.damaged = True
                     rescued = _rescue(data) if self.plain_bytes == 0 else b""
