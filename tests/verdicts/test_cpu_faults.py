@@ -321,7 +321,7 @@ def test_the_planted_fault_is_first(fault: Fault, way: str, tmp_path: Path) -> N
     first = next(each for each in report.verdict.advice if each.finding != "stalled_calls")
     check_first(report, first, fault.says, fault.place if way == "stacks" else "")
     if fault.timed:
-        assert first.ns_at_stake == pytest.approx(loop.spent, rel=0.05), first
+        assert first.ns_at_stake == pytest.approx(loop.spent, rel=0.1), first
 
 
 HEALTHY: Final = {
