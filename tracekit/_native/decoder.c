@@ -177,6 +177,7 @@ static PyObject *decode(PyObject *module, PyObject *args) {
     bool sure;
     Py_BEGIN_ALLOW_THREADS /* the caller holds the text, and it cannot change */
     sure = read_events(decoder, plan, (const uint8_t *)bytes, (size_t)end);
+    if (sure) order_groups(decoder);
     Py_END_ALLOW_THREADS
     PyObject *block = sure ? block_object(decoder) : Py_NewRef(Py_None);
     free_groups(decoder);

@@ -48,7 +48,7 @@ typedef struct {
 /* The events of one phase and category. */
 typedef struct {
     Token phase, category;
-    uint32_t rows;
+    uint32_t rows, first; /* how many events, and the number of the first one */
     int table;
     Column columns[MOST_COLUMNS];
     Array others; /* Place: events that no table takes */
@@ -264,6 +264,7 @@ static bool put_event(Decoder *decoder, const uint8_t *begin) {
     if (decoder->event[PHASE].kind == ABSENT) return false;
     Group *group = group_of(decoder);
     if (group == NULL || !note_start(decoder, &decoder->event[START])) return false;
+    if (group->rows == 0 && group->others.count == 0) group->first = decoder->events;
     const Token *name = &decoder->event[NAME], *arguments = &decoder->event[ARGUMENTS];
     const Category *instant = &decoder->plan->instant;
     bool in_table = group->table != NO_TABLE;
@@ -325,6 +326,16 @@ static bool read_events(Decoder *decoder, const Plan *plan, const uint8_t *text,
     cursor->at++;
     decoder->ended = true;
     return true;
+}
+
+/* Put the groups in the order of their first events. An event whose category stands twice may have made that of the first before its own. */
+static void order_groups(Decoder *decoder) {
+    for (int i = 1; i < decoder->group_count; i++) {
+        Group *group = decoder->groups[i];
+        int at = i;
+        for (; at > 0 && decoder->groups[at - 1]->first > group->first; at--) decoder->groups[at] = decoder->groups[at - 1];
+        decoder->groups[at] = group;
+    }
 }
 
 static void free_groups(Decoder *decoder) {
