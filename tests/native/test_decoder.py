@@ -101,19 +101,15 @@ def test_odd_but_valid_json(text: str, tmp_path_factory: pytest.TempPathFactory)
     assert raw_differences(path, 200) == []
 
 
-def test_the_last_of_two_categories_does_not_move_an_event(tmp_path: Path) -> None:
+def test_the_last_of_two_categories_does_not_move_an_event() -> None:
     """Its arguments were read as those of the first category, whose group then came before its own: a free stood before its allocation."""
-    memory = '"name": "[memory]", "pid": 1, "tid": 1, "ts": 5.0'
-    size = '"args": {"Bytes": %d, "Addr": 64, "Device Id": 0, "Device Type": 1, "Total Allocated": %d, "Total Reserved": 512}'
-    events = [
-        f'{{"ph": "i", "cat": "cpu_instant_event", {memory}, {size % (256, 256)}, "cat": "kernel"}}',
-        f'{{"ph": "i", "cat": "cpu_instant_event", {memory}, {size % (-256, 0)}}}',
-    ]
-    (tmp_path / "t.json").write_text(f'{{"traceEvents": [{", ".join(events)}]}}')
-    assert raw_differences(tmp_path / "t.json", 8 << 20) == []
-    memory_frame = tracekit.read(tmp_path / "t.json", cache=False).memory
-    assert memory_frame is not None
-    assert memory_frame["bytes"].to_list() == [256, -256]
+    of_memory = (
+        '{"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 5.0, "args": {"Bytes": %d}%s}'
+    )
+    text = b", ".join(of_memory.encode() % each for each in ((256, b', "cat": "kernel"'), (-256, b"")))
+    block = native.decode(text, len(text))
+    assert block is not None
+    assert [key for key, _ in block.groups] == [("i", "kernel"), ("i", "cpu_instant_event")]
 
 
 @pytest.mark.quick(100)
