@@ -20,8 +20,6 @@ __all__ = ["WHOLE", "CudaGraph"]
 
 _LAUNCH_NS: Final = (5 * NS_PER_US, 10 * NS_PER_US, 30 * NS_PER_US)
 """What the launch of a graph takes the host."""
-
-
 WHOLE: Final = "step"
 """All work of a step, as a value of the flag."""
 
@@ -69,11 +67,12 @@ class _Graphs:
         wanted = self._wanted()[activity]
         calls = made.lines.launch[activity]
         stops = self._stops(calls[~wanted])
+        launching = np.isin(host.thread, np.unique(stack.thread[calls]))
         calls, first = np.unique(calls[wanted], return_index=True)
         vertex = links.source[launches[wanted][first]]
         stopped = host.inside(stops) | (host.cause == CAUSE_NUMBER["data_loading"])
         at_work = np.isin(host.thread, np.unique(stack.thread[calls]))
-        begins, ends = self._edges(stopped & at_work)
+        begins, ends = self._edges(stopped & launching)  # another thread's launch ends a graph, too
         held = take(stack.nesting.nearest_ancestor(stops), calls) < 0
         held &= stack.start[calls] >= made.begin  # what was launched before the window has no code in it
         self.launches = calls.size

@@ -247,6 +247,17 @@ def test_graphs_of_some_work_end_where_other_work_is_launched(
     assert result.before_ns - result.after_ns == 3 * saved_ns
 
 
+def test_a_graph_of_some_work_ends_where_another_thread_launches(tmp_path: Path) -> None:
+    """A graph of what the main thread launches before and after the backward pass held the code of that time."""
+    first, other = (Command("launch", 2000, name=name) for name in KERNELS[:2])
+    work, turn = Command("work", 40_000), Command("turn")
+    step = [Command("step"), work, first, work, turn, other, work, turn, first, Command("sync"), work]
+    scope = select(tracekit.read(write(simulate(step * 3), tmp_path / "t.json")))
+    result = what_if(scope, [CudaGraph(f"kernel:{KERNELS[0]}")])
+    assert result.after_ns == result.before_ns  # no graph of one launch is worth it
+    assert what_if(scope, [CudaGraph()]).after_ns < result.before_ns
+
+
 @pytest.mark.parametrize("pinned", [False, True])
 def test_a_graph_held_copies_that_the_host_waits_for(pinned: bool, tmp_path: Path) -> None:
     """Of 138 ms in which the device waited for pageable copies and Python, CUDA graphs would have saved 127 ms."""
