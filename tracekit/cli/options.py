@@ -328,8 +328,9 @@ def _check_there(path: Path) -> None:
     try:
         path.stat()
     except FileNotFoundError:
+        text = str(path)
         if (
-            str(path) == "-" or _is_address(path) or set("*?[") & set(str(path))
+            text == "-" or _is_address(path) or set("*?[") & set(text)
         ):  # what a pattern fits is looked up later
             return
         raise UnreadableTraceError("no such file", path=path, remedy="check the path") from None
