@@ -329,9 +329,8 @@ def _check_there(path: Path) -> None:
         path.stat()
     except FileNotFoundError:
         text = str(path)
-        if (
-            text == "-" or _is_address(path) or set("*?[") & set(text)
-        ):  # what a pattern fits is looked up later
+        # What a pattern fits is looked up later.
+        if text == "-" or _is_address(path) or set("*?[") & set(text):
             return
         raise UnreadableTraceError("no such file", path=path, remedy="check the path") from None
     except (OSError, ValueError):  # the reader says what is wrong
