@@ -153,7 +153,7 @@ def _with_models(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     flops = take(work.flops, owner)
     moved = np.where((read >= 0) & (written >= 0), read + written, -1)
     took = _time_of_owners(owner, rows["duration"])
-    flops, moved = (np.where((took > 0) & (each > _MOST_PER_NS * took), -1, each) for each in (flops, moved))
+    flops, moved = (np.where(each > _MOST_PER_NS * took, -1, each) for each in (flops, moved))
     owned = none_to_null(owner)
     matrix = take(work.matrix.astype(np.int64), owner) == 1
     precision = at_rows(pl.Series([*work.names, None], dtype=pl.String), take(work.precision, owner))
@@ -171,10 +171,11 @@ def _with_models(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
 
 
 def _time_of_owners(owner: Int64Array, duration: pl.Series) -> npt.NDArray[np.float64]:
-    """For each row the time of all rows of its owner in ns; 0 without one."""
-    weights = np.where(owner >= 0, or_none(duration, 0), 0)
-    total = np.bincount(owner + 1, weights=weights)
-    return np.where(owner >= 0, total[owner + 1], 0.0)
+    """For each row the time of all rows of its owner in ns, at least 1; infinity where no time is recorded."""
+    if not any_known(duration):
+        return np.full(owner.size, np.inf)
+    total = np.bincount(owner + 1, weights=or_none(duration, 0))
+    return np.maximum(total[owner + 1], 1.0)
 
 
 def _in_pieces(rows: pl.DataFrame, *, timed: bool) -> pl.DataFrame:

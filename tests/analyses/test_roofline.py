@@ -201,13 +201,15 @@ def test_what_has_no_figures_is_named_and_not_guessed() -> None:
 
 
 def test_a_rate_that_no_device_has_is_of_damaged_shapes() -> None:
-    """A campaign of mutated traces met a product of 10¹⁶ operations in 128 ns."""
+    """A campaign of mutated traces met a product of 10¹⁶ operations in 128 ns, and one in no time at all."""
     made = Work()
     made.mm(("one", US))  # 2 PFLOP/s
     made.mm(("two", 1))
+    made.mm(("three", 0))
     kernels = found(made).kernels
     assert row(kernels, name="one")["flops"] == 2 * 1024**3
     assert row(kernels, name="two")["flops"] is None
+    assert row(kernels, name="three")["flops"] is None
 
 
 def test_a_device_outside_the_catalogue_has_rates_and_no_roof() -> None:
