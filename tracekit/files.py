@@ -100,6 +100,7 @@ def write_all(folder: str | os.PathLike[str], files: Iterable[tuple[str, bytes]]
     """
     new = not os.path.lexists(folder)
     place = make_directory(folder)
+    targets: tuple[Path, ...] = ()
     try:
         with scratch_folder(place) as scratch:
             drafts = [_written(Path(scratch, name), (data,)) for name, data in files]
@@ -108,11 +109,15 @@ def write_all(folder: str | os.PathLike[str], files: Iterable[tuple[str, bytes]]
                 _check(target, target)
             for draft, target in zip(drafts, targets, strict=True):
                 _put(draft, target)
-    except OSError as error:
+    except BaseException as error:  # also a Ctrl-C
         if new:
             with suppress(OSError):
+                for target in targets:
+                    target.unlink(missing_ok=True)
                 place.rmdir()
-        raise _refusal(error, place) from error
+        if isinstance(error, OSError):
+            raise _refusal(error, place) from error
+        raise
     return targets
 
 

@@ -140,6 +140,23 @@ def test_a_folder_is_written_whole_or_not_at_all(old: Path, monkeypatch: pytest.
     assert sorted(each.name for each in (folder / "a" / "b").iterdir()) == ["x", "y"]
 
 
+@pytest.mark.parametrize("calls", ["fsync", "replace"])
+def test_an_interrupted_folder_is_not_begun(old: Path, calls: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C during `export` left an empty folder."""
+    real, seen = getattr(os, calls), []
+
+    def interrupted(*given: Any) -> None:
+        seen.append(given)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        real(*given)
+
+    monkeypatch.setattr(os, calls, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_all(old.parent / "tables", [("x", b"1"), ("y", b"2")])
+    assert list(old.parent.iterdir()) == [old]
+
+
 def test_a_link_in_a_folder_of_tables_is_replaced(old: Path) -> None:
     folder = make_directory(old.parent / "tables")
     (folder / "a.csv").symlink_to(old)
