@@ -30,7 +30,7 @@ _CODE: Final = ("python", "host_code")
 
 
 def stalls(scope: Scope) -> pl.DataFrame:
-    """The stretches that stood still: `activity_id` (null between operators), `name`, `step`, `start`, `ns`, `usual`, `more`.
+    """The stretches that stood still: `activity_id` and `call` (null between operators), `name`, `step`, `start`, `ns`, `usual`, `more`.
 
     A stretch of an operator (its self time, `ns`) is compared with the `usual` time of the one that has the same place among
     those of its name in the other steps: the median, the lower one of an even number. No Python runs in such a stretch, so it
@@ -83,7 +83,7 @@ def _most_between(stalled: pl.DataFrame) -> float:
 
 
 def _longer(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Those of the rows (`activity_id`, `before`, `name`, `start`, `ns`) that take far longer than the same in other steps."""
+    """Those of the rows (`activity_id`, `call`, `before`, `name`, `start`, `ns`) that take far longer than the same in other steps."""
     rows = rows.sort("start").with_columns(
         pl.Series(
             "step",
@@ -100,6 +100,7 @@ def _longer(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         & (pl.col("ns") > pl.col("usual") + STALL_NS)
     ).select(
         "activity_id",
+        "call",
         pl.col("name").cast(pl.String),
         "step",
         "start",
@@ -113,6 +114,7 @@ def _operators(scope: Scope) -> pl.DataFrame:
     rows = scope.activities.filter(pl.col("class") != "communication")
     return rows.select(
         "activity_id",
+        pl.col("launch_id").alias("call"),
         pl.lit("").alias("before"),
         "name",
         "start",
@@ -131,5 +133,9 @@ def _between(scope: Scope) -> pl.DataFrame:
         pl.col("start").min(), pl.col("ended_by").first(), pl.col("duration_ns").sum().alias("ns")
     )
     return gaps.join(after, on="ended_by").select(
-        pl.lit(None, pl.Int64).alias("activity_id"), pl.col("before").cast(pl.String), "name", "start", "ns"
+        *(pl.lit(None, pl.Int64).alias(name) for name in ("activity_id", "call")),
+        pl.col("before").cast(pl.String),
+        "name",
+        "start",
+        "ns",
     )

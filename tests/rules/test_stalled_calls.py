@@ -43,6 +43,15 @@ def test_calls_that_are_short_in_the_other_steps() -> None:
     assert "one of aten::transpose, which usually takes 100 µs there" in found.evidence
 
 
+def test_a_call_with_another_one_inside_is_one() -> None:
+    made = loop(THREE)
+    (long,) = (row for row in made.host if row["name"] == "aten::transpose" and row["duration"] > 5 * MS)
+    made.span("op", "aten::view", long["start"] + 2 * MS, long["start"] + 2 * MS + US)
+    found = finding(made.trace(devices=()), "steps", "stalled_calls")
+    assert found is not None
+    assert "3 calls of 3 operators take" in found.evidence
+
+
 def test_code_between_operators_counts_where_operators_stall() -> None:
     pauses = {(3, "aten::mm"): 5 * MS, (3, "aten::add"): 30 * MS}  # the long one is the program's own
     found = finding(loop(THREE, pauses=pauses).trace(devices=()), "steps", "stalled_calls")
