@@ -35,6 +35,7 @@ WORDS: Final = frozenset(
         "pageable",
         "waits",
         "optimizer_launches",
+        "small_operators",
         "processor",
         "streams",
         "recomputation",
@@ -48,6 +49,8 @@ _WAITS_SHARE: Final = 0.02
 """From this share of the window on, idle time by synchronisation is worth advice."""
 _OPTIMIZER_SHARE: Final = 0.1
 """With fewer of the kernels than this, a fused optimizer saves few launches."""
+_SMALL_NS: Final = 20_000
+"""A call of an operator costs some µs beside its work."""
 _FIRST_BF16: Final = (8, 0)
 """Of NVIDIA's devices, those from this compute capability on compute in bf16."""
 _MATRIX: Final = ("gemm", "convolution", "attention", "rnn")
@@ -87,6 +90,7 @@ def _traits(scope: Scope) -> frozenset[str]:
             {"training", "fused_optimizer", "sparse_gradients"} & shown == {"training"}
         )
         and _optimizer_launches(scope),
+        "small_operators": scope.on_cpu and _small_operators(scope),
         "processor": scope.on_cpu,
         "streams": scope.activities["stream_id"].n_unique() > 1,
         "recomputation": bool(attributed(scope)["recomputed"].any()),
@@ -115,6 +119,12 @@ def _names(names: pl.Series) -> pl.Series:
 def _forward(trace: Trace) -> bool:
     """Whether operators or modules show that the host ran a model."""
     return any((trace.host["kind"] == kind).any() for kind in ("op", "module"))
+
+
+def _small_operators(scope: Scope) -> bool:
+    """Whether half of the operators' time is that of short stretches."""
+    took = scope.activities["duration"]
+    return int(took.filter(took < _SMALL_NS).sum()) * 2 > int(took.sum())
 
 
 def _low_precision(scope: Scope) -> bool:

@@ -127,8 +127,9 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "cpu": (
         "See the top operators",
         Words(
-            "Use fewer and larger operators, more threads (torch.set_num_threads), or a device.",
-            plain="Use fewer and larger operations, more threads, or a device.",
+            "[small_operators] Use fewer and larger operators.\n"
+            "Use more threads (torch.set_num_threads), or a device.",
+            plain="[small_operators] Use fewer and larger operations.\nUse more threads, or a device.",
             flags=("--threads",),
         ),
     ),
