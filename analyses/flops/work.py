@@ -78,6 +78,9 @@ ODD_INPUTS: Final = (
 MOST: Final = 2**53
 """Above this the shapes are damaged: no operator runs for hours, and sums must fit 64 bits."""
 
+_TOO_LONG: Final = re.compile(r"(?<![.\d])\d{20}")
+"""Whole numbers beyond 64 bits, with which floating-point arithmetic may fail."""
+
 _MOST_DIMENSIONS: Final = 64
 """No tensor has more; products of far more sizes would take minutes."""
 
@@ -364,13 +367,14 @@ class InputTexts:
 
 
 def json_list(text: str | None) -> list[Any]:
-    """The list that a column of inputs (`shapes`, `dtypes`, `concrete_inputs`) holds as JSON; empty if it holds none.
+    """The list that a column of inputs (`shapes`, `dtypes`, `concrete_inputs`) holds as JSON; empty if it holds none, or a number of
+    more digits than any argument has.
 
-    >>> json_list("[[2, 3], []]"), json_list("[[2"), json_list(None)
-    ([[2, 3], []], [], [])
+    >>> json_list("[[2, 3], []]"), json_list("[[2"), json_list(None), json_list(f"[{10**40}]")
+    ([[2, 3], []], [], [], [])
     """
     try:
-        value = msgspec.json.decode(text) if text else []
+        value = msgspec.json.decode(text) if text and not _TOO_LONG.search(text) else []
     except (msgspec.DecodeError, RecursionError):
         return []
     return value if isinstance(value, list) else []

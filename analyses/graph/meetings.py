@@ -37,6 +37,7 @@ _MESSAGES: Final = ("send", "recv")
 _ROOTED: Final = r"^c10d::(broadcast|scatter|reduce|gather)_$"
 _ROOT_INPUT: Final = {"broadcast": 2, "scatter": 3, "reduce": 3, "gather": 3}
 """The place of the root's number in the group among the inputs of these operators."""
+_MOST_DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,7 +169,7 @@ def _number_of_root(name: str, op: str | None, inputs: str | None) -> int | None
         return None
     values, place = json_list(inputs), _ROOT_INPUT[name]
     text = str(values[place]) if len(values) > place else ""
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def _roots(calls: pl.DataFrame, made: Sequence[Dependencies]) -> pl.Series:

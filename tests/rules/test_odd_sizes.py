@@ -94,6 +94,11 @@ def test_silent_if_odd_sizes_are_as_fast_or_nothing_can_be_compared() -> None:
     small.product(700.0, TOKENS, WIDTH, 4 * WIDTH)
     small.product(1.0, TOKENS, 65, 3)
     assert found(small) is None
+    damaged = vocabulary()[0]
+    damaged.host = [
+        {**row, "shapes": str(row.get("shapes")).replace(str(VOCABULARY), "9" * 400)} for row in damaged.host
+    ]
+    assert found(damaged) is None
     other_type = vocabulary()[0]
     other_type.host = [
         {**row, "dtypes": '["float", "float"]'}
