@@ -19,7 +19,7 @@ __all__ = ["INPUTS", "is_composite", "modelled_calls", "modelled_names"]
 
 INPUTS: Final = ("shapes", "dtypes", "concrete_inputs")
 
-_WIDTH: Final = r"CatArrayBatchedCopy\w*<[^<>]*OpaqueType<([0-9]+)"
+_WIDTH: Final = r"CatArrayBatchedCopy\w*<[^<>]*OpaqueType<([0-9]{1,4})u?>"
 """Kernels that copy tensors of one width into one (`cat`); old ones name the type."""
 
 _TYPE: Final = (

@@ -248,12 +248,13 @@ def test_the_types_of_lists_stand_in_the_names_of_kernels(tmp_path) -> None:
                 f"void {update}, at::native::(anonymous namespace)::BinaryOpListAlphaFunctor<c10::BFloat16, 2>>",
             ),
             ("aten::_foreach_add_", added, "some_other_kernel"),
+            ("aten::cat", joined, f"CatArrayBatchedCopy<OpaqueType<{'9' * 30}u>>"),  # damaged
         ],
     )
     work = counted(trace)
     spans = trace.host.filter(trace.host["kind"] == "op")["span_id"].to_list()
     figures = [(work.flops[span], work.read[span], work.written[span]) for span in spans]
-    assert figures == [(0, 28, 28), (0, 112, 112), (-1, -1, -1), (17, 68, 34), (17, -1, -1)]
+    assert figures == [(0, 28, 28), (0, 112, 112), (-1, -1, -1), (17, 68, 34), (17, -1, -1), (-1, -1, -1)]
 
 
 def test_the_only_call_may_take_a_list_whose_type_no_kernel_tells(tmp_path) -> None:

@@ -23,8 +23,8 @@ __all__ = ["Results", "holds_results", "read_results"]
 _LOGS: Final = re.compile(r".+\.(txt|log|out)(\.gz)?", re.IGNORECASE)
 _RESULT: Final = re.compile(r"(?:(?P<path>.+)__)?result_(?P<number>\d+)\.(txt|log)(\.gz)?", re.IGNORECASE)
 _TABLES: Final = ("runs.csv", "events.csv.gz")
-_TPU_CORES: Final = re.compile(r"tpu-v\d+-(\d+)$")
-_COUNTED: Final = re.compile(r"(?:^|_)(\d+)x[A-Z]")
+_TPU_CORES: Final = re.compile(r"tpu-v\d+-(\d{1,6})$")
+_COUNTED: Final = re.compile(r"(?:^|_)(\d{1,6})x[A-Z]")
 _MOST_BYTES: Final = 1 << 30
 """Of a log, unpacked; the longest known have some 20 MB."""
 _SYSTEMS: Final = "systems.json"

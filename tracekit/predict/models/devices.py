@@ -60,7 +60,7 @@ bytes, these say it for each case, and this is the factor beside them, over the 
 _FUSED: Final = ("fusion", "fused", "compile")
 _FUSED_MEMORY: Final = 0.4
 """What fusion leaves of the memory's share: the 12 % that it saves of a network on an A100 are of the memory's 20 %."""
-_PARALLEL: Final = re.compile(r"(dp|tp|pp)(\d+)(?:_(\d+))?")
+_PARALLEL: Final = re.compile(r"(dp|tp|pp)(\d{1,6})(?:_(\d{1,6}))?")
 """Options that share the work between devices: how, between how many, and for a pipeline in how many parts."""
 _NOISE: Final = 0.04
 _STEP: Final = 1e-4
