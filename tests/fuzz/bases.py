@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import planted_ncu
 from paths import ROOT
 from synthetic import Shape, dump, generate, layered
@@ -38,6 +39,18 @@ MEMORY: list[dict[str, Any]] = [
 ]
 
 
+REAL = (
+    "bert_gpu_bf16/trace",
+    "bert_cpu_ddp/trace-rank0",
+    "dlrm_gpu_fp32/trace",
+    "resnet50_gpu_fp32/trace",
+    "yolov5_gpu_bf16/trace",
+)
+"""Sample traces with names, shapes and arguments that the planted ones lack."""
+EVENTS = 500
+"""Of an excerpt."""
+
+
 def make(folder: Path) -> None:
     """One file or folder for each base."""
     folder.mkdir(parents=True)
@@ -55,6 +68,8 @@ def make(folder: Path) -> None:
     write_parquetdir(program, folder / "parquet")
     shutil.copytree(ROOT / "sample_traces/cnn_cpu", folder / "capture")
     _shorten(folder / "capture/trace.json.gz")
+    for name in REAL:
+        _excerpts(ROOT / f"sample_traces/{name}.json.gz", folder / "real")
 
 
 def _shorten(path: Path) -> None:
@@ -64,6 +79,22 @@ def _shorten(path: Path) -> None:
     last = step["ts"] + step["dur"]
     events = [event for event in tree["traceEvents"] if event["ph"] == "M" or event["ts"] <= last]
     path.write_bytes(gzip.compress(json.dumps({**tree, "traceEvents": events}).encode(), 1))
+
+
+def _excerpts(path: Path, folder: Path) -> None:
+    """Three parts of a capture: of its begin, its middle and its end, each with the spans around it."""
+    folder.mkdir(exist_ok=True)
+    tree = msgspec.json.decode(gzip.decompress(path.read_bytes()))
+    timed = sorted(
+        (event for event in tree["traceEvents"] if event["ph"] != "M"), key=lambda event: event["ts"]
+    )
+    rest = [event for event in tree["traceEvents"] if event["ph"] == "M"]
+    for at in (0, len(timed) // 2, len(timed) - EVENTS):
+        part = timed[at : at + EVENTS]
+        first = part[0]["ts"]
+        around = [event for event in timed[:at] if event["ts"] + event.get("dur", 0) > first]
+        text = json.dumps({**tree, "traceEvents": [*rest, *around, *part]})
+        (folder / f"{path.parent.name}-{at}.json").write_text(text)
 
 
 if __name__ == "__main__":

@@ -59,10 +59,12 @@ def mutator(make: Mutator) -> Mutator:
 
 
 def _json_base(rng: random.Random, bases: Path) -> bytes:
-    name = rng.choice(["planted.json", "compact.json", "layers.json", "layers.json", "capture"])
+    name = rng.choice(
+        ["planted.json", "compact.json", "layers.json", "layers.json", "capture", "real", "real"]
+    )
     if name == "capture":
         return gzip.decompress((bases / "capture/trace.json.gz").read_bytes())
-    return (bases / name).read_bytes()
+    return (rng.choice(sorted((bases / "real").iterdir())) if name == "real" else bases / name).read_bytes()
 
 
 def _damaged(rng: random.Random, data: bytes) -> bytes:
@@ -532,6 +534,27 @@ def hostile_names(rng: random.Random, bases: Path, folder: Path) -> Case:
                 if isinstance(value, str) and key not in ("ph", "cat") and rng.random() < 0.2:
                     part[key] = rng.choice([MARKER + value, value + rng.choice(TEXTS), rng.choice(TEXTS)])
     return _written(folder / "t.json", json.dumps(tree).encode("utf-8", "replace"))
+
+
+_DIGITS: Final = re.compile(r"\d+")
+
+
+@mutator
+def numbers_in_names(rng: random.Random, bases: Path, folder: Path) -> Case:
+    """Other numbers within texts, as in the names of kernels and steps."""
+    tree = msgspec.json.decode(_json_base(rng, bases))
+    share = rng.choice([0.002, 0.05, 0.5])
+    for event in tree["traceEvents"]:
+        for part in (event, event.get("args")):
+            for key, value in (part or {}).items():
+                if isinstance(value, str) and rng.random() < share:
+                    part[key] = _DIGITS.sub(
+                        lambda _: rng.choice(
+                            ("0", "-1", "1e9", "٣", "²", "9" * rng.choice([10, 19, 20, 40, 5_000]))
+                        ),
+                        value,
+                    )
+    return _written(folder / "t.json", json.dumps(tree).encode())
 
 
 def _written(path: Path, data: bytes) -> Case:
