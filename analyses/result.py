@@ -184,7 +184,7 @@ class TableView:
 
 _OF_UNIT: Final[dict[Unit, str]] = {
     "device": "device_id",
-    "id": "step sequence source destination",
+    "id": "step sequence destination",
     "time": "start time span_start peak_time",
     "bytes": "allocated reserved bytes",
     "byte_rate": "bytes_per_s",
@@ -269,8 +269,8 @@ def unit_of(name: str, dtype: pl.DataType | None = None) -> Unit:
     >>> unit_of("total_ns"), unit_of("largest_bytes"), unit_of("mean", pl.Float64()), unit_of("count", pl.Int64())
     ('ns', 'bytes', 'number', 'count')
     """
-    if name in _UNITS:
-        return _UNITS[name]
+    if name in _UNITS:  # the source of FLOPs is a text, that of a message a rank
+        return "id" if _UNITS[name] == "text" and dtype is not None and dtype.is_integer() else _UNITS[name]
     for suffix, unit in _SUFFIXES:
         if name.endswith(suffix):
             return unit

@@ -20,6 +20,8 @@ import tracekit
 from tracekit.analyses.collectives import Collectives, collectives
 from tracekit.analyses.overlap import overlap
 from tracekit.readers.assemble import conform
+from tracekit.report import formats
+from tracekit.report.build import build_report
 from tracekit.trace import COLLECTIVE_SCHEMA, Trace
 
 A100 = replace(PLANTED, name="NVIDIA A100-SXM4-80GB")
@@ -160,6 +162,17 @@ def test_pairs_of_sends_and_receives() -> None:
     assert found.pairs is not None
     assert found.pairs.rows() == [(1, 3, 2, 6_000_000, 2 * MS, 4.0), (0, 1, 1, 4_000_000, MS, 4.0)]
     assert of({"name": "send", "elements_in": ELEMENTS}).pairs is None
+
+
+@pytest.mark.parametrize(
+    "form",
+    [form for form in formats.Format if formats.Can.REPORT in form.can and formats.Can.FILES not in form.can],
+)
+def test_ranks_that_send_are_numbers_in_every_format(form: formats.Format) -> None:
+    """The source of FLOPs is a text, and the column of that name made every report of a pipeline a fault."""
+    trace = recorded({"name": "send", "elements_in": ELEMENTS, "peer": 3})
+    text = formats.render_reports(form, [(build_report(trace), trace)], formats.Page())
+    assert "send" in text
 
 
 def test_peers_by_the_range_are_those_of_the_group() -> None:
