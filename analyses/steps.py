@@ -39,7 +39,7 @@ _COLUMNS = {
     "span_ns": pl.Int64,
     **{f"{part}_ns": pl.Int64 for part in PARTS},
 }
-_AHEAD: Final = 0.9
+_AHEAD: Final = 0.93
 """If the steps but the last are shorter on the host than this part of them with the device's work, the host is ahead of the device."""
 DATA_LOADER = r"^enumerate\(DataLoader\)#|^tracekit\.phase/data$"
 _HOST_COMMUNICATION = r"^(nccl|gloo|mpi|ucc):"
@@ -195,7 +195,9 @@ def _answer(table: pl.DataFrame, spread: float | None, inferred: str | None) -> 
         return f"The trace has 1 step{source} of {format_ns(_number(times[0]))}."
     text = f"The median of {table.height} steps{source} is {format_ns(_number(times.median()))}"
     mean = _number(times.mean())
-    if int(times[:-1].sum()) < _AHEAD * int(table["span_ns"][:-1].sum()):
+    times, spans = times[:-1], table["span_ns"][:-1]
+    # In a step that waits for the device the host loses all of its lead.
+    if times.sum() < _AHEAD * spans.sum() or _number(times.median()) < _AHEAD * _number(spans.median()):
         return _ahead(table, source)
     if spread is not None and mean:
         text += f", and their times vary by {format_share(spread / mean)}"
@@ -207,12 +209,21 @@ def _ahead(table: pl.DataFrame, source: str) -> str:
     """Where the host is ahead of the device, the starts of its steps say nothing of how long steps take; the last may wait for the device."""
     spans, ahead = table["span_ns"], table["time_ns"][:-1]
     least, most = format_ns(_number(ahead.min())), format_ns(_number(ahead.max()))
-    between = least if least == most else f"{least} to {most}"
+    waits = (
+        ": before the last step, it takes "
+        + (least if least == most else f"{least} to {most}")
+        + " for a step"
+    )
+    usual = _number(ahead.median())
+    if usual >= _AHEAD * _number(spans.median()):
+        waits = ", and waits for it in some steps"
+    elif _number(ahead.max()) > _number(spans.median()):
+        waits = f": it takes {format_ns(usual)} for a median step before the last"
     text = f"The median of {table.height} steps{source} is {format_ns(_number(spans.median()))} counting the device work that they launch"
     mean, spread = _number(spans.mean()), _number(spans.std())
     if spread is not None and mean:
         text += f", and these times vary by {format_share(spread / mean)}"
-    return f"{text}. The host is ahead of the device: before the last step, it takes {between} for a step."
+    return f"{text}. The host is ahead of the device{waits}."
 
 
 def _number(value: object) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from planted import MS, US, Planted
 
 import tracekit
 from tracekit.analyses.steps import steps
@@ -24,6 +25,23 @@ def test_a_host_that_is_ahead_in_some_steps_is_ahead() -> None:
     found = steps(tracekit.read("sample_traces/bert_gpu_fp32/trace.json.gz"))
     assert "is 153 ms counting the device work that they launch, and these times vary by 0.7 %" in (
         found.answer or ""
+    )
+
+
+def test_one_step_that_waits_for_all_of_the_lead() -> None:
+    """With a checkpoint in the fourth of six steps, "the median of 6 steps is 7.37 ms" stood above "the median step takes 24.5 ms"."""
+    made, at = Planted(), 0
+    for number in range(6):
+        made.activity("gemm", number * 24 * MS + MS, 24 * MS, launch=at + US)
+        end = at + 7 * MS
+        if number == 3:
+            end = 4 * 24 * MS + MS
+            made.span("runtime", "cudaStreamSynchronize", at + MS, end)
+        made.step(number, at, end)
+        at = end
+    assert steps(made.trace()).answer == (
+        "The median of 6 steps is 24.0 ms counting the device work that they launch, and these times vary by 0.0 %. The host is ahead of the "
+        "device: it takes 7.00 ms for a median step before the last."
     )
 
 
