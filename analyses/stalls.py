@@ -10,6 +10,7 @@ import polars as pl
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.scope import Scope, once, step_spans
 from tracekit.facts.units import NS_PER_MS
+from tracekit.groups import any_known, are_known, at_rows, kept
 from tracekit.intervals import IntervalSet
 from tracekit.trace import one_of
 
@@ -26,6 +27,8 @@ LEAST_OPERATORS: Final = 3
 """A stall of one operator may be its own; those of several have a cause in common."""
 LONGEST: Final = 2
 """Code between operators counts up to this many times the longest stall of an operator: longer code is the program's own."""
+LARGER: Final = 1.5
+"""Without shapes, a step may have larger inputs if half of its operators' time, as it usually is, takes this many times as long."""
 _CODE: Final = ("python", "host_code")
 
 
@@ -33,9 +36,11 @@ def stalls(scope: Scope) -> pl.DataFrame:
     """The stretches that stood still: `activity_id` and `call` (null between operators), `name`, `step`, `start`, `ns`, `usual`, `more`.
 
     A stretch of an operator (its self time, `ns`) is compared with the `usual` time of the one that has the same place among
-    those of its name in the other steps: the median, the lower one of an even number. No Python runs in such a stretch, so it
-    stands still only if the operating system gives the processor to something else. Collectives do not count. Where
-    operators stall, the code between the same two operators counts as well, under the `name` of the next one.
+    those of its name and shapes in the other steps: the median, the lower one of an even number. No Python runs in such a
+    stretch, so it stands still only if the operating system gives the processor to something else. Collectives do not count.
+    Where operators stall, the code between the same two operators counts as well, under the `name` of the next one. Where
+    shapes were recorded, what has none does not count; where they were not, no step counts in which most of the operators'
+    time is slower, since its inputs may be larger.
 
     Empty unless `LEAST_OPERATORS` operators stall; of two steps, in each.
     """
@@ -67,14 +72,17 @@ def stalled_within(scope: Scope, region: IntervalSet) -> int:
 def _stalls(scope: Scope) -> pl.DataFrame:
     spans = step_spans(scope)
     operators = _operators(scope)
-    stalled = _longer(operators if scope.on_cpu and scope.window == "steps" else operators.clear(), spans)
+    compared = _compared(operators if scope.on_cpu and scope.window == "steps" else operators.clear(), spans)
+    larger = _larger(compared)
+    stalled = _longer(compared, spans).filter(~pl.col("step").is_in(larger))
     by_step = (
         stalled.group_by("step").agg(pl.col("name").n_unique()).filter(pl.col("name") >= LEAST_OPERATORS)
     )
     several = stalled["name"].n_unique() >= LEAST_OPERATORS
     if not several or (spans.height < SURE_STEPS and by_step.height < spans.height):
         return stalled.clear()
-    between = _longer(_between(scope), spans).filter(pl.col("more") <= _most_between(stalled))
+    between = _longer(_compared(_between(scope), spans), spans)
+    between = between.filter(~pl.col("step").is_in(larger) & (pl.col("more") <= _most_between(stalled)))
     return pl.concat([stalled, between])
 
 
@@ -82,8 +90,10 @@ def _most_between(stalled: pl.DataFrame) -> float:
     return LONGEST * float(stalled.drop_nulls("activity_id")["more"].max() or 0)  # type: ignore[arg-type]
 
 
-def _longer(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Those of the rows (`activity_id`, `call`, `before`, `name`, `start`, `ns`) that take far longer than the same in other steps."""
+def _compared(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """The rows (`activity_id`, `call`, `before`, `name`, `shapes`, `start`, `ns`) with their `step`, what the same `usual`ly takes, and in
+    how many `steps` it is.
+    """
     rows = rows.sort("start").with_columns(
         pl.Series(
             "step",
@@ -91,9 +101,22 @@ def _longer(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         )
     )
     rows = rows.with_columns(pl.int_range(pl.len()).over("step", "before", "name").alias("place"))
-    same = ("before", "name", "place")
+    same = ("before", "name", "shapes", "place")
     usual = pl.col("ns").quantile(0.5, interpolation="lower").over(same)
-    rows = rows.with_columns(usual.alias("usual"), pl.len().over(same).alias("steps"))
+    return rows.with_columns(usual.alias("usual"), pl.len().over(same).alias("steps"))
+
+
+def _larger(compared: pl.DataFrame) -> list[int]:
+    """The steps that may have larger inputs, if shapes do not tell."""
+    if any_known(compared["shapes"]):
+        return []
+    slower = pl.col("usual").filter(pl.col("ns") > LARGER * pl.col("usual")).sum()
+    by_step = compared.group_by("step").agg((2 * slower >= pl.col("usual").sum()).alias("larger"))
+    return by_step.filter("larger")["step"].to_list()
+
+
+def _longer(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Those of the compared rows that take far longer than the same in other steps."""
     return rows.filter(
         (pl.col("steps") >= min(max(spans.height, LEAST_STEPS), SURE_STEPS))
         & (pl.col("ns") > LONGER * pl.col("usual"))
@@ -112,14 +135,17 @@ def _longer(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 
 def _operators(scope: Scope) -> pl.DataFrame:
     rows = scope.activities.filter(pl.col("class") != "communication")
-    return rows.select(
+    rows = rows.select(
         "activity_id",
         pl.col("launch_id").alias("call"),
         pl.lit("").alias("before"),
         "name",
+        at_rows(scope.trace.host["shapes"], rows["launch_id"]).alias("shapes"),
         "start",
         (pl.col("end") - pl.col("start")).alias("ns"),
     )
+    shapes = rows["shapes"]
+    return kept(rows, are_known(shapes)) if any_known(shapes) else rows
 
 
 def _between(scope: Scope) -> pl.DataFrame:
@@ -136,6 +162,7 @@ def _between(scope: Scope) -> pl.DataFrame:
         *(pl.lit(None, pl.Int64).alias(name) for name in ("activity_id", "call")),
         pl.col("before").cast(pl.String),
         "name",
+        pl.lit(None, scope.trace.host["shapes"].dtype).alias("shapes"),
         "start",
         "ns",
     )

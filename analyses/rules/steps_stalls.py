@@ -31,10 +31,10 @@ def stalled_calls(scope: Scope, _result: Steps) -> Evidence | None:
     also = f", {format_ns(between)} of it between operators" if between else ""
     return Evidence(
         title=f"The program stood still for {format_share(at_stake / scope.duration)} of the time",
-        text=f"{count_of(calls['call'].n_unique(), 'call')} of {calls['name'].n_unique()} operators take {format_ns(calls['ns'][0])} to "
-        f"{format_ns(slowest['ns'])}, far longer than the same calls in other steps. What took longer than usual sums to "
-        f"{format_ns(at_stake)}{also}. The longest call is one of {slowest['name']}, which usually takes "
-        f"{format_ns(slowest['usual'])} there.",
+        text=f"{count_of(calls['call'].n_unique(), 'call')} of {calls['name'].n_unique()} operators stood still for {format_ns(calls['more'].min())} "
+        f"to {format_ns(calls['more'].max())}, as the same calls in other steps show. What took longer than usual sums to "
+        f"{format_ns(at_stake)}{also}. The longest stretch is one of {slowest['name']}: {format_ns(slowest['ns'])}, usually "
+        f"{format_ns(slowest['usual'])}.",
         ns_at_stake=at_stake,
         stretches=longest(stalled, by="more", length="ns"),
     )

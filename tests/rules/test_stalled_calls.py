@@ -39,8 +39,8 @@ def test_calls_that_are_short_in_the_other_steps() -> None:
     assert found is not None
     assert found.ns_at_stake == 13 * MS
     assert found.title == "The program stood still for 19.8 % of the time"
-    assert "3 calls of 3 operators take 4.10 ms to 5.10 ms" in found.evidence
-    assert "one of aten::transpose, which usually takes 100 µs there" in found.evidence
+    assert "3 calls of 3 operators stood still for 4.00 ms to 5.00 ms" in found.evidence
+    assert "one of aten::transpose: 5.10 ms, usually 100 µs." in found.evidence
 
 
 def test_a_call_with_another_one_inside_is_one() -> None:
@@ -49,7 +49,7 @@ def test_a_call_with_another_one_inside_is_one() -> None:
     made.span("op", "aten::view", long["start"] + 2 * MS, long["start"] + 2 * MS + US)
     found = finding(made.trace(devices=()), "steps", "stalled_calls")
     assert found is not None
-    assert "3 calls of 3 operators take" in found.evidence
+    assert "3 calls of 3 operators stood still" in found.evidence
 
 
 def test_code_between_operators_counts_where_operators_stall() -> None:
@@ -68,6 +68,26 @@ def test_of_two_steps_both_must_hold_stalls() -> None:
     assert found is not None
     assert found.ns_at_stake == 24 * MS
     assert finding(loop(first, steps=2).trace(devices=()), "steps", "stalled_calls") is None
+
+
+def test_inputs_of_another_size_stand_still_nowhere() -> None:
+    """A loop of which every fourth batch has larger images "stood still for 85.0 % of the time"."""
+    made, at = Planted(), 0
+    for number in range(4):
+        start = at
+        for name in OPERATORS * 5:
+            end = at + (8 * MS if number == 1 else 100 * US)
+            made.span("op", name, at, end)
+            at = end + 10 * US
+        made.step(number, start, at)
+    assert finding(made.trace(devices=()), "steps", "stalled_calls") is None
+    stalled = loop({(3, name): 8 * MS for name in OPERATORS[3:]} | THREE)
+    assert finding(stalled.trace(devices=()), "steps", "stalled_calls") is not None
+    for row in stalled.host:
+        row["shapes"] = "[[8]]" if row["duration"] > 7 * MS else "[[4]]"
+    found = finding(stalled.trace(devices=()), "steps", "stalled_calls")
+    assert found is not None
+    assert found.ns_at_stake == 13 * MS
 
 
 def test_silent_where_it_may_be_the_operators_own() -> None:
