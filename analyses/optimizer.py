@@ -9,10 +9,18 @@ import polars as pl
 from tracekit.analyses.attribution import attributed
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalls
-from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
+from tracekit.facts.kernel_rules import OPTIMIZER_UPDATE
 from tracekit.groups import NameTable, at_rows, kept
 
-__all__ = ["UNFUSED", "in_place_calls", "one_pass", "optimizer_ranges", "updates_groups", "usual_passes"]
+__all__ = [
+    "UNFUSED",
+    "in_place_calls",
+    "one_pass",
+    "optimizer_ranges",
+    "unfusable",
+    "updates_groups",
+    "usual_passes",
+]
 
 _IN_PLACE: Final = r"^aten::\w*[^_]_$"
 _FUSED: Final = r"(?i)multi_tensor|_foreach_|_fused_|fused_?adam|fusedsgd|fused_?lamb|^triton_"
@@ -88,4 +96,14 @@ def _find_in_place(scope: Scope) -> pl.DataFrame:
 def optimizer_ranges(scope: Scope) -> pl.DataFrame:
     """The ranges in which an optimizer steps: `name`, `start`, `duration` in ns."""
     rows = scope.host("annotation", "op", columns=["name", "start", "duration"])
-    return rows.filter(pl.col("name").cast(pl.String).str.contains(OPTIMIZER_RANGE))
+    return rows.filter(pl.col("name").cast(pl.String).str.contains(OPTIMIZER_UPDATE))
+
+
+def unfusable(scope: Scope) -> list[str]:
+    """The optimizers of `torch.optim`, if none of them has a fused implementation; else empty."""
+    names = optimizer_ranges(scope)["name"].cast(pl.String).str.extract(_CLASS).drop_nulls().unique().sort()
+    return names.to_list() if names.is_in(_NOT_FUSABLE).all() else []
+
+
+_CLASS: Final = r"^Optimizer\.step#(\w+)\.step$"
+_NOT_FUSABLE: Final = ("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")

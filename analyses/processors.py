@@ -7,7 +7,7 @@ import polars as pl
 
 from tracekit.classify import categorise
 from tracekit.facts.idle_names import COMPILING_SPAN, NOT_AN_OPERATOR
-from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
+from tracekit.facts.kernel_rules import OPTIMIZER_UPDATE
 from tracekit.groups import NameTable
 from tracekit.spans import kept_nesting, nesting_of
 from tracekit.trace import DEVICE_SCHEMA, Trace, one_of
@@ -43,7 +43,7 @@ def cpu_activities(trace: Trace) -> pl.DataFrame:
     spans = work.rename({"span_id": "launch_id"}).drop("start", "duration", "compiling")
     numbered = spans.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     rows = pieces.join(numbered, on="row", how="left", maintain_order="left")
-    stepping = host.filter(one_of("kind", "op", "annotation") & name.str.contains(OPTIMIZER_RANGE))
+    stepping = host.filter(one_of("kind", "op", "annotation") & name.str.contains(OPTIMIZER_UPDATE))
     in_optimizer = _within(rows, stepping)
     category = categorise(pl.Series(["op"] * rows.height), rows["name"], rows["name"], in_optimizer)
     made = rows.select(

@@ -12,6 +12,7 @@ from tracekit.analyses.attribution.span_places import StackModel
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.idle.span_causes import span_causes
+from tracekit.analyses.optimizer import optimizer_ranges, unfusable
 from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.rules.idle_calls import operators_by_idle, waiting_calls
 from tracekit.analyses.rules.idle_time import LONG_CALL_NS, caused_idle
@@ -53,7 +54,7 @@ _PART_OF_STEP: Final = {
     "optimizer": ", mostly in the optimizer",
 }
 OF_OPTIMIZER: Final = 0.25
-"""From this part of the tiny operators on, the advice names the optimizer."""
+"""From this part of the time on, the advice names the optimizer."""
 LEAST_COUNT: Final = 100
 """Fewer are no pattern."""
 
@@ -89,8 +90,10 @@ def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
         return None
     names = short.group_by("name").agg(pl.len(), pl.col("duration").sum()).sort("duration", "name")
     name, count, _ = names.row(-1)
-    of_optimizer = int(short.filter("optimizer")["duration"].sum()) >= OF_OPTIMIZER * inside
-    place = _code_of(scope, short)
+    parts = _by_place(scope, short, near)
+    of_optimizer = int(parts.filter(pl.col("phase") == "optimizer")["duration"].sum())
+    fusable = optimizer_ranges(scope).height and not unfusable(scope)
+    place = _place_of(parts)
     return Evidence(
         title=f"Tiny operators and the Python code between them take {format_share(at_stake / scope.duration)} of the time{place}",
         text=f"{format_count(short.height)} operators that typically take less than {format_ns(SHORT_NS)} take {format_ns(inside)} "
@@ -98,7 +101,7 @@ def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
         f"{format_ns(between.ns)}{between.where}.",
         ns_at_stake=at_stake,
         stretches=densest(_with_code_between(scope, short, near), scope),
-        advice=_FOR_OPTIMIZER if of_optimizer else None,
+        advice=_FOR_OPTIMIZER if fusable and of_optimizer >= OF_OPTIMIZER * (inside + between.ns) else None,
     )
 
 
@@ -113,31 +116,36 @@ def _with_code_between(scope: Scope, operators: pl.DataFrame, near: pl.Expr) -> 
     return IntervalSet.of(rows["start"].to_numpy(), (rows["start"] + rows["duration"]).to_numpy())
 
 
-def _code_of(scope: Scope, operators: pl.DataFrame) -> str:
-    """`, mostly in FRAME`, or the part of a step: where half of the time of these operators lies; empty if that is nowhere."""
-    model = attribution(scope).model
-    spans = operators["span_id"].to_numpy()
-    causes, places = span_causes(scope), model.places(spans)
+def _by_place(scope: Scope, operators: pl.DataFrame, near: pl.Expr) -> pl.DataFrame:
+    """The same time by `frame`, where stacks were recorded, and `phase`: `duration`."""
+    spans, causes = operators["span_id"].to_numpy(), span_causes(scope)
     frame = take(causes.frame, spans)
-    frames = at_rows(causes.names, np.maximum(frame, 0)).cast(pl.String)
-    table = operators[["duration"]].with_columns(
-        pl.when(pl.Series(frame >= 0)).then(frames).alias("frame"), pl.Series("phase", places.phase)
+    names = at_rows(causes.names, np.maximum(frame, 0)).cast(pl.String)
+    inside = operators.select(
+        pl.when(pl.Series(frame >= 0)).then(names).alias("frame"),
+        at_rows(pl.Series(PHASES), attribution(scope).model.places(spans).phase).alias("phase"),
+        "duration",
     )
-    half = 0.5 * int(operators["duration"].sum())
+    pieces = idle_causes(scope).pieces.filter(pl.col("cause") == "python").filter(near)
+    between = pieces.select("frame", pl.col("phase").cast(pl.String), pl.col("duration_ns").alias("duration"))
+    return pl.concat([inside, between])
+
+
+def _place_of(parts: pl.DataFrame) -> str:
+    """`, mostly in FRAME`, or the part of a step: where half of the time lies; empty if that is nowhere."""
+    half = 0.5 * int(parts["duration"].sum())
     for by in ("frame", "phase"):
-        sums = table.drop_nulls(by).group_by(by).agg(pl.col("duration").sum()).sort("duration", by)
+        sums = parts.drop_nulls(by).group_by(by).agg(pl.col("duration").sum()).sort("duration", by)
         if sums.height and int(sums["duration"][-1]) >= half:
-            place = sums[by][-1]
-            return (
-                f", mostly in {short_frame(place)}" if by == "frame" else _PART_OF_STEP.get(PHASES[place], "")
-            )
+            place = str(sums[by][-1])
+            return f", mostly in {short_frame(place)}" if by == "frame" else _PART_OF_STEP.get(place, "")
     return ""
 
 
 def _outermost(scope: Scope) -> pl.DataFrame:
     """The outermost operators of the scope, without those that read a value or load data.
 
-    Columns `span_id`, `name`, `shapes`, `start`, `duration`, and whether it is the `optimizer`'s.
+    Columns `span_id`, `name`, `shapes`, `start` and `duration`.
     """
     model = attribution(scope).model
     stack = model.stack
@@ -148,7 +156,6 @@ def _outermost(scope: Scope) -> pl.DataFrame:
     )
     rows = rows.filter(pl.Series(above[rows["span_id"].to_numpy()] < 0))
     phase = model.places(rows["span_id"].to_numpy()).phase
-    rows = rows.with_columns(pl.Series("optimizer", phase == PHASES.index("optimizer")))
     return rows.filter(pl.Series(phase != PHASES.index("data")))
 
 

@@ -8,13 +8,14 @@ import polars as pl
 
 from tracekit.analyses.attribution import attributed
 from tracekit.analyses.kernels import Kernels
-from tracekit.analyses.optimizer import UNFUSED, one_pass, optimizer_ranges, usual_passes
+from tracekit.analyses.optimizer import UNFUSED, one_pass, optimizer_ranges, unfusable, usual_passes
 from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.kernels import costliest
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, bounded_by_host, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalled_within
+from tracekit.analyses.traits import traits
 from tracekit.facts.units import count_of, format_count, format_ns, listed
 from tracekit.groups import NameTable, at_rows, kept, with_series
 from tracekit.intervals import IntervalSet
@@ -38,14 +39,15 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
     takes no less. Without a device, it is the time of the optimizer's ranges without that arithmetic, without
     stalls (`analyses.stalls`), and without what the recording adds.
 
-    Fires when a step runs `LEAST_KERNELS_PER_STEP` optimizer kernels that are not fused.
+    Fires when a step runs `LEAST_KERNELS_PER_STEP` optimizer kernels that are not fused, and no fused optimizer.
     """
     rows = result.by_name.filter((pl.col("category") == "optimizer") & UNFUSED)
     count, total = int(rows["count"].sum()), int(rows["total_ns"].sum())
     steps = scope.steps.height if scope.window == "steps" else optimizer_ranges(scope).height
     each = count / max(steps, 1)
     if (
-        not result.total_ns
+        "fused_optimizer" in traits(scope)  # what it runs beside that counts its steps
+        or not result.total_ns
         or total / result.total_ns < OPTIMIZER_NOT_FUSED_LEAST_SHARE
         or each < LEAST_KERNELS_PER_STEP
     ):
@@ -86,10 +88,10 @@ def _left_out(scope: Scope, kept: int, stalled: int) -> str:
 
 def _without_fused(scope: Scope) -> Advice | None:
     """Advice for optimizers of `torch.optim` that have no fused implementation; None if another one is among them."""
-    names = optimizer_ranges(scope)["name"].cast(pl.String).str.extract(_CLASS).drop_nulls().unique().sort()
-    if not names.len() or not names.is_in(_NOT_FUSABLE).all():
+    names = unfusable(scope)
+    if not names:
         return None
-    has = f"{listed(names.to_list())} {'has' if names.len() == 1 else 'have'} no fused=True"
+    has = f"{listed(names)} {'has' if len(names) == 1 else 'have'} no fused=True"
     return Advice(
         f"{has}. Leave foreach=True, the default on a device, and compile the optimizer's step with torch.compile.",
         processor=(
@@ -98,9 +100,6 @@ def _without_fused(scope: Scope) -> Advice | None:
         ),
     )
 
-
-_CLASS: Final = r"^Optimizer\.step#(\w+)\.step$"
-_NOT_FUSABLE: Final = ("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
 
 _SPARSE: Final = (
     "[sparse_gradients] Use fewer and larger embedding tables, or sparse=False if they are small: fused optimizers take no sparse "

@@ -13,6 +13,7 @@ from tracekit.analyses.optimizer import in_place_calls, updates_groups, usual_pa
 from tracekit.analyses.roofline.analysis import device_ceilings
 from tracekit.analyses.roofline.levels import under_roofs
 from tracekit.analyses.roofline.pieces import pieces
+from tracekit.analyses.traits import traits
 from tracekit.analyses.what_if.draft import Draft
 from tracekit.errors import UsageError
 from tracekit.facts.ceilings import Ceilings, chosen_ceilings
@@ -173,6 +174,8 @@ class Fuse:
     def apply(self, draft: Draft) -> None:
         """Shrink the optimizer's work to one pass over its data, and its code to one call a step."""
         scope, spread = draft.made.scope, draft.spread + 1
+        if "fused_optimizer" in traits(scope):
+            raise UsageError("the optimizer is fused already", remedy="leave --fuse out")
         found = draft.of_phase("optimizer")
         _some(found.rows, "no optimizer runs in the window", self.label, found.pieces)
         (once, every), calls = usual_passes(scope), max(scope.steps.height, 1)

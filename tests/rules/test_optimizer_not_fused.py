@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import pytest
 from planted import MS, US, Planted, finding
+
+from tracekit.analyses.scope import select
+from tracekit.analyses.what_if import Fuse, what_if
+from tracekit.errors import UsageError
 
 ADD = "void at::native::vectorized_elementwise_kernel<4, AddFunctor<float>>(int)"
 FUSED = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>>(params)"
@@ -60,3 +65,30 @@ def test_an_optimizer_without_a_fused_form_is_not_told_to_use_it() -> None:
     assert found is not None
     assert found.advice.startswith("RMSprop has no fused=True")
     assert "Compile the optimizer's step" in found.advice
+
+
+def test_what_a_fused_optimizer_runs_beside_is_not_advised_to_be_fused() -> None:
+    """AdamW(fused=True) was told to use fused=True, for the counters of its steps."""
+    made = Planted()
+    made.step(0, 0, 10 * MS)
+    made.span("annotation", "Optimizer.step#AdamW.step", 0, 2 * MS)
+    for number in range(60):
+        made.span("op", "aten::add_", number * 20 * US, number * 20 * US + 10 * US)
+    assert finding(made.trace(devices=()), "kernels", "optimizer_not_fused") is not None
+    made.span("op", "aten::_fused_adamw_", MS + 500 * US, 2 * MS)
+    trace = made.trace(devices=())
+    assert finding(trace, "kernels", "optimizer_not_fused") is None
+    with pytest.raises(UsageError, match="fused already"):
+        what_if(trace, [Fuse()])
+
+
+def test_lbfgs_runs_the_model_in_its_steps() -> None:
+    """All of the model was the optimizer's, which was told to use fused=True."""
+    made = Planted()
+    made.step(0, 0, 10 * MS)
+    made.span("annotation", "Optimizer.step#LBFGS.step", 0, 9 * MS)
+    for number in range(60):
+        made.span("op", "aten::mm", number * 20 * US, number * 20 * US + 10 * US)
+    trace = made.trace(devices=())
+    assert select(trace).activities["category"].unique().to_list() == ["gemm"]
+    assert finding(trace, "kernels", "optimizer_not_fused") is None

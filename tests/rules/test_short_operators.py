@@ -35,6 +35,19 @@ def test_shows_where_they_are_densest() -> None:
     assert found.stretches == ((0, MS),)
 
 
+@pytest.mark.parametrize(("reads", "mostly"), [(0, True), (40, False)])
+def test_the_code_between_has_a_place_as_well(reads: int, mostly: bool) -> None:
+    """Where most time lay between reads of values, it was "mostly in the optimizer", and fused=True was advised."""
+    made = additions()
+    made.span("annotation", "Optimizer.step#AdamW.step", 0, MS)
+    for number in range(reads):
+        made.span("op", "aten::item", MS + number * 50 * US, MS + (number * 50 + 1) * US)
+    made.step(1, MS, MS + (reads + 1) * 50 * US)
+    found = finding(made.trace(devices=()), "idle", "short_operators")
+    assert found is not None
+    assert (", mostly in the optimizer" in found.title, "fused=True" in found.advice) == (mostly, True)
+
+
 def test_one_long_call_does_not_make_an_operator_long() -> None:
     made = additions(190)
     made.span("op", "aten::add", 950 * US, 990 * US)

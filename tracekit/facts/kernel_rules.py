@@ -15,6 +15,7 @@ __all__ = [
     "KERNEL_RULES",
     "OPERATOR_RULES",
     "OPTIMIZER_RANGE",
+    "OPTIMIZER_UPDATE",
     "ORDINARY_INSTRUCTIONS",
     "QUALIFIERS",
     "TENSOR_CORE",
@@ -50,6 +51,8 @@ AUTOGRAD_NODE: Final = r"^(?:autograd::engine::evaluate_function: )?(\w+?)Backwa
 """A node of the backward graph, alone or as the engine calls it; the group is the forward operator in camel case."""
 
 OPTIMIZER_RANGE: Final = r"^Optimizer\.step#"
+OPTIMIZER_UPDATE: Final = r"^Optimizer\.step#([^L]|L[^B])"
+"""Those in which parameters are updated and no more: LBFGS runs the model in its steps."""
 
 OPERATOR_RULES: Final[tuple[tuple[str, str], ...]] = (
     ("gemm", r"^triton_tem_fused_.*(mm|linear)"),

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.classify import categorise
-from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
+from tracekit.facts.kernel_rules import OPTIMIZER_UPDATE
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.groups import (
     NameTable,
@@ -344,7 +344,7 @@ def _operators(device: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl
     """`op_id` (innermost operator around the launch) and `category`."""
     kind, names = host["kind"], NameTable(host["name"])
     is_op = (kind == "op").to_numpy()
-    stepping = names.matching(OPTIMIZER_RANGE) & (is_op | (kind == "annotation").to_numpy())
+    stepping = names.matching(OPTIMIZER_UPDATE) & (is_op | (kind == "annotation").to_numpy())
     launch = or_none(device["launch_id"])
     op = take(nesting.nearest_ancestor(is_op), launch)
     optimizer = take(nesting.nearest_ancestor(stepping), launch)
