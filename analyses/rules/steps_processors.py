@@ -73,7 +73,7 @@ def slow_steps(scope: Scope, table: pl.DataFrame, slow: pl.DataFrame) -> Evidenc
         title=f"{len(mine)} of {table.height} steps {'is' if len(mine) == 1 else 'are'} slow, mostly by {what}{where}",
         text=f"{compared(median, whole, len(mine))}; {format_ns(min(at_stake, whole))} of that is {what}. The slowest: {listed}.",
         ns_at_stake=bounded(at_stake, scope),
-        advice=_advice(place, by_work=reason == _WORK, shapes=shapes),
+        advice=_advice(place, reason, shapes=shapes),
         stretches=longest(slowest.with_columns(pl.col("span_start").alias("start")), length="span_ns"),
     )
 
@@ -84,12 +84,14 @@ def compared(median: float, excess: int, slow: int) -> str:
     return f"The median step takes {format_ns(median)}, and {ones} {format_ns(excess)} more{' in all' if slow > 1 else ''}"
 
 
-def _advice(place: str, *, by_work: bool, shapes: bool) -> Advice:
-    if by_work and shapes:
+def _advice(place: str, reason: str, *, shapes: bool) -> Advice:
+    if reason == "data_loading":
+        return _LOADING
+    if reason == _WORK and shapes:
         return Advice(
             "Pad or sort the inputs so that steps have similar sizes, or compare steps of one size (--step)."
         )
-    if by_work:
+    if reason == _WORK:
         return Advice(
             "Run them less often, or outside the loop.\n"
             "[training] If this is an evaluation, take fewer samples, and run it under torch.inference_mode().\n"
@@ -102,6 +104,12 @@ def _advice(place: str, *, by_work: bool, shapes: bool) -> Advice:
         "or process.\n[!stacks] Record {names} to see which code it is.",
         flags=("--stack",),
     )
+
+
+_LOADING: Final = Advice(
+    "[!workers] Load data in other processes (DataLoader(num_workers=…)), which work ahead.\n"
+    "[workers] Let the workers be further ahead (prefetch_factor), and keep them between epochs (persistent_workers=True)."
+)
 
 
 def _in_steps(rows: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:

@@ -204,6 +204,15 @@ def test_a_pause_without_stacks_must_be_longer_than_other_programs_explain() -> 
     assert variability(on_processors(10, 10, 25, 10, 10, same=False)) is None
 
 
+def test_a_step_that_loads_for_long_is_told_about_the_loader() -> None:
+    """It was told to log less often and to save checkpoints in another thread."""
+    loader = "annotation|enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    found = variability(on_processors(10, 10, 60, 10, 10, same=False, extra={2: loader}))
+    assert found is not None
+    assert found.title.startswith("1 of 5 steps is slow, mostly by data loading")
+    assert found.advice == "Load data in other processes (DataLoader(num_workers=…)), which work ahead."
+
+
 @pytest.mark.parametrize("shapes", [(32, 64, 128, 64), (32, 64, 16, 48)], ids=["as-another-step", "smaller"])
 def test_inputs_that_explain_nothing_were_blamed(shapes: tuple[int, ...]) -> None:
     """A slow step on the inputs of a quick one, or on the smallest of all, was slow for them."""
