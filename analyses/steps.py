@@ -197,7 +197,7 @@ def _answer(table: pl.DataFrame, spread: float | None, inferred: str | None) -> 
     mean = _number(times.mean())
     times, spans = times[:-1], table["span_ns"][:-1]
     # In a step that waits for the device the host loses all of its lead.
-    if times.sum() < _AHEAD * spans.sum() or _number(times.median()) < _AHEAD * _number(spans.median()):
+    if int(times.sum()) < _AHEAD * int(spans.sum()) or _median(times) < _AHEAD * _median(spans):
         return _ahead(table, source)
     if spread is not None and mean:
         text += f", and their times vary by {format_share(spread / mean)}"
@@ -214,10 +214,10 @@ def _ahead(table: pl.DataFrame, source: str) -> str:
         + (least if least == most else f"{least} to {most}")
         + " for a step"
     )
-    usual = _number(ahead.median())
-    if usual >= _AHEAD * _number(spans.median()):
+    usual = _median(ahead)
+    if usual >= _AHEAD * _median(spans):
         waits = ", and waits for it in some steps"
-    elif _number(ahead.max()) > _number(spans.median()):
+    elif int(ahead.to_numpy().max()) > _median(spans):
         waits = f": it takes {format_ns(usual)} for a median step before the last"
     text = f"The median of {table.height} steps{source} is {format_ns(_number(spans.median()))} counting the device work that they launch"
     mean, spread = _number(spans.mean()), _number(spans.std())
@@ -228,3 +228,7 @@ def _ahead(table: pl.DataFrame, source: str) -> str:
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
+
+
+def _median(values: pl.Series) -> float:
+    return float(np.median(values.to_numpy()))

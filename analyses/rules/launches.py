@@ -212,10 +212,9 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
     cause = (
         f" Synchronisation caused {format_ns(idle.ns)} of idle time{idle.where_in_code}." if idle.ns else ""
     )
-    where = "within a step" if scope.window == "steps" else "and then launches more"
     who = worst["operator"] or "Code outside any operator"
     return Evidence(
-        title=f"The host waits {times(waits.height)} for the device {where}, and the device then idles for "
+        title=f"{_often(waits.height, scope)}, and the device then idles for "
         f"{format_share(at_stake / scope.duration)} of the time",
         text=f"The host waited for {format_ns(waited)}, {format_share(waited / scope.duration)} of the time. The device was idle for {format_ns(at_stake)} during and after the waits.{cause} "
         f"{who} waits longest ({worst['name']}): {times(worst['count'])}, {format_ns(worst['duration'])}.",
@@ -223,6 +222,14 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
         advice=_TO_DEVICE if worst["sent"] else _remedy(worst["operator"]),
         stretches=longest(waits),
     )
+
+
+def _often(waits: int, scope: Scope) -> str:
+    if scope.window != "steps":
+        return f"The host waits {times(waits)} for the device and then launches more"
+    each, uneven = divmod(waits, scope.steps.height)
+    steps = f"{scope.steps.height} steps" if uneven else "a step" if scope.steps.height > 1 else "the step"
+    return f"Within {steps}, the host waits {times(waits if uneven else each)} for the device"
 
 
 def _waits(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:

@@ -27,12 +27,12 @@ def stalled_calls(scope: Scope, _result: Steps) -> Evidence | None:
     if not stalled.height or at_stake < WARNING_SHARE * scope.duration:
         return None
     calls = stalled.drop_nulls("activity_id")
-    slowest, between = calls.row(-1, named=True), code_stalls(scope)
+    slowest, between, more = calls.row(-1, named=True), code_stalls(scope), calls["more"].to_numpy()
     also = f", {format_ns(between)} of it between operators" if between else ""
     return Evidence(
         title=f"The program stood still for {format_share(at_stake / scope.duration)} of the time",
-        text=f"{count_of(calls['call'].n_unique(), 'call')} of {calls['name'].n_unique()} operators stood still for {format_ns(calls['more'].min())} "
-        f"to {format_ns(calls['more'].max())}, as the same calls in other steps show. What took longer than usual sums to "
+        text=f"{count_of(calls['call'].n_unique(), 'call')} of {calls['name'].n_unique()} operators stood still for {format_ns(more.min())} "
+        f"to {format_ns(more.max())}, as the same calls in other steps show. What took longer than usual sums to "
         f"{format_ns(at_stake)}{also}. The longest stretch is one of {slowest['name']}: {format_ns(slowest['ns'])}, usually "
         f"{format_ns(slowest['usual'])}.",
         ns_at_stake=at_stake,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from planted import MS, US, Planted, finding
 
 
@@ -25,10 +26,27 @@ def test_fires_and_names_the_operator_that_waits() -> None:
     assert found.severity == "warning"
     assert (
         found.title
-        == "The host waits once for the device within a step, and the device then idles for 10.0 % of the time"
+        == "Within the step, the host waits once for the device, and the device then idles for 10.0 % of the time"
     )
     assert "aten::item waits longest (cudaStreamSynchronize): once, 360 µs." in found.evidence
     assert ".item()" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("waits", "often"),
+    [(2, "Within a step, the host waits once"), (1, "Within 2 steps, the host waits once")],
+)
+def test_waits_are_counted_for_a_step(waits: int, often: str) -> None:
+    """60 waits in 5 steps were "60 times within a step"."""
+    made = step_with_wait()
+    made.activity("a", MS, 410 * US, launch=MS)
+    if waits == 2:
+        made.call("cudaStreamSynchronize", 1_050 * US, 360 * US)
+    made.activity("b", 1_510 * US, 400 * US, launch=1_500 * US)
+    made.step(1, MS, 2 * MS)
+    found = finding(made.trace(), "launches", "blocking_synchronisation")
+    assert found is not None
+    assert found.title.startswith(often)
 
 
 def test_a_call_that_finds_the_device_done_is_no_wait() -> None:
@@ -36,7 +54,7 @@ def test_a_call_that_finds_the_device_done_is_no_wait() -> None:
     made.call("cudaStreamSynchronize", 415 * US, 4 * US)  # as after each blocking copy
     found = finding(made.trace(), "launches", "blocking_synchronisation")
     assert found is not None
-    assert found.title.startswith("The host waits once ")
+    assert found.title.startswith("Within the step, the host waits once ")
 
 
 def test_gaps_between_queued_kernels_during_a_wait_are_not_its_cost() -> None:

@@ -17,6 +17,7 @@ from tracekit.analyses.what_if import Change, predicted
 from tracekit.analyses.what_if.written import changes_of
 from tracekit.errors import UsageError
 from tracekit.facts.units import count_of, format_ns, format_share, listed
+from tracekit.verdict.advice import LEAST_SHARE
 from tracekit.verdict.changes import CHANGES
 from tracekit.verdict.model import Advice
 
@@ -101,7 +102,8 @@ def advised(scopes: Sequence[Scope]) -> Advised:
 def with_gains(advice: Sequence[Advice], scope: Scope) -> tuple[Advice, ...]:
     """The advice with the gain by a replay, where its finding advises a change that a replay can tell and the gain is below what is at
     stake: a replay of the change as a whole may also save what other advice is about. Of a change that only assumes how much goes
-    away, a replay says no more than that it gains nothing. What gains nothing is left out, unless nothing else is advised.
+    away, a replay says no more than that it gains nothing. What gains next to nothing is left out, unless nothing else is advised,
+    and what gains far less than is at stake elsewhere stands behind that.
     """
     made = []
     for one in advice:
@@ -110,7 +112,27 @@ def with_gains(advice: Sequence[Advice], scope: Scope) -> tuple[Advice, ...]:
         less = bool(gains) and one.ns_at_stake is not None and gains[0] < one.ns_at_stake
         told = less and (gains[0] <= 0 or CHANGES[one.finding][0] not in _ASSUMED)
         made.append(replace(one, gain_ns=max(gains[0], 0)) if told else one)
-    return tuple(one for one in made if one.gain_ns != 0) or tuple(made)
+    least = LEAST_SHARE * scope.duration
+    return _by_worth([one for one in made if one.gain_ns is None or one.gain_ns >= least] or made)
+
+
+def _by_worth(advice: list[Advice]) -> tuple[Advice, ...]:
+    """The advice with what a replay says to gain little behind findings with far more at stake."""
+    ordered = list(advice)
+    for one in advice:
+        at = ordered.index(one)
+        more = _FAR_MORE * (one.gain_ns or 0)
+        behind = [
+            place
+            for place, other in enumerate(ordered)
+            if place > at and one.gain_ns is not None and other.finding and other.worth > more
+        ]
+        ordered.insert(behind[-1] if behind else at, ordered.pop(at))
+    return tuple(ordered)
+
+
+_FAR_MORE: Final = 2
+"""What a replay gains is likely, and what is at stake is a bound."""
 
 
 def _gains(scopes: Sequence[Scope], change: Change, spreads: Sequence[int]) -> list[int]:

@@ -101,7 +101,10 @@ def decide(scope: Scope, results: Tables) -> Verdict:
     layers = _layer_costs(results, devices * verdict.basis_ns)
     advice = _with_gains(verdict.advice, scope) if complete.sure else verdict.advice
     advice = _said_once(advice, scope)
-    return dataclasses.replace(verdict, advice=advice, layers=layers, layers_ns=devices * verdict.basis_ns)
+    notes = (*shared(advice, parts), *verdict.notes)
+    return dataclasses.replace(
+        verdict, advice=advice, notes=notes, layers=layers, layers_ns=devices * verdict.basis_ns
+    )
 
 
 def _with_gains(advice: tuple[Advice, ...], scope: Scope) -> tuple[Advice, ...]:
@@ -196,7 +199,7 @@ def _on_device(
     warm_up = _warm_up(findings, scope, parts.basis)
     advice = _advice(scope, parts, results, findings, bound, worst, warm_up, late=late is not None)
     unlike = path.sentence(bound) if path else ()
-    notes = (*shared(advice, parts), *unlike, *lacks(complete, device=True))
+    notes = (*unlike, *lacks(complete, device=True))
     verdict = Verdict(
         bound=bound,
         headline=_headline(bound, parts, worst, computing),

@@ -41,6 +41,11 @@ class Advice:
     and where the replay saves all that is at stake."""
 
     @property
+    def worth(self) -> int:
+        """What it saves of the window in ns: by a replay, else at most; 0 when unknown."""
+        return (self.ns_at_stake if self.gain_ns is None else self.gain_ns) or 0
+
+    @property
     def saves(self) -> str:
         """What it saves in words: by a replay, else at most; empty when unknown."""
         if self.gain_ns is not None:

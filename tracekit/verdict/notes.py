@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tracekit.analyses.parts import DeviceParts
+from tracekit.analyses.parts import DeviceParts, ProcessorParts
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.findings import Bound
@@ -25,19 +25,18 @@ _OF_LOSSES: Final = ("", "breakdown", "idle", "launches", "memory", "steps")
 """Sections whose findings are about time in which the device does not compute; general advice has no section."""
 
 
-def shared(advice: Sequence[Advice], parts: DeviceParts) -> Iterable[str]:
-    """What the stakes of the advice have in common, if all are about losses, and they are more in all than the losses."""
+def shared(advice: Sequence[Advice], parts: DeviceParts | ProcessorParts) -> Iterable[str]:
+    """That the stakes of the advice overlap, if they are more in all than the losses that all of it is about, or than the window."""
     staked = [each for each in advice if each.ns_at_stake]
-    lost = parts.basis - parts.compute
-    if (
-        len(staked) > 1
-        and all(each.analysis in _OF_LOSSES for each in staked)
-        and sum(each.ns_at_stake or 0 for each in staked) > lost
-    ):
+    total = sum(each.worth for each in staked)
+    lost = parts.basis - parts.compute if isinstance(parts, DeviceParts) else parts.basis
+    if len(staked) > 1 and total > lost and all(each.analysis in _OF_LOSSES for each in staked):
         yield (
             f"The times at stake overlap: together they can save at most the {format_ns(lost)} in which the device does not "
             "compute."
         )
+    elif len(staked) > 1 and total > parts.basis:
+        yield f"The times at stake overlap: together they are more than the window of {format_ns(parts.basis)}."
 
 
 def notes_on(
