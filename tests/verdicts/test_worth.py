@@ -1,11 +1,12 @@
-"""What advice is worth: by a replay where one was made, else at most what is at stake."""
+"""What advice is worth (by a replay where one was made, else at most what is at stake), and where the host's time lies."""
 
 from __future__ import annotations
 
 import pytest
-from planted import MS, Planted
+from planted import MS, US, Planted
 
 from tracekit.analyses.scope import select
+from tracekit.report.build import build_report
 from tracekit.verdict import advised, decide
 from tracekit.verdict.model import Advice
 
@@ -50,3 +51,21 @@ def test_stakes_that_overlap_are_said_to() -> None:
         "The times at stake overlap: together they are more than the window of 99.0 ms."
     ]
     assert [*decide.shared([PYTHON, kernels], parts)] == []
+
+
+def test_waiting_for_the_host_lies_nowhere_in_the_loader() -> None:
+    """ "It waited 43.8 % of the time for the host, mostly in aten::stack", which was the loader's, and not in these 43.8 %."""
+    made = Planted()
+    for number in range(3):
+        at = number * 30 * MS
+        made.step(number, at, at + 30 * MS)
+        made.span(
+            "annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 12 * MS
+        )
+        made.span("op", "aten::stack", at, at + 12 * MS)
+        for kernel in range(89):
+            start = at + 12 * MS + (kernel + 1) * 200 * US
+            made.activity("add", start, 10 * US, launch=start - 120 * US, call_ns=60 * US)
+    report = build_report(made.trace())
+    assert "of the time for the host" in report.verdict.headline
+    assert "aten::stack" not in report.verdict.headline

@@ -62,13 +62,12 @@ def main_cause(results: Mapping[str, Result], parts: DeviceParts, *, frames: boo
     The share is that of the basis, less the cause's part of what the recording adds. `frames`: the trace has frames of Python code.
     `computing_ns`: the part of operator dispatch in which operators compute on the processor.
     """
-    causes = _host_causes(results, parts.device_id)
+    # Waiting for the loader is a loss of its own.
+    causes = [row for row in _host_causes(results, parts.device_id) if row[0] != "data_loading"]
     if not causes or not parts.basis:
         return ""
     cause, ns, _ = causes[0]
     place = where(results, cause, parts.device_id)
-    if cause == "data_loading":  # the name of the loss already says so
-        return place
     unseen = cause in HOST_CODE and not place and not frames
     computing = cause == "operator_dispatch" and computing_ns >= MOSTLY * ns
     phrase = "for operators that compute on the processor" if computing else IDLE_PHRASES[cause]
