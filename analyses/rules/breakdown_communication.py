@@ -13,6 +13,7 @@ from tracekit.analyses.breakdown import Breakdown
 from tracekit.analyses.calls import calls_of, of_one_rank
 from tracekit.analyses.exposure import exposed_by
 from tracekit.analyses.overlap import overlap
+from tracekit.analyses.rules.breakdown_reduction import reduced_in_vain, slower_than_smaller
 from tracekit.analyses.rules.device_collectives import (
     collectives_of,
     exposed_time,
@@ -58,7 +59,7 @@ _REMEDY: Final[tuple[tuple[str, str], ...]] = (
         r"all_?reduce|reduce",
         "[training ddp] {buckets}Accumulate gradients under DistributedDataParallel's no_sync(), or reduce them in bf16 with a "
         "communication hook.\n"
-        "[training !ddp] Reduce while the backward pass computes, as DistributedDataParallel does, or send fewer bytes.\n"
+        "[training !ddp] {hidden}\n"
         "[!training] Overlap it with computation that does not need its result, or send fewer bytes.",
     ),
 )
@@ -74,6 +75,17 @@ SPLIT_BYTES: Final = 2_000_000
 LAST_BUCKET_SHARE: Final = 0.5
 _LONGEST: Final = 60
 
+_NOT_HIDDEN: Final = (
+    "Reduce while the backward pass computes, as DistributedDataParallel does, or send fewer bytes."
+)
+_HIDDEN: Final = "Computation hides {} of it already: send fewer bytes, in a lower precision."
+_IN_VAIN: Final = (
+    "Gradients are reduced in {} steps and applied in {}: reduce them only before an update (no_sync() of DistributedDataParallel, "
+    "set_requires_gradient_sync(False) of fully_shard)."
+)
+OVERLAPPED: Final = 0.25
+"""From this part of it on, communication runs beside computation on purpose."""
+MOSTLY: Final = 0.5
 _RANKS: Final = "Compare the ranks first: part of this time may be a wait for a slower rank."
 
 
@@ -97,7 +109,11 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     alone = of_one_rank(calls_of(scope).table)
     waiting = not alone and sent is not None and sent * NS_PER_S < SLOWEST_BYTES_PER_S * communication
     more = f" All collectives send only {format_bytes(sent)}." if waiting else _worst_layer(scope)
-    remedy = _OF_ONE_RANK if alone else _WAITS_FOR_RANKS if waiting else _remedy(scope, largest)
+    slower = None if waiting or alone else slower_than_smaller(scope)
+    if slower is not None:
+        waiting, more = slower.exposed_ns >= MOSTLY * exposed, f"{slower.text}{more}"
+    hidden = 1 - exposed / max(communication, 1)
+    remedy = _OF_ONE_RANK if alone else _WAITS_FOR_RANKS if waiting else _remedy(scope, largest, hidden)
     waits = None if scope.on_cpu else waits_of(scope, device, unequal=UNEQUAL, least=LEAST_EQUAL)
     waited = 0 if waits is None else int(waits["exposed_wait"].sum())
     at_stake = exposed - waited if waited >= WARNING_SHARE * window else exposed
@@ -177,13 +193,16 @@ def _worst_layer(scope: Scope) -> str:
     return f" {format_ns(row['exposed_ns'])} is for {what} {shorten_name(row['layer'], _LONGEST)}{more}."
 
 
-def _remedy(scope: Scope, row: dict[str, Any] | None) -> Advice | None:
-    """The advice about the collective of this row of `_largest`; None if there is none of its own."""
+def _remedy(scope: Scope, row: dict[str, Any] | None, hidden: float) -> Advice | None:
+    """The advice about the collective of this row of `_largest`, if this part of communication is hidden; None if there is none of its own."""
     name = "" if row is None else row["name"]
     text = next((text for pattern, text in _REMEDY if re.search(pattern, name, re.IGNORECASE)), None)
     if text is None:
         return None
-    return Advice(f"{_RANKS}\n{text.format(buckets=_buckets(scope)).removesuffix('.')}.")
+    if (vain := reduced_in_vain(scope)) is not None:
+        return Advice(_IN_VAIN.format(*vain))
+    words = _HIDDEN.format(format_share(hidden)) if hidden >= OVERLAPPED else _NOT_HIDDEN
+    return Advice(f"{_RANKS}\n{text.format(buckets=_buckets(scope), hidden=words).removesuffix('.')}.")
 
 
 def _buckets(scope: Scope) -> str:

@@ -8,7 +8,7 @@ from planted import MS, Planted, finding
 
 from tracekit.facts.collectives import collective_name
 from tracekit.readers.assemble import conform
-from tracekit.trace import COLLECTIVE_SCHEMA
+from tracekit.trace import COLLECTIVE_SCHEMA, Trace
 
 DDP = ("annotation", "DistributedDataParallel.forward")
 FSDP = ("annotation", "FSDP::pre_forward (layer.0)")
@@ -110,3 +110,58 @@ def test_bucket_sizes_are_only_advised_on_where_the_data_show_it(
     assert says in found.advice
     assert ("bucket_cap_mb" in found.advice) == bool(says)
     assert "no_sync()" in found.advice
+
+
+def reducing(times: list[tuple[int, int]], steps: int = 1, updates: int = 1) -> Trace:
+    """In each step reductions of so many bytes, each for so many ms, with nothing beside; and updates in the first steps."""
+    planted, at = Planted(), 0
+    for number in range(steps):
+        begin = at
+        planted.span("annotation", "DistributedDataParallel.forward", at, at + MS)
+        planted.span("op", "AddmmBackward0", at + 2 * MS, at + 3 * MS)
+        planted.activity("gemm", at + 2 * MS, MS, launch=at + 2 * MS)
+        at += 4 * MS
+        for _, length in times:
+            planted.span("annotation", "torch.distributed.ddp.reducer::copy_bucket_to_view", at, at + 90_000)
+            planted.span("op", "record_param_comms", at + 10_000, at + 80_000)
+            planted.activity(
+                "ncclDevKernel_AllReduce_Sum_f32", at + 30_000, length * MS, stream=20, launch=at + 20_000
+            )
+            at += (length + 1) * MS
+        if number < updates:
+            planted.span("annotation", "Optimizer.step#SGD.step", at, at + MS)
+        at += MS
+        planted.step(number, begin, at)
+    trace = planted.trace()
+    spans = trace.host.filter(pl.col("name").cast(pl.String) == "record_param_comms")["span_id"]
+    sizes = [size for size, _ in times] * steps
+    rows = pl.DataFrame(
+        {
+            "span_id": spans,
+            "name": "allreduce",
+            "elements_in": sizes,
+            "dtype": "Byte",
+            "group_size": 8,
+            "group": "0",
+        }
+    )
+    return replace(trace, collectives=conform(rows, COLLECTIVE_SCHEMA))
+
+
+def test_a_large_collective_with_less_bandwidth_than_a_small_one_waits() -> None:
+    """Of a rank that waited 22 ms for another one, it said to reduce while the backward pass computes."""
+    found = finding(reducing([(60_000_000, 20), (20_000_000, 1)]), "breakdown", "exposed_communication")
+    assert found is not None
+    assert "about 17.0 ms of its 20.0 ms may be a wait for another rank" in found.evidence
+    assert "see which one comes last" in found.advice
+    alike = finding(reducing([(60_000_000, 6), (20_000_000, 2)]), "breakdown", "exposed_communication")
+    assert alike is not None
+    assert "wait" not in alike.evidence
+
+
+@pytest.mark.parametrize(("updates", "in_vain"), [(1, True), (2, True), (3, False), (4, False), (0, False)])
+def test_gradients_that_are_reduced_in_every_micro_step(updates: int, in_vain: bool) -> None:
+    trace = reducing([(20_000_000, 3)], steps=4, updates=updates)
+    found = finding(trace, "breakdown", "exposed_communication")
+    assert found is not None
+    assert (f"Gradients are reduced in 4 steps and applied in {updates}:" in found.advice) == in_vain
