@@ -293,7 +293,7 @@ def _changed(one: Contribution, where: str, by: tuple[str, ...]) -> str:
             where = f"layers of type {one.place['type']}" if "type" in one.place else some
         return f"inputs of {where} are {f'{after}, not {before}' if known else 'of other types'}"
     if before is None or after is None:
-        return f"other kernels replace those of {where}"
+        return f"other work replaces that of {where}"
     operator = one.place.get("operator", after)
     of = "" if operator in (before, after) else f" for {operator}"
     inside = f" in {where.partition(' in ')[2]}" if " in " in where else ""

@@ -73,7 +73,7 @@ def _headline(found: Compared) -> str:
     if times.verdict == "same":
         return f"{what} takes as long as before: {new} against {base} at the median."
     if times.median.low is None:
-        return f"{what} takes {against}, but fewer than {FEWEST_STEPS} {found.diff.per}s on a side prove nothing."
+        return f"{what} takes {against}, but fewer than {FEWEST_STEPS} {found.diff.per}s on a side prove nothing: record more."
     if times.verdict == "inconclusive" or ratio is None:
         return f"It is not clear whether {what.lower()} takes longer or shorter: {new} against {base} at the median."
     return f"{what} takes {_longer(ratio)}: {against}."
