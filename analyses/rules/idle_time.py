@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 import numpy as np
@@ -12,10 +12,11 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.layer_spans import ROOT
 from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.idle.host_code import HOST_CODE
 from tracekit.analyses.idle.span_causes import span_causes
 from tracekit.analyses.program import program
 from tracekit.analyses.rules.rule import longest_of
-from tracekit.facts.idle_names import CAUSES, FORWARDING_FRAME, PYTHON_FILE
+from tracekit.facts.idle_names import CAUSES, FORWARDING_FRAME, PYTHON_FILE, SLEEPING_CALL, WAITING_CALL
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH, SYNCHRONISATION
 from tracekit.facts.stack_names import PARTS_OF_STEP
 from tracekit.facts.units import NS_PER_MS, format_count, listed
@@ -31,7 +32,9 @@ __all__ = [
     "LAUNCHING",
     "LONG_CALL_NS",
     "LONG_GAP_NS",
+    "Blocked",
     "CausedIdle",
+    "blocked",
     "calls_with_roles",
     "caused_idle",
     "covered_by_other_rules",
@@ -192,6 +195,28 @@ def caused_idle(
     sums = devices.sums(found.ns[rows])
     most = int(falling(sums, devices.keys[0])[-1])
     return CausedIdle(int(sums[most]), found, rows[devices.of == most] if devices.size > 1 else rows)
+
+
+Blocked = Literal["", "waits", "sleeps"]
+"""What the launching thread does while it runs nothing."""
+
+
+def blocked(scope: Scope, device_id: int) -> Blocked:
+    """Whether the host mostly waits for something else, or mostly sleeps, in the code for which this device waits."""
+    return scope.once((blocked, device_id), lambda: _blocked(scope, device_id))
+
+
+def _blocked(scope: Scope, device_id: int) -> Blocked:
+    found, stack = _Caused.of(scope), attribution(scope).model.stack
+    in_code = np.isin(found.cause, [CAUSES.index(cause) for cause in HOST_CODE])
+    rows = np.flatnonzero((found.device == device_id) & in_code)
+    spans, ns = or_none(found.pieces["span_id"])[rows], found.ns[rows]
+    calls: dict[Blocked, str] = {"sleeps": SLEEPING_CALL, "waits": WAITING_CALL}
+    for what, pattern in calls.items():
+        inside = take(stack.nesting.nearest_ancestor(stack.named(pattern, "python")), spans) >= 0
+        if ns[inside].sum() > MOSTLY * ns.sum():
+            return what
+    return ""
 
 
 def idle_in(scope: Scope, device_id: int, region: IntervalSet) -> CausedIdle:

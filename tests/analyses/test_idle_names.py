@@ -7,8 +7,11 @@ from planted import MS, US, Planted
 
 from tracekit.analyses.idle import idle
 from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.rules.idle_time import blocked
+from tracekit.analyses.scope import select
 from tracekit.report.build import build_report
 
+BLOCKED_LOCK = "<built-in method acquire of _thread.lock object at 0x7f01>"
 LOADER = ("annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
 CASES: list[tuple[str, list[tuple[str, str]]]] = [
     ("host_code", []),
@@ -128,3 +131,26 @@ def test_of_a_trace_without_frames_there_is_no_table_of_frames() -> None:
     assert result.by_frame is None
     assert "by_frame" not in result.tables()
     assert result.by_operator is not None
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [
+        (["server.py(20): next", "queue.py(154): get", BLOCKED_LOCK], "waits"),
+        (["server.py(20): next", "threading.py(327): wait", BLOCKED_LOCK], "waits"),
+        (["concurrent/futures/_base.py(428): result", "threading.py(327): wait", BLOCKED_LOCK], "waits"),
+        (["/usr/lib/python3.12/selectors.py(451): select"], "waits"),
+        (["selectors.py(451): select", "<built-in method poll of select.epoll object at 0x7f>"], "waits"),
+        (["<built-in method recv_into of socket object at 0x7f>"], "waits"),
+        (["multiprocessing/connection.py(390): _recv", "<built-in function read>"], "waits"),
+        (["train.py(9): pace", "<built-in function sleep>"], "sleeps"),
+        (["train.py(9): step", "<built-in method get of dict object at 0x7f>"], ""),
+        (["train.py(9): step", "<built-in method join of str object at 0x7f>"], ""),
+        (["train.py(9): step", "<built-in method select of Tensor object at 0x7f>"], ""),
+        (["my_queue.py(9): get"], ""),
+        (["torch/utils/data/dataloader.py(9): _get_data", "queue.py(154): get"], ""),
+    ],
+)
+def test_frames_that_only_wait_are_no_work(frames: list[str], said: str) -> None:
+    """A thread that waited in queue.get for the next request was told to do this work less often."""
+    assert blocked(select(waiting([("python", frame) for frame in frames]).trace()), 0) == said

@@ -109,6 +109,23 @@ FAULTS: Final[dict[str, Fault]] = {
         MODELS,
         (False,),
     ),
+    "no request comes": Fault(
+        lambda ns, _: slow(
+            ns,
+            ("python", "server.py(20): wait_for_request"),
+            ("python", "queue.py(154): get"),
+            ("python", "<built-in method acquire of _thread.lock object at 0x7f01>"),
+        ),
+        r"The host waits for something else .* of the time, mostly in queue\.py\(154\): get, called from server\.py.*serve more",
+        (Serving, Inference),
+        (True,),
+    ),
+    "sleeping every step": Fault(
+        lambda ns, _: slow(ns, ("python", "train.py(50): throttle"), ("python", "<built-in function sleep>")),
+        r"The host sleeps .* of the time, mostly in train\.py\(50\): throttle.*remove the pause",
+        ANY,
+        (True,),
+    ),
     "code in a range of the user's": Fault(
         lambda ns, _: slow(ns, ("annotation", "postprocess")), r"postprocess", MODELS
     ),

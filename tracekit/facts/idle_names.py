@@ -28,8 +28,10 @@ __all__ = [
     "PROFILER_FRAME",
     "PYTHON_FILE",
     "RELEASING_FRAME",
+    "SLEEPING_CALL",
     "UNNAMED_COPY",
     "VALUE_OPERATOR",
+    "WAITING_CALL",
 ]
 
 CAUSES: Final = (
@@ -107,6 +109,22 @@ DRIVER_WORK: Final = r"^(Command Buffer Full|Resource Allocation|Launch Overhead
 
 RELEASING_FRAME: Final = r"(^|[/\\])torch[/\\](cuda|xpu|mps)[/\\](memory|__init__)\.py\([0-9]+\): empty_cache"
 """Python frames that give cached memory back to the driver."""
+
+SLEEPING_CALL: Final = r"^<built-in (function|method) (sleep|pause|sigwait|sigtimedwait)\b|^time\.sleep$"
+"""Python functions in which a thread sleeps."""
+
+WAITING_CALL: Final = (
+    r"^<built-in (method (acquire|__enter__) of \w+\.(lock|RLock|SemLock) |method (get|put) of _queue\."
+    r"|method (poll|control) of select\.|method (_?accept|recv\w*) of (_?socket\.)?socket |method read of _ssl\."
+    r"|function (select|wait\w*)>)"
+    r"|(^|[/\\])(queue\.py\([0-9]+\): (get|put|join)|selectors\.py\([0-9]+\): select"
+    r"|threading\.py\([0-9]+\): (wait|wait_for|acquire|join|_wait_for_tstate_lock)"
+    r"|concurrent[/\\]futures[/\\]_base\.py\([0-9]+\): (result|exception|wait|as_completed)"
+    r"|multiprocessing[/\\](connection\.py\([0-9]+\): (wait|poll|_poll|_recv|_recv_bytes|recv_bytes|accept)"
+    r"|synchronize\.py\([0-9]+\): (acquire|wait)|popen_\w+\.py\([0-9]+\): (wait|poll))"
+    r"|socket\.py\([0-9]+\): (accept|readinto)|subprocess\.py\([0-9]+\): (_?wait|_?communicate))$"
+)
+"""Python functions in which a thread waits for another thread, a process or a message: what they call waits, too."""
 
 PROFILER_FRAME: Final = r"(^|[/\\])torch[/\\](profiler|autograd[/\\]profiler)\b"
 """Python frames of the profiler; the ranges that it offers (`record_function`) are among them."""

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import RULES, rule_of, words_for
-from tracekit.analyses.rules.idle_time import caused_idle, waits_before_graphs
+from tracekit.analyses.rules.idle_time import Blocked, caused_idle, waits_before_graphs
 from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, WARNING_SHARE, longest_work, of_time
 from tracekit.analyses.rules.rule import Advice as Words
 from tracekit.analyses.scope import Scope
@@ -155,6 +155,25 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
 }
 """For every bound a title and general advice."""
 
+BLOCKED: Final[dict[Blocked, tuple[str, Words]]] = {
+    "waits": (
+        "The host waits for something else",
+        Words(
+            "The thread that launches work is blocked there, so it has nothing to do.\n"
+            "[!training] If it waits for requests, serve more of them.\n"
+            "If it waits for another thread or process, make that faster, or let it work further ahead."
+        ),
+    ),
+    "sleeps": (
+        "The host sleeps",
+        Words(
+            "The thread that launches work does nothing there: remove the pause, or wait for a queue, an event or a condition "
+            "instead, which ends as soon as there is work."
+        ),
+    ),
+}
+"""For code of the host that runs nothing a title and advice."""
+
 SAME: Final[dict[Bound, str]] = {"launch/short-kernel-bound": "host_bound_launches"}
 """By bound, the finding that advises the same as the general advice."""
 
@@ -197,6 +216,12 @@ def few_advice() -> Advice:
 
 def host_code_advice(code: HostCode, basis: int, scope: Scope) -> Advice:
     """What to do about code of the host for which the device waits."""
+    share, places = format_share(code.ns / basis), caused_idle(scope, code.cause).stretches
+    if code.blocked:
+        title, words = BLOCKED[code.blocked]
+        return Advice(
+            f"{title} {share} of the time{code.place}", words_for(words, scope), code.ns, stretches=places
+        )
     less = "Do this work less often, ahead of time, or in another thread"
     meanwhile = ", or launch the device's next work first, if that work does not need the result."
     binary = "\nBinary output needs no formatting." if code.formats else ""
@@ -204,8 +229,8 @@ def host_code_advice(code: HostCode, basis: int, scope: Scope) -> Advice:
         f"{less} or process{meanwhile}{binary}\n[!processor !serving] Work on tensors may also move to the device.",
         plain=f"{less}{meanwhile}{binary}",
     )
-    title = f"The device waits {format_share(code.ns / basis)} of the time {code.words}{code.place}"
-    return Advice(title, words_for(words, scope), code.ns, stretches=caused_idle(scope, code.cause).stretches)
+    title = f"The device waits {share} of the time {code.words}{code.place}"
+    return Advice(title, words_for(words, scope), code.ns, stretches=places)
 
 
 def mpi_advice(results: Mapping[str, Result], basis: int, scope: Scope) -> Advice | None:

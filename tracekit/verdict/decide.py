@@ -19,7 +19,7 @@ from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, ProcessorParts, run_parts
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules.idle_compilation import COMPILING
-from tracekit.analyses.rules.idle_time import waits_before_graphs
+from tracekit.analyses.rules.idle_time import blocked, waits_before_graphs
 from tracekit.analyses.rules.rule import REPLAYED
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
@@ -355,7 +355,7 @@ def _advice(
 ) -> tuple[Advice, ...]:
     """What to try. `late`: the host bounds the run, although the device seldom waits for it."""
     first = [of_finding(warm_up)] if warm_up else []
-    code = host_code(results, parts)
+    code = host_code(results, parts, blocked(scope, parts.device_id))
     answers = [mpi] if (mpi := mpi_advice(results, parts.basis, scope)) else []
     fired = {each.finding.id for each in findings}
     # Code between short gaps is what launches the kernels: it is the matter of that rule, and cannot be done less often.

@@ -12,6 +12,7 @@ import polars as pl
 from tracekit.analyses.idle.host_code import HOST_CODE, formats_text, sampled_most
 from tracekit.analyses.parts import DeviceParts
 from tracekit.analyses.result import Result
+from tracekit.analyses.rules.idle_time import Blocked
 from tracekit.facts.idle_names import PYTHON_FILE
 from tracekit.facts.stack_names import PARTS_OF_STEP
 from tracekit.facts.units import NS_PER_US, format_ns, format_share
@@ -55,12 +56,21 @@ IDLE_PHRASES: Final = {
 }
 """The host's activity while the device waited for it."""
 
+BLOCKED_PHRASES: Final[dict[Blocked, str]] = {
+    "waits": "in which the host waits for something else",
+    "sleeps": "in which the host sleeps",
+}
+"""The same of code that runs nothing."""
 
-def main_cause(results: Mapping[str, Result], parts: DeviceParts, *, frames: bool, computing_ns: int) -> str:
+
+def main_cause(
+    results: Mapping[str, Result], parts: DeviceParts, *, frames: bool, computing_ns: int, blocked: Blocked
+) -> str:
     """`, including 31.0 % for Python code, mostly in train.py(42): step`; empty if no cause on the host is known.
 
     The share is that of the basis, less the cause's part of what the recording adds. `frames`: the trace has frames of Python code.
     `computing_ns`: the part of operator dispatch in which operators compute on the processor.
+    `blocked`: what the host does in its code, if it runs nothing.
     """
     # Waiting for the loader is a loss of its own.
     causes = [row for row in _host_causes(results, parts.device_id) if row[0] != "data_loading"]
@@ -71,6 +81,7 @@ def main_cause(results: Mapping[str, Result], parts: DeviceParts, *, frames: boo
     unseen = cause in HOST_CODE and not place and not frames
     computing = cause == "operator_dispatch" and computing_ns >= MOSTLY * ns
     phrase = "for operators that compute on the processor" if computing else IDLE_PHRASES[cause]
+    phrase = BLOCKED_PHRASES[blocked] if blocked and cause in HOST_CODE else phrase
     code = "Python or other code" if cause == "python" else "host code"
     what = f"in {code} that is not recorded" if unseen else f"{phrase}{place}"
     return f", including {format_share(parts.program_ns(ns) / parts.basis)} {what}"
@@ -86,9 +97,11 @@ class HostCode(msgspec.Struct, frozen=True):
     """Samples show that it mostly formats text."""
     cause: str
     """The cause's name in the tables."""
+    blocked: Blocked
+    """What the host does instead, if it runs nothing."""
 
 
-def host_code(results: Mapping[str, Result], parts: DeviceParts) -> HostCode | None:
+def host_code(results: Mapping[str, Result], parts: DeviceParts, blocked: Blocked) -> HostCode | None:
     """The code of the host for which the device waits most, less its part of what the recording adds; None if its main cause is another."""
     causes = _host_causes(results, parts.device_id)
     if not causes or causes[0][0] not in HOST_CODE:
@@ -96,7 +109,7 @@ def host_code(results: Mapping[str, Result], parts: DeviceParts) -> HostCode | N
     cause, ns, _ = causes[0]
     functions = results["idle"].tables().get("by_function")
     place, formats = where(results, cause, parts.device_id), formats_text(functions) is not None
-    return HostCode(IDLE_PHRASES[cause], parts.program_ns(ns), place, formats, cause)
+    return HostCode(IDLE_PHRASES[cause], parts.program_ns(ns), place, formats, cause, blocked)
 
 
 def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:

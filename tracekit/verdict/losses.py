@@ -10,6 +10,7 @@ import msgspec
 from tracekit.analyses.parts import DeviceParts
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules.idle_operators import computing_calls
+from tracekit.analyses.rules.idle_time import blocked
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.traits import traits
 from tracekit.findings import Bound
@@ -91,7 +92,13 @@ def losses_of(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[Los
     host = "host between short kernels" if launch_bound else "host"
     bound: Bound = "launch/short-kernel-bound" if launch_bound else "host-bound"
     computing = int(computing_calls(scope)["idle_ns"].sum())
-    cause = main_cause(results, parts, frames=frames(scope), computing_ns=computing)
+    cause = main_cause(
+        results,
+        parts,
+        frames=frames(scope),
+        computing_ns=computing,
+        blocked=blocked(scope, parts.device_id),
+    )
     yield Loss(bound, f"waiting for the {host}", parts.host_wait, f"{waited}{host}{cause}")
     several = parts.streams > 1
     queued = "idle with queued work, cause unknown" if several else "gaps between queued kernels"

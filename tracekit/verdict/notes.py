@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tracekit.analyses.parts import DeviceParts, ProcessorParts
+from tracekit.analyses.rules.idle_time import blocked
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.findings import Bound
@@ -84,7 +85,7 @@ def notes_on(
     if losses and parts.streams > 1 and parts.queued_wait >= BESIDE_SHARE * parts.basis:
         yield from _unseen_waits(parts, scope)
     host = bound in _OF_THE_HOST or (losses and parts.host_wait >= BESIDE_SHARE * parts.basis)
-    if host and "stacks" in scope.trace.meta.captured:
+    if host and "stacks" in scope.trace.meta.captured and not blocked(scope, parts.device_id):
         yield "Python stacks were recorded, which slows the host. Without them, the device waits less for Python code."
     if parts.devices > 1:
         yield f"The verdict is about the busiest of {parts.devices} devices."
