@@ -20,6 +20,7 @@ from tracekit.analyses.rules import (
     attention,
     breakdown,
     breakdown_communication,
+    breakdown_devices,
     counters,
     idle,
     idle_calls,
@@ -54,6 +55,7 @@ __all__ = ["RULES", "findings_of", "rule_of", "run", "words_for"]
 _MODULES: Final = (
     breakdown,
     breakdown_communication,
+    breakdown_devices,
     steps,
     steps_slow,
     steps_stalls,

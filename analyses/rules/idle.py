@@ -251,6 +251,8 @@ def _cause(scope: Scope, gaps: pl.DataFrame) -> str:
     cause, ns = sums.sort("duration_ns", "cause").row(-1)
     if cause == "python" and "stacks" not in scope.trace.meta.captured and 2 * ns > sums["duration_ns"].sum():
         return "; for most of that no call of the host is recorded"
+    if cause == "launch_latency" and 2 * ns > sums["duration_ns"].sum():
+        return "; in most of that, work was launched and did not start yet"
     explained = cause not in ("not_captured", "unexplained", _PROFILER) and 2 * ns > sums["duration_ns"].sum()
     return f"; the main cause is {cause_name(cause)}" if explained else ""
 

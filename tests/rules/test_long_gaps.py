@@ -41,6 +41,16 @@ def test_fires_without_steps_relative_to_the_window() -> None:
     assert found.severity == "critical"
 
 
+def test_a_wait_of_many_ms_is_no_latency_of_a_launch() -> None:
+    """What was launched at the begin of a gap of 20 ms waited for another device, and its launch was blamed."""
+    planted = Planted()
+    planted.activity("k", 0, 40 * MS, launch=0)
+    planted.activity("k", 60 * MS, 40 * MS, launch=40 * MS + 1)
+    found = finding(planted.trace(), "idle", "long_gaps")
+    assert found is not None
+    assert "of its idle time; in most of that, work was launched and did not start yet." in found.evidence
+
+
 def test_names_the_device_with_the_longest_gaps() -> None:
     planted = with_gaps(10, 10)
     planted.activity("k", 0, 60 * MS, device=1)

@@ -35,6 +35,7 @@ __all__ = [
     "NOT_A_LAYER",
     "NO_LAYERS",
     "PARTS_OF_STEP",
+    "PEER_COPY",
     "PHASES",
     "PHASE_MARKERS",
     "REDUCTION",
@@ -130,6 +131,9 @@ NO_LAYERS: Final = {
 ENGINE_PREFIX: Final = "autograd::engine::evaluate_function: "
 HOST_TO_DEVICE: Final = r"^(Memcpy|memcpy|CopyHostToDevice).*(HtoD|HostToDevice)"
 """Copies to the device, as CUPTI and ROCm name them."""
+
+PEER_COPY: Final = r"^Memcpy PtoP"
+"""Copies from one device to another, as CUPTI names them."""
 
 BACKWARD_NODE: Final = rf"^{ENGINE_PREFIX}|^torch::autograd::AccumulateGrad$|^\w+Backward\d*$"
 """Operators that run a node of the backward graph; since 2021 one span of the engine surrounds each."""

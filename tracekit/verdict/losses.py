@@ -9,6 +9,7 @@ import msgspec
 
 from tracekit.analyses.parts import DeviceParts
 from tracekit.analyses.result import Result
+from tracekit.analyses.rules.breakdown_devices import DEVICES_TAKE_TURNS
 from tracekit.analyses.rules.idle_operators import computing_calls
 from tracekit.analyses.rules.idle_time import blocked
 from tracekit.analyses.scope import Scope
@@ -85,6 +86,13 @@ def losses_of(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[Los
     waited = "it waited {share} of the time for the "
     place = where(results, "data_loading", parts.device_id)
     yield Loss("input-bound", loading, parts.data_loading, f"{waited}data loader{place}")
+    idle = "it was idle {share} of the time"
+    unknown = f"{idle}, and the profile does not show the cause"
+    yield Loss("idle", "idle, cause not captured", parts.unknown_wait, unknown)
+    if any(finding.id == DEVICES_TAKE_TURNS.id for finding in results["breakdown"].findings):
+        others = parts.host_wait + parts.queued_wait
+        yield Loss("idle", "idle in turns with other devices", others, f"{idle}, in turns with other devices")
+        return
     # If most kernels are shorter than their launch call, the host is late for each of them, by a short time.
     launch_bound = (
         _launch_bound(results) and not _leads_in(parts) and not in_long_gaps(results, parts.device_id)
@@ -102,12 +110,9 @@ def losses_of(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[Los
     yield Loss(bound, f"waiting for the {host}", parts.host_wait, f"{waited}{host}{cause}")
     several = parts.streams > 1
     queued = "idle with queued work, cause unknown" if several else "gaps between queued kernels"
-    idle = "it was idle {share} of the time"
     clause = f"{idle} with queued work, for an unknown cause" if several else f"{idle} between queued kernels"
     short = not several and _short(results)
     yield Loss("launch/short-kernel-bound" if short else "idle", queued, parts.queued_wait, clause)
-    unknown = f"{idle}, and the profile does not show the cause"
-    yield Loss("idle", "idle, cause not captured", parts.unknown_wait, unknown)
 
 
 def _leads_in(parts: DeviceParts) -> bool:

@@ -1,0 +1,84 @@
+"""A rule about several devices of one program that work one after the other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.breakdown import Breakdown
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest
+from tracekit.analyses.scope import Scope
+from tracekit.facts.stack_names import PEER_COPY
+from tracekit.facts.units import count_of, format_share, listed
+from tracekit.intervals import EMPTY
+
+__all__ = ["DEVICES_TAKE_TURNS"]
+
+# -- devices_take_turns -----------------------------------------------------------------------------
+
+LEAST_BUSY: Final = 0.10
+"""A device that works for less of the window does not share the work."""
+COVERED: Final = 0.80
+"""If no device works for a fifth of the window, something else than turns holds them up."""
+MOST_OVERLAP: Final = 0.10
+"""Devices that work on parts of a batch at the same time overlap for most of their time; those that take turns, at the edges."""
+LEAST_PEER_COPIES: Final = 2
+"""One copy may set the program up."""
+
+
+def devices_take_turns(scope: Scope, _result: Breakdown) -> Evidence | None:
+    """Of several devices of one program nearly always one works and the others wait for its result.
+
+    So does a model whose layers lie on several devices, if each batch goes through them as a whole. A device counts if it works for
+    `LEAST_BUSY` of the window. At stake is the time in which any of them works, without that of the busiest: with perfect overlap
+    the window would take that long.
+
+    Fires when one of them works for `COVERED` of the window, several work at the same time for at most `MOST_OVERLAP` of that, and
+    there are `LEAST_PEER_COPIES` copies from one device to another, or one in each step.
+    """
+    busy = {
+        device: work
+        for device in scope.device_ids
+        if (work := scope.intervals(device)).measure >= LEAST_BUSY * scope.duration
+    }
+    if len(busy) < 2:
+        return None
+    some, several = EMPTY, EMPTY
+    for work in busy.values():
+        some, several = some | work, several | (some & work)
+    if some.measure < COVERED * scope.duration or several.measure > MOST_OVERLAP * some.measure:
+        return None
+    names = scope.activities.filter(pl.col("kind") == "memcpy")["name"].cast(pl.String)
+    copies = int(names.str.contains(PEER_COPY).sum())
+    if copies < max(LEAST_PEER_COPIES, scope.steps.height if scope.window == "steps" else 0):
+        return None
+    most = max(busy, key=lambda device: busy[device].measure)
+    waits = some - busy[most]
+    shares = [
+        f"device {device} for {format_share(each.measure / scope.duration)}" for device, each in busy.items()
+    ]
+    return Evidence(
+        title=f"The {len(busy)} devices take turns: for {format_share((some - several).measure / scope.duration)} of the time only one of them works",
+        text=f"Busy are {listed(shares)} of the window, and more than one at a time for {format_share(several.measure / scope.duration)}. "
+        f"{count_of(copies, 'copy', 'copies')} took data from one device to another.",
+        ns_at_stake=bounded(waits.measure, scope),
+        stretches=longest(pl.DataFrame({"start": waits.starts, "duration": waits.ends - waits.starts})),
+    )
+
+
+DEVICES_TAKE_TURNS = Rule(
+    id="devices_take_turns",
+    analysis="breakdown",
+    evidence=devices_take_turns,
+    runs="device",
+    advice=Advice(
+        "Let them work at the same time: split each batch into micro-batches that follow one another through the devices (a "
+        "pipeline, as torch.distributed.pipelining makes).\n"
+        "If the model fits one device, a copy of it on each, with a part of the batch, needs no turns at all (data "
+        "parallelism).",
+        plain="Let them work at the same time: split the work into parts that follow one another through the devices, or give each "
+        "device a part of the data.",
+    ),
+    answers=frozenset({"host-bound", "launch/short-kernel-bound", "idle"}),
+)
