@@ -189,3 +189,19 @@ def test_the_code_that_launches_short_kernels_cannot_run_less_often() -> None:
     advice = build_report(tracekit.read(public("h100_bert_small"))).verdict.advice
     assert advice[0].finding == "host_bound_launches"
     assert not any("Python code" in one.title for one in advice)
+
+
+@pytest.mark.parametrize(
+    ("every", "label"),
+    [(5, "idle with queued work, cause unknown"), (1000, "gaps between queued kernels")],
+)
+def test_the_verdict_calls_idle_time_with_queued_work_as_the_section_does(every: int, label: str) -> None:
+    """Pauses of 500 µs before queued kernels were gaps between them in the verdict, and of unknown cause in the section."""
+    made, clock = Planted(), MS
+    for number in range(200):
+        made.activity("gemm", clock, 100 * US, launch=number * US, call_ns=800)
+        clock += 104 * US + 500 * US * (number % every == every - 1)
+    report = build_report(made.trace())
+    assert next(cost.label for cost in report.verdict.costs if "queued" in cost.label) == label
+    idle = next(section for section in report.sections if section.name == "idle")
+    assert ("unknown cause" if "unknown" in label else label) in idle.answer.split(",")[0]

@@ -18,7 +18,16 @@ from tracekit.facts.stack_names import PARTS_OF_STEP
 from tracekit.facts.units import NS_PER_US, format_ns, format_share
 from tracekit.names import called_from, short_frame, shorten_name
 
-__all__ = ["IDLE_PHRASES", "MOSTLY", "HostCode", "host_code", "in_long_gaps", "main_cause", "where"]
+__all__ = [
+    "IDLE_PHRASES",
+    "MOSTLY",
+    "HostCode",
+    "host_code",
+    "in_long_gaps",
+    "largest_queued",
+    "main_cause",
+    "where",
+]
 
 MOSTLY: Final = 0.5
 """The headline names a line, layer or operator if half of the cause's time lies there."""
@@ -116,6 +125,13 @@ def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:
     """Whether the host's main cause of idle time lies in gaps that are long on average: no launch takes as long."""
     causes = _host_causes(results, device_id)
     return bool(causes) and causes[0][1] > LONG_GAP_NS * causes[0][2] > 0
+
+
+def largest_queued(results: Mapping[str, Result], device_id: int) -> str:
+    """The cause of most of a device's idle time with queued work."""
+    rows = results["idle"].tables()["by_cause"]["device_id", "cause", "total_ns"].rows()
+    sums = {cause: ns for device, cause, ns in rows if device == device_id}
+    return max(("kernel_gap", "dependency", "unexplained"), key=lambda cause: sums.get(cause, 0))
 
 
 def _host_causes(results: Mapping[str, Result], device_id: int) -> list[tuple[str, int, int]]:

@@ -15,7 +15,7 @@ from tracekit.analyses.rules.idle_time import blocked
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.traits import traits
 from tracekit.findings import Bound
-from tracekit.verdict.idle_words import in_long_gaps, main_cause, where
+from tracekit.verdict.idle_words import in_long_gaps, largest_queued, main_cause, where
 from tracekit.verdict.model import Cost
 
 __all__ = [
@@ -39,6 +39,12 @@ _WAITS: Final[tuple[Bound, ...]] = ("input-bound", "host-bound", "launch/short-k
 """Losses that are idle time."""
 LEAD_IN_SHARE: Final = 0.05
 """A shorter time before the first activity is not worth a note."""
+_QUEUED: Final = {
+    "kernel_gap": ("gaps between queued kernels", "between queued kernels"),
+    "dependency": ("waiting for another stream", "waiting for another stream"),
+    "unexplained": ("idle with queued work, cause unknown", "with queued work, for an unknown cause"),
+}
+"""How the largest cause of idle time with queued work is called, and said."""
 BESIDE_SHARE: Final = 0.1
 """From this share on, the largest loss of a busy device has a clause in the headline, and advice."""
 
@@ -108,11 +114,12 @@ def losses_of(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[Los
         blocked=blocked(scope, parts.device_id),
     )
     yield Loss(bound, f"waiting for the {host}", parts.host_wait, f"{waited}{host}{cause}")
-    several = parts.streams > 1
-    queued = "idle with queued work, cause unknown" if several else "gaps between queued kernels"
-    clause = f"{idle} with queued work, for an unknown cause" if several else f"{idle} between queued kernels"
-    short = not several and _short(results)
-    yield Loss("launch/short-kernel-bound" if short else "idle", queued, parts.queued_wait, clause)
+    cause = largest_queued(results, parts.device_id)
+    queued, clause = _QUEUED[cause]
+    short = cause == "kernel_gap" and parts.streams == 1 and _short(results)
+    yield Loss(
+        "launch/short-kernel-bound" if short else "idle", queued, parts.queued_wait, f"{idle} {clause}"
+    )
 
 
 def _leads_in(parts: DeviceParts) -> bool:

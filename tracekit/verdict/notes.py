@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.parts import DeviceParts, ProcessorParts
 from tracekit.analyses.rules.idle_time import blocked
 from tracekit.analyses.scope import Scope
@@ -82,7 +83,7 @@ def notes_on(
             else "No launch calls were captured"
         )
         yield f"{what}, so the trace does not show what the device waited for."
-    if losses and parts.streams > 1 and parts.queued_wait >= BESIDE_SHARE * parts.basis:
+    if losses and parts.streams > 1:
         yield from _unseen_waits(parts, scope)
     host = bound in _OF_THE_HOST or (losses and parts.host_wait >= BESIDE_SHARE * parts.basis)
     if host and "stacks" in scope.trace.meta.captured and not blocked(scope, parts.device_id):
@@ -93,8 +94,10 @@ def notes_on(
 
 def _unseen_waits(parts: DeviceParts, scope: Scope) -> Iterable[str]:
     """Why idle time with queued work has no cause, if the trace shows that."""
-    if "sync" not in scope.trace.meta.captured:
+    causes = idle_causes(scope).by_cause.filter(device_id=parts.device_id, cause="unexplained")
+    ns = int(causes["total_ns"].sum())
+    if ns >= BESIDE_SHARE * parts.basis and "sync" not in scope.trace.meta.captured:
         yield (
-            f"Waits between streams were not recorded, so {format_ns(parts.queued_wait)} of idle time with queued work has "
+            f"Waits between streams were not recorded, so {format_ns(ns)} of idle time with queued work has "
             f"no known cause. To record them: {flag_for('sync', scope.trace.meta.format)}."
         )
