@@ -11,7 +11,9 @@ from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.rules.kernels import costliest, worth_faster
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded_by_host, longest, of_time
 from tracekit.analyses.scope import Scope
-from tracekit.facts.units import count_of, format_ns, format_share
+from tracekit.facts.launch_apis import STREAM_WAIT_CALL
+from tracekit.facts.units import count_of, format_ns, format_share, listed
+from tracekit.intervals import EMPTY, IntervalSet
 
 __all__ = ["FEW_BLOCKS"]
 
@@ -19,6 +21,13 @@ FEW_BLOCKS_LEAST_SHARE: Final = 0.05
 """Of the summed device time, what multiprocessors without a block could do."""
 LEAST_NS: Final = 10_000
 """Shorter kernels end before more blocks would help."""
+
+STREAM_PART: Final = 0.1
+"""A stream with less of the time of these kernels holds them by chance."""
+LEAST_TURNS: Final = 20
+"""Parts of a program that run on streams of their own, one after the other, take fewer turns."""
+MOST_NAMED: Final = 4
+"""The numbers of more streams are no help."""
 
 _BATCH_NORM: Final = r"(?i)batch_?norm|\bbn_(fw|bw)_|BatchNorm(Fwd|Bwd)"
 _OF_BATCH_NORM: Final = Advice(
@@ -32,7 +41,8 @@ def few_blocks(scope: Scope, result: Kernels) -> Evidence | None:
     """Kernels have fewer blocks than the device has multiprocessors, so that some of these have nothing to do.
 
     Kernels below `LEAST_NS` do not count, nor those of collectives, which take few blocks on purpose, nor those beside which
-    another kernel runs on the device. At stake is the part of their time that the other multiprocessors could take over:
+    another kernel runs on the device. Where several streams hold them in turns (`LEAST_TURNS`), the advice is about what keeps these
+    from overlapping. At stake is the part of their time that the other multiprocessors could take over:
     (1 − blocks / multiprocessors) of it.
 
     Fires when this is `FEW_BLOCKS_LEAST_SHARE` of the summed device time, and as much of the window as `no_tensor_cores` asks.
@@ -67,9 +77,44 @@ def few_blocks(scope: Scope, result: Kernels) -> Evidence | None:
         f"{'takes' if rows.height == 1 else 'take'} {format_ns(total)}, in which {format_share(unused / total)} of the multiprocessors have no block on average. "
         f"{costliest(names)} leaves the most unused.",
         ns_at_stake=at_stake,
-        advice=_OF_BATCH_NORM if 2 * of_batch_norm > unused else None,
+        advice=_OF_BATCH_NORM if 2 * of_batch_norm > unused else _of_streams(scope, rows),
         stretches=longest(rows, by="unused"),
     )
+
+
+def _of_streams(scope: Scope, rows: pl.DataFrame) -> Advice | None:
+    """The advice if these kernels are on several streams of a device already, of which never two work at the same time."""
+    sums = rows.group_by("device_id", "stream_id").agg(pl.col("duration").sum())
+    of_device = sums.group_by("device_id").agg(pl.col("duration").sum()).sort("duration", "device_id")
+    device = int(of_device["device_id"][-1])
+    mine, sums = rows.filter(device_id=device).sort("start"), sums.filter(device_id=device)
+    large = sums.filter(pl.col("duration") >= STREAM_PART * pl.col("duration").sum())
+    streams = large["stream_id"].sort().to_list()
+    turns = int((mine["stream_id"].diff().fill_null(0) != 0).sum())
+    if len(streams) < 2 or turns < LEAST_TURNS or _overlap(scope, device, streams):
+        return None
+    calls = scope.host("runtime", columns=["name"])["name"].cast(pl.String)
+    waits = calls.filter(calls.str.contains(STREAM_WAIT_CALL))
+    how = "see what keeps their kernels from running beside one another."
+    if 2 * waits.len() >= turns:
+        named = f"{count_of(waits.len(), 'call')} of {waits[0]}"
+        how = f"remove the waits of one for another that no data needs ({named})."
+    few = f"Streams {listed([str(stream) for stream in streams])}"
+    never = f"{few if len(streams) <= MOST_NAMED else count_of(len(streams), 'stream')} take turns and never overlap"
+    return Advice(f"{never}: {how}\n{_MORE_WORK}", flags=_FLAGS)
+
+
+def _overlap(scope: Scope, device: int, streams: list[int]) -> bool:
+    """Whether kernels of two of these streams run at the same time."""
+    kernels = scope.activities.filter((pl.col("kind") == "kernel") & (pl.col("device_id") == device))
+    some = EMPTY
+    for stream in streams:
+        of = kernels.filter(stream_id=stream)
+        work = IntervalSet.of(of["start"].to_numpy(), of["end"].to_numpy())
+        if (some & work).measure:
+            return True
+        some |= work
+    return False
 
 
 def _alone(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -87,6 +132,9 @@ def _alone(kernels: pl.DataFrame) -> pl.DataFrame:
     return kernels.filter(pl.Series(alone))
 
 
+_MORE_WORK: Final = "Else give each launch more work, as a larger batch does."
+_FLAGS: Final = ("--batch",)
+
 FEW_BLOCKS = Rule(
     id="few_blocks",
     analysis="kernels",
@@ -95,6 +143,6 @@ FEW_BLOCKS = Rule(
     advice=Advice(
         "Give each launch more work, as a larger batch does, or run these kernels beside others on a stream of their own.",
         plain="Divide the work among more blocks, or run these kernels beside others on a stream of their own.",
-        flags=("--batch",),
+        flags=_FLAGS,
     ),
 )

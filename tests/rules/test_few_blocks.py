@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from paths import ROOT
 from planted import MS, US, Planted, finding
@@ -81,3 +83,28 @@ def test_faster_kernels_save_no_more_than_the_host_lets_them() -> None:
     rate = finding(scopes["resnet50_gpu_fp32"].trace, "kernels", "no_tensor_cores")
     assert rate is not None  # its device is hardly idle
     assert (rate.ns_at_stake or 0) > 100 * MS
+
+
+@pytest.mark.parametrize(
+    ("waits", "shift", "turn", "says"),
+    [
+        (60, 0, 1, r"^Streams 7 and 13 take turns and never overlap: remove the waits .* \(60 calls of cudaStreamWaitEvent\)"),
+        (0, 0, 1, r"^Streams 7 and 13 take turns and never overlap: see what keeps"),
+        (60, 0, 30, r"^Give each launch more work.* on a stream of their own"),  # two parts of a program
+        (60, 3 * MS, 1, r"^Give each launch more work.* on a stream of their own"),  # some overlap
+    ],
+)  # fmt: skip
+def test_kernels_on_several_streams_are_not_told_to_use_another(
+    waits: int, shift: int, turn: int, says: str
+) -> None:
+    """Two streams whose kernels wait for one another were told to run them on a stream of their own."""
+    made = Planted()
+    for number in range(60):
+        stream = (7, 13)[number // turn % 2]
+        made.activity("gemm", number * MS, MS, blocks=24, stream=stream, launch=number * 10 * US)
+    for number in range(waits):
+        made.call("cudaStreamWaitEvent", number * 10 * US + 7 * US, US)
+    made.activity("gemm", 60 * MS - shift, 4 * MS, blocks=24, stream=13, launch=700 * US)
+    found = finding(made.trace(), "kernels", "few_blocks")
+    assert found is not None
+    assert re.search(says, found.advice), found.advice
