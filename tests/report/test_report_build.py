@@ -450,6 +450,16 @@ def test_advice_is_ordered_by_what_is_at_stake(tmp_path: Path, monkeypatch: pyte
     ]
 
 
+def test_what_saves_an_unknown_time_does_not_hide_the_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backward pass that is prepared in vain stood before most of the time, of which nothing is recorded."""
+    found = Finding("autograd_in_inference", "info", "Autograd", "", "Do it.", None)
+    monkeypatch.setattr("tracekit.verdict.decide.owned", lambda _: [Owned(found, "kernels")])
+    advice = build_report(small_traces.host_bound(tmp_path)).verdict.advice
+    assert [one.title for one in advice] == ["Record what the host does while the device waits", "Autograd"]
+
+
 def test_warm_up_is_said_and_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Finding("cold_start", "warning", "First-time work", "", "Skip warm-up.", 300_000)
     monkeypatch.setattr("tracekit.verdict.decide.owned", lambda _: [Owned(told, "launches")])

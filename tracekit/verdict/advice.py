@@ -365,8 +365,10 @@ def _little(advice: Advice, bound: Bound, loss: Advice) -> bool:
     """Whether the advice is about a small part of the loss only, or about something else that costs less."""
     stake = advice.ns_at_stake
     rule = rule_of(advice.finding)
+    if stake is None:  # what it saves is unknown, and it is no reason for the loss
+        return rule is not None and bound not in rule.answers
     least = 1.0 if rule and rule.answers and bound not in rule.answers else ANSWERS
-    return stake is not None and stake < least * (loss.ns_at_stake or 0)
+    return stake < least * (loss.ns_at_stake or 0)
 
 
 def _about_run(finding: Finding) -> bool:
