@@ -32,6 +32,7 @@ __all__ = [
     "TableView",
     "Unit",
     "column_of",
+    "has_host_work",
     "has_launch_calls",
     "in_order",
     "in_schema",
@@ -315,6 +316,16 @@ _ON_PROCESSORS: Final = {
 # -- launches that are not known --------------------------------------------------------------------
 #
 # Why launches are not known, in one place: they were not recorded, or nothing could be linked to them.
+
+
+def has_host_work(trace: Trace) -> bool:
+    """Whether the trace tells what the host did, by calls, operators or code.
+
+    >>> import tracekit
+    >>> has_host_work(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
+    True
+    """
+    return any((trace.host["kind"] == kind).any() for kind in ("runtime", "op", "python"))
 
 
 def has_launch_calls(trace: Trace) -> bool:

@@ -9,6 +9,7 @@ import polars as pl
 
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import cause_name, idle_causes
+from tracekit.analyses.result import has_host_work
 from tracekit.analyses.rules.idle_time import (
     LAUNCHING,
     LONG_GAP_NS,
@@ -19,6 +20,7 @@ from tracekit.analyses.rules.idle_time import (
 from tracekit.analyses.rules.memory import before_small_copies
 from tracekit.analyses.rules.rule import (
     CRITICAL_SHARE,
+    RECORD_HOST,
     WARNING_SHARE,
     Advice,
     Evidence,
@@ -221,6 +223,7 @@ def long_gaps(scope: Scope, _result: Idle) -> Evidence | None:
         f"{format_ns(first['ns'])} and begins {format_ns(first['start'])} into the "
         f"trace{_step_at(scope, first['start'])}.",
         ns_at_stake=at_stake,
+        advice=None if has_host_work(scope.trace) else RECORD_HOST,
         stretches=longest(mine.with_columns((pl.col("end") - pl.col("start")).alias("duration")), by="ns"),
     )
 

@@ -39,6 +39,7 @@ __all__ = [
     "caused_idle",
     "covered_by_other_rules",
     "idle_in",
+    "mostly_caused",
     "outermost_operators",
     "waits_before_graphs",
 ]
@@ -229,9 +230,14 @@ def idle_in(scope: Scope, device_id: int, region: IntervalSet) -> CausedIdle:
 
 def covered_by_other_rules(scope: Scope, device_id: int, region: IntervalSet) -> bool:
     """Whether most of the device's idle time in this region has causes with their own rules."""
+    return mostly_caused(scope, device_id, region, *_COVERED_CAUSES)
+
+
+def mostly_caused(scope: Scope, device_id: int, region: IntervalSet, *causes: str) -> bool:
+    """Whether most of the device's idle time in this region has these causes."""
     found = _Caused.of(scope)
     mine = found.device == device_id
-    covered = mine & np.isin(found.cause, [CAUSES.index(cause) for cause in _COVERED_CAUSES])
+    covered = mine & np.isin(found.cause, [CAUSES.index(cause) for cause in causes])
     all_idle, covered_idle = (
         IntervalSet.of(found.start[rows], found.start[rows] + found.ns[rows]) & region
         for rows in (mine, covered)

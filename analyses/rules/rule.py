@@ -26,6 +26,7 @@ __all__ = [
     "CRITICAL_SHARE",
     "HOST_CODE_ADVICE",
     "MOST_STRETCHES",
+    "RECORD_HOST",
     "REPLAYED",
     "WARNING_SHARE",
     "Advice",
@@ -74,6 +75,10 @@ class Advice(msgspec.Struct, frozen=True):
     """For a program whose trace shows no PyTorch; None: the same as `text`."""
     flags: tuple[str, ...] = ()
     """The flags of `tracekit capture` that make this change."""
+
+
+RECORD_HOST: Final = Advice("Record the host as well, to see what it does there ({everything}).")
+"""For idle time of a trace that tells nothing of the host."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,8 +8,18 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.parts import loader_ns
-from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules, idle_in
-from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, by_share, longest
+from tracekit.analyses.result import has_host_work
+from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules, idle_in, mostly_caused
+from tracekit.analyses.rules.rule import (
+    RECORD_HOST,
+    WARNING_SHARE,
+    Advice,
+    Evidence,
+    Rule,
+    bounded,
+    by_share,
+    longest,
+)
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import Steps
 from tracekit.facts.units import count_of, format_ns, format_share
@@ -134,7 +144,7 @@ def low_part_of_step(scope: Scope, result: Steps) -> Evidence | None:
         f"{format_ns(idle / steps)} of a step of {format_ns(total / steps)} (mean of {steps} steps).",
         ns_at_stake=at_stake,
         waited_ns=at_stake,
-        advice=_USUAL.get(_place(begin, stop)),
+        advice=_look(scope, busiest, region, _place(begin, stop)),
         stretches=longest(pl.DataFrame({"start": starts, "duration": ends - starts})),
     )
 
@@ -171,11 +181,25 @@ def _place(begin: int, stop: int) -> str:
     return "at the beginning" if begin == 0 else "at the end" if stop == CHUNKS else "in one part"
 
 
+def _look(scope: Scope, device: int, region: IntervalSet, place: str) -> Advice | None:
+    """The advice for the idle time in this place of the steps; None: the rule's own."""
+    if not has_host_work(scope.trace):
+        return RECORD_HOST
+    if mostly_caused(scope, device, region, *_QUEUED):
+        return _LAUNCHED
+    return _USUAL.get(f"{place} of periods" if scope.periods and place == "at the end" else place)
+
+
 _LOOK: Final = "See what the host does there (tracekit idle --causes, tracekit view --html)."
 _USUAL: Final = {
     "at the beginning": Advice(
         f"{_LOOK}\n[training] The usual cause is a wait for data.",
         plain=f"{_LOOK} The usual cause is a wait for data.",
+    ),
+    "at the end of periods": Advice(
+        f"{_LOOK}\n[training] Usual causes are a wait for data (an inferred step begins with its first launch, so this lies at its "
+        "end), the optimizer, reads of values and logging.",
+        plain=f"{_LOOK} Usual causes are waits for input, copies to the host, output and logging.",
     ),
     "at the end": Advice(
         f"{_LOOK}\n[training] Usual causes are the optimizer, reads of values and logging.",
@@ -183,6 +207,12 @@ _USUAL: Final = {
     ),
 }
 """The advice by the place in the step; within a step there are no usual causes."""
+
+_QUEUED: Final = ("launch_latency", "dependency", "kernel_gap", "unexplained")
+"""Causes of idle time in which the host had launched the next work."""
+_LAUNCHED: Final = Advice(
+    "The host has launched the next work by then: see what that waits for (tracekit idle --causes, tracekit view --html)."
+)
 
 LOW_PART_OF_STEP = Rule(
     id="low_part_of_step",

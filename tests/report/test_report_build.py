@@ -91,6 +91,23 @@ def test_missing_launches_are_never_blamed_on_the_host(tmp_path: Path) -> None:
     assert any("No launch calls" in note for note in verdict.notes)
 
 
+def test_without_a_host_the_first_advice_is_to_record_it(tmp_path: Path) -> None:
+    """Of a trace with kernels only one was told to see in it what the host does."""
+    script = small_traces.Script()
+    for index in range(50):
+        script.work("gemm_kernel", 0, 100.0 * index, 10, launch=False)
+    script.events = [event for event in script.events if event["cat"] == "kernel"]
+    report = build_report(script.read(tmp_path))
+    first = report.verdict.advice[0]
+    assert first.title == "Record what the host does while the device waits"
+    assert first.advice.endswith(
+        "Record the host as well (activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
+    )
+    assert not any(
+        "See what the host does" in each.advice for section in report.sections for each in section.findings
+    )
+
+
 COMMUNICATING = ("ddp", "cpu_only", "hta_nccl")
 
 

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from planted import MS, Planted, finding
 
+from tracekit.analyses.rules import run
 from tracekit.analyses.rules.steps import LOW_PART_OF_STEP_LEAST_STEPS as LEAST_STEPS
+from tracekit.analyses.scope import select
 
 
 def folded(steps: int, *parts: tuple[int, float]) -> Planted:
@@ -94,3 +98,27 @@ def test_silent_when_a_rule_of_its_own_tells_the_cause() -> None:
         )
     assert finding(made.trace(), "steps", "low_part_of_step") is None
     assert finding(made.trace(), "steps", "data_loading") is not None
+
+
+def test_what_is_done_about_it_fits_what_the_trace_tells_of_the_host() -> None:
+    """A wait for another device had the usual causes of a late host, and a trace without a host was searched for what that does."""
+    made = folded(4, (60, 0.95), (40, 0.1))
+    for activity in made.device:
+        activity["start"] += 3 * MS  # each is launched long before it starts, after the one before
+    found = finding(made.trace(), "steps", "low_part_of_step")
+    assert found is not None
+    assert found.advice.startswith("The host has launched the next work by then")
+    made.host = [row for row in made.host if row["kind"] == "step"]
+    found = finding(made.trace(), "steps", "low_part_of_step")
+    assert found is not None
+    assert found.advice.startswith("Record the host as well")
+
+
+def test_a_wait_for_data_lies_at_the_end_of_an_inferred_step() -> None:
+    """An inferred step begins with its first launch, and a loader was no usual cause of what lies at its end."""
+    made = folded(4, (80, 0.95), (20, 0.1))
+    made.span("annotation", "Optimizer.step#SGD.step", 0, 1000)
+    scope = dataclasses.replace(select(made.trace()), periods=True)
+    (found,) = [each for each in run("steps", scope).findings if each.id == "low_part_of_step"]
+    assert found.title == "The device is mostly idle at the end of each step"
+    assert "a wait for data (an inferred step begins with its first launch" in found.advice

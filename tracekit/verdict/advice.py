@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 import polars as pl
 
-from tracekit.analyses.result import Result
+from tracekit.analyses.result import Result, has_host_work
 from tracekit.analyses.rules import RULES, rule_of, words_for
 from tracekit.analyses.rules.idle_time import Blocked, caused_idle, waits_before_graphs
 from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, WARNING_SHARE, longest_work, of_time
@@ -256,10 +256,14 @@ def mpi_advice(results: Mapping[str, Result], basis: int, scope: Scope) -> Advic
 def unseen_advice(ns: int, scope: Scope) -> Advice:
     """What to do when the trace shows nothing of what the host does meanwhile."""
     unseen = f"For {format_ns(ns)} no call of the host is recorded, so the trace cannot name the cause."
-    words = Words(
-        f"{unseen}\n[!stacks] Record {{names}} to see it.",
-        plain=f"{unseen} Mark the code of the host with NVTX ranges to see it.",
-        flags=("--stack",),
+    words = (
+        Words(f"{unseen} Record the host as well ({{everything}}).")
+        if not has_host_work(scope.trace)
+        else Words(
+            f"{unseen}\n[!stacks] Record {{names}} to see it.",
+            plain=f"{unseen} Mark the code of the host with NVTX ranges to see it.",
+            flags=("--stack",),
+        )
     )
     title, stretches = (
         "Record what the host does while the device waits",

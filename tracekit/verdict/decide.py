@@ -17,7 +17,7 @@ import polars as pl
 from tracekit.analyses.completeness import Completeness, completeness
 from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, ProcessorParts, run_parts
-from tracekit.analyses.result import Result
+from tracekit.analyses.result import Result, has_host_work
 from tracekit.analyses.rules.idle_compilation import COMPILING
 from tracekit.analyses.rules.idle_time import blocked, waits_before_graphs
 from tracekit.analyses.rules.rule import REPLAYED
@@ -366,7 +366,9 @@ def _advice(
     about = worst.bound if bound == "compute-bound" else bound
     # Where the work of several streams overlaps, a host that is never late saves more than the time in which none of them works.
     stake = 0 if late and parts.streams > 1 else worst.ns
-    loss = unseen_advice(code.ns, scope) if code and unseen else general(about, stake, scope)
+    no_host = about == "idle" and not has_host_work(scope.trace)
+    dark = worst.ns if no_host else code.ns if code and unseen else 0
+    loss = unseen_advice(dark, scope) if dark else general(about, stake, scope)
     if parts.activities < LEAST_ACTIVITIES:
         few = few_advice()
         advice = choose(findings, bound, parts.basis, answers=answers, loss=None, last=few, first=first)
