@@ -208,8 +208,8 @@ _USUAL: Final = {
 }
 """The advice by the place in the step; within a step there are no usual causes."""
 
-_QUEUED: Final = ("launch_latency", "dependency", "kernel_gap", "unexplained")
-"""Causes of idle time in which the host had launched the next work."""
+_QUEUED: Final = ("dependency", "unexplained")
+"""Causes of idle time for which the host, which had launched the next work long before, is not to blame."""
 _LAUNCHED: Final = Advice(
     "The host has launched the next work by then: see what that waits for (tracekit idle --causes, tracekit view --html)."
 )
