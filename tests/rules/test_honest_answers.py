@@ -205,3 +205,18 @@ def test_the_verdict_calls_idle_time_with_queued_work_as_the_section_does(every:
     assert next(cost.label for cost in report.verdict.costs if "queued" in cost.label) == label
     idle = next(section for section in report.sections if section.name == "idle")
     assert ("unknown cause" if "unknown" in label else label) in idle.answer.split(",")[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "noted"), [("<built-in function sleep>", False), ("<built-in function dot>", True)]
+)
+def test_only_python_that_runs_is_faster_without_stacks(code: str, noted: bool) -> None:
+    """A sleep of the host was to become shorter without Python stacks."""
+    made = Planted()
+    for number in range(20):
+        start = 10 * MS * number
+        made.span("python", "server.py(20): serve", start, start + 10 * MS)
+        made.span("python", code, start + 2 * MS, start + 9 * MS)
+        made.activity("gemm", start + 9_020 * US, MS, launch=start + 9_010 * US)
+    notes = build_report(made.trace()).verdict.notes
+    assert any(note.startswith("Python stacks were recorded") for note in notes) is noted
