@@ -70,7 +70,9 @@ def test_the_verdict_comes_first(scale: dict[str, float], verdict: str, words: s
 def test_few_steps_are_not_clear() -> None:
     section = planted_sides.section(planted_sides.digest(steps=2), planted_sides.digest({"head": 2}, steps=2))
     assert section.tag == "inconclusive"
-    assert section.answer.endswith("at the median, but fewer than 5 steps on a side prove nothing: record more.")
+    assert section.answer.endswith(
+        "at the median, but fewer than 5 steps on a side prove nothing: record more."
+    )
     assert dict(section.points)["test"].endswith(
         "without an interval; 2 steps of the new side against 2 steps of the base."
     )
