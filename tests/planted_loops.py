@@ -74,6 +74,11 @@ class Loop(Planted):
         self.copy("HtoD (Pinned -> Device)", self.clock + 9 * US, 5 * US, 1 << 20, launch=self.clock)
         self.clock += 20 * US
 
+    def read(self) -> None:
+        """A value is copied to the host."""
+        self.copy("DtoH (Device -> Pageable)", self.clock + 9 * US, 5 * US, 8, launch=self.clock)
+        self.clock += 20 * US
+
     def step_begins(self) -> None:
         self.clock += 300 * US
         self.marks.append(self.clock)

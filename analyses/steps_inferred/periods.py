@@ -17,7 +17,7 @@ from tracekit.analyses.steps_inferred.ranges import InferredSteps
 from tracekit.analyses.steps_inferred.sequence import FEW, LaunchSequence, launch_sequence
 from tracekit.analyses.steps_inferred.stretches import ALIKE, FEWEST, MOST, Stretches, group_starts, stretches
 from tracekit.facts.units import count_of
-from tracekit.spans import Int64Array
+from tracekit.spans import BoolArray, Int64Array
 from tracekit.trace import Trace
 
 __all__ = ["launch_steps"]
@@ -79,7 +79,7 @@ def _chosen(sequence: LaunchSequence) -> Stretches | None:
         return None
     if sequence.loaded.any():
         return _possible(stretches(sequence, group_starts(np.flatnonzero(sequence.loaded))))
-    return _from_input(sequence)
+    return _between_copies(sequence, sequence.fed) or _between_copies(sequence, sequence.read)
 
 
 def _possible(candidate: Stretches | None) -> Stretches | None:
@@ -120,14 +120,14 @@ def _alternate(symbols: Int64Array, starts: Int64Array) -> bool:
     return bool(shared < ALIKE * min(middle - low, high - middle))
 
 
-def _from_input(sequence: LaunchSequence) -> Stretches | None:
-    """Stretches from input to input, if there are only such stretches, all alike, and each contains the layers of a
-    network.
+def _between_copies(sequence: LaunchSequence, marked: BoolArray) -> Stretches | None:
+    """Stretches from input to input, or from one result that the host reads to the next (a token), if there are only such stretches,
+    all alike, and each contains the layers of a network. `marked` are the launches behind such copies.
 
     A different stretch, or launches after the last, may be the end of a larger step.
     """
-    fed = np.flatnonzero(sequence.fed)
-    cut = _possible(stretches(sequence, group_starts(fed[~sequence.enclosed(fed)])))
+    marks = np.flatnonzero(marked)
+    cut = _possible(stretches(sequence, group_starts(marks[~sequence.enclosed(marks)])))
     if cut is None or not cut.whole:
         return None
     symbols, begin, end = sequence.symbols, int(cut.begin[-1]), int(cut.end[-1])

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.analyses.program import program
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
-from tracekit.facts.stack_names import HOST_TO_DEVICE, PHASE_MARKERS
+from tracekit.facts.stack_names import DEVICE_TO_HOST, HOST_TO_DEVICE, PHASE_MARKERS
 from tracekit.groups import NameTable, groups, kept, or_none, text_codes
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace
@@ -55,8 +55,8 @@ class LaunchSequence(msgspec.Struct, frozen=True, eq=False):
     `symbols` number the launches by what they launch, `at` is the start of the call in ns, `thread` its thread (−1 where it
     was not recorded), `activities` and `duration` what it launched, `kernels` the names of all these activities, of which
     `first` is each launch's first one. `optimizer`: it belongs to an optimizer. Between the launch before and it, `fed`: a
-    copy to the device was launched (all of them: `copies`, in ns); `loaded`: the data loader was at work. `pytorch`: the
-    program uses it. `neural`: the kernels are a network's.
+    copy to the device was launched (all of them: `copies`, in ns); `read`: one to the host was; `loaded`: the data loader was at
+    work. `pytorch`: the program uses it. `neural`: the kernels are a network's.
     """
 
     trace: Trace
@@ -69,6 +69,7 @@ class LaunchSequence(msgspec.Struct, frozen=True, eq=False):
     first: Int64Array
     optimizer: BoolArray
     fed: BoolArray
+    read: BoolArray
     loaded: BoolArray
     copies: Int64Array
     pytorch: bool
@@ -151,6 +152,7 @@ def launch_sequence(trace: Trace, rows: pl.DataFrame, launched: Int64Array) -> L
         first=first,
         optimizer=_of_optimizer(rows, names_of_rows, launched, ranges, names_of_ranges)[order][first],
         fed=_between(at, copies),
+        read=_between(at, launched[names_of_rows.matching(DEVICE_TO_HOST)]),
         loaded=_between(at, loading),
         copies=copies,
         pytorch=pytorch,

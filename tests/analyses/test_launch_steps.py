@@ -272,6 +272,20 @@ def test_inference_is_known_by_its_input_and_its_layers() -> None:
     assert none_in(made.done())
 
 
+@pytest.mark.parametrize("layers", [6, 1])
+def test_decoding_is_known_by_the_token_that_the_host_reads(layers: int) -> None:
+    """A loop that generates tokens had no steps, so no time of a token."""
+    made = Loop()
+    for _ in range(6):
+        made.step_begins()
+        made.forward(replace(NETWORK, layers=layers))
+        made.read()
+    if layers == 1:  # may itself be a layer that reads what it decides by
+        assert none_in(made.done())
+    else:
+        assert starts(select(made.done())) == made.marks[:-1]
+
+
 def test_inference_is_known_by_its_data_loader() -> None:
     made = Loop()
     for _ in range(5):

@@ -38,6 +38,7 @@ def sequence(*parts: list[str]) -> LaunchSequence:
         first=np.arange(symbols.size),
         optimizer=none,
         fed=none,
+        read=none,
         loaded=none,
         copies=at[:0],
         pytorch=False,

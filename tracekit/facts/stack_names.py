@@ -22,6 +22,7 @@ __all__ = [
     "COMPILED_GRAPH",
     "COMPILED_REGION",
     "DATA_LAYER",
+    "DEVICE_TO_HOST",
     "ENGINE_PREFIX",
     "ENGINE_THREAD",
     "FSDP_FORWARD",
@@ -129,8 +130,9 @@ NO_LAYERS: Final = {
 """What the names in tables of layers stand for that are no layers, in a sentence."""
 
 ENGINE_PREFIX: Final = "autograd::engine::evaluate_function: "
+DEVICE_TO_HOST: Final = r"^(Memcpy|memcpy|CopyDeviceToHost).*(DtoH|DeviceToHost)"
 HOST_TO_DEVICE: Final = r"^(Memcpy|memcpy|CopyHostToDevice).*(HtoD|HostToDevice)"
-"""Copies to the device, as CUPTI and ROCm name them."""
+"""Copies from and to the device, as CUPTI and ROCm name them."""
 
 PEER_COPY: Final = r"^Memcpy PtoP"
 """Copies from one device to another, as CUPTI names them."""
