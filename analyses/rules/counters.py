@@ -126,7 +126,7 @@ CLOCK_DROP = Rule(
         "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER says whether heat or the power limit lowers the clock. Improve the cooling, "
         "or raise the limit (nvidia-smi -pl). For measurements that can be compared, fix the clock (nvidia-smi -lgc)."
     ),
-    explains=frozenset({"step_variability"}),
+    explains=frozenset({"step_variability", "kernels_slow_down"}),
 )
 
 

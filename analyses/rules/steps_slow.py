@@ -15,6 +15,7 @@ from tracekit.analyses.idle.span_causes import user_frames
 from tracekit.analyses.rules.idle_calls import LongCalls
 from tracekit.analyses.rules.idle_processors import COMPARED_STEPS
 from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.kernels_slower import become_slower, with_shapes
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest
 from tracekit.analyses.rules.steps_processors import MAIN_PART, compared, slow_steps
 from tracekit.analyses.scope import Scope
@@ -61,7 +62,8 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     much longer than others of their operator are named. Copies beside which nothing runs, and which other steps do not make,
     are named and count beside idle time. If work of the device takes longer, the rule looks at where it was launched. Work
     in the optimizer and in collectives that other steps do not have (accumulated gradients), and kernels with other grids or
-    shapes than in the other steps (inputs of another size), are no fault.
+    shapes than in the other steps (inputs of another size), are no fault. Kernels that become slower for good are the matter of
+    `kernels_slow_down`.
 
     Without a device, only operators count that the median step does not run, or not on inputs of this shape, and time outside
     operators in stretches that no other program explains: where the same operators take longer, the machine was busy.
@@ -170,7 +172,7 @@ def _copying(scope: Scope, slow: pl.DataFrame, copies: int, waits: dict[str, int
 
 def _work(scope: Scope, slow: list[int], more: int) -> _Cause | None:
     """Why the device works longer in these steps, by `more` ns in all; None if that is no fault."""
-    rows = _with_shapes(attributed(scope), scope).with_columns(pl.col("step").is_in(slow).alias("slow"))
+    rows = with_shapes(attributed(scope), scope).with_columns(pl.col("step").is_in(slow).alias("slow"))
     phases = _more_by_phase(rows, len(slow), scope.steps.height)
     # Collectives and updates that the other steps do not have: gradients are accumulated over several steps.
     rare = phases.filter((pl.col("more_rows") > 0) & pl.col("phase").is_in(["optimizer", "communication"]))
@@ -191,7 +193,8 @@ def _work(scope: Scope, slow: list[int], more: int) -> _Cause | None:
             ", in addition to what the other steps run; the backward pass and the optimizer take no longer"
         )
         return _Cause(_DEVICE, where, _LESS_EVALUATION)
-    return _kernels(rows, more)
+    # Against a median step, kernels that are slower for good would cost too little.
+    return None if become_slower(scope) else _kernels(rows, more)
 
 
 def _added(rows: pl.DataFrame) -> bool:
@@ -226,17 +229,6 @@ def _kernels(rows: pl.DataFrame, more: int) -> _Cause | None:
         return _Cause("kernels that take longer", where, _SLOWER)
     unknown = "; the trace holds neither grids nor shapes, so the inputs may be larger there"
     return _Cause(_DEVICE, unknown, sure=False)
-
-
-def _with_shapes(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
-    """The activities with `like`, equal for the same kernel on inputs of the same size, and `sized`, whether that size is known."""
-    shapes = scope.trace.host.select(pl.col("span_id").alias("op_id"), "shapes")
-    joined = rows.join(shapes, on="op_id", how="left", maintain_order="left")
-    text = [pl.col(name).cast(pl.String) for name in ("name", "grid", "block", "shapes", "bytes")]
-    sized = pl.any_horizontal(pl.col(name).is_not_null() for name in ("grid", "shapes"))
-    return joined.with_columns(
-        pl.concat_str(text, separator=" ", ignore_nulls=True).hash().alias("like"), sized.alias("sized")
-    )
 
 
 def _more_by_phase(rows: pl.DataFrame, slow: int, steps: int) -> pl.DataFrame:

@@ -1,0 +1,208 @@
+"""A rule about kernels that become slower in the course of a recording, although their work stays the same."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.attribution import attributed
+from tracekit.analyses.kernels import Kernels
+from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded_by_host, longest
+from tracekit.analyses.scope import Scope, step_spans
+from tracekit.facts.units import count_of, format_count, format_ns, format_share
+from tracekit.groups import are_known, codes_of, groups, kept
+from tracekit.spans import BoolArray, Int64Array
+
+__all__ = ["KERNELS_SLOW_DOWN", "become_slower", "with_shapes"]
+
+KERNELS_SLOW_DOWN_LEAST_STEPS: Final = 3
+"""Of two steps, nobody can say whether the second one will be the rule."""
+LEAST_SLOWER: Final = 1.10
+"""On a steady clock the same kernels take the same time within a few percent."""
+NOISE: Final = 1.05
+"""Steps within a twentieth of the fastest are as fast as it; kernels that take a twentieth longer are slower."""
+LEAST_SLOW: Final = 2
+"""A single slow step at the end may be an exception (`step_variability`)."""
+SAME_PART: Final = 0.9
+"""In steps with the same inputs nearly all of the time belongs to the same kernels."""
+ALONE_PART: Final = 0.5
+"""If kernels have their device to themselves for less of their time, it is unknown how fast they are."""
+OTHERS_PART: Final = 0.5
+"""A lower clock slows most kernels; if only one is slower, its work has grown (attention over a longer context)."""
+
+Times = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+class Slower(msgspec.Struct, frozen=True, eq=False):
+    """The steps, by row, in which kernels are slower than in the fastest; times in ns of the kernels that were compared."""
+
+    slow: Int64Array
+    since: int | None
+    """From this step on all are slow; None if some later step is fast again."""
+    kernels: int
+    """How many kernels of a step were compared."""
+    usual: float
+    """What they take in the fastest steps."""
+    own: Times
+    """What they take in each step."""
+    more_ns: int
+    """What all kernels of the slow steps take more."""
+
+
+def kernels_slow_down(scope: Scope, _result: Kernels) -> Evidence | None:
+    """The same kernels take longer in later steps than in the fastest ones, as when the device lowers its clock.
+
+    Throttling that sets in and stays makes most steps slow, so a median step does not show it. The rule compares the same
+    kernels, with the same grid, block and recorded shapes, that run in the same number in each step. They must take
+    `SAME_PART` of the time of all kernels: else the inputs change. Only kernels count beside which no other stream of their
+    device works, and only computation. The fastest steps are those within `NOISE` of the fastest one; slow steps at the
+    beginning are a warm-up. If one kernel alone is slower, its work may have grown, so half of the time of the others must
+    belong to slower kernels, too. At stake is what the slow steps take more than the fastest; the rule looks at the
+    busiest device.
+
+    Fires with `KERNELS_SLOW_DOWN_LEAST_STEPS` steps or more when kernels take `LEAST_SLOWER` times as long in `LEAST_SLOW` or
+    more steps up to the last one, or in most steps, and that costs `WARNING_SHARE` of the window.
+    """
+    found = become_slower(scope)
+    if found is None:
+        return None
+    slow, names = found.slow, scope.steps["name"]
+    times = [f"{found.own[slow].min() / found.usual:.1f}", f"{found.own[slow].max() / found.usual:.1f}"]
+    factor = times[0] if times[0] == times[1] else " to ".join(times)
+    steps = count_of(slow.size, "slow step")
+    if found.since is None:
+        title = f"Kernels are slower in {slow.size} of {len(names)} steps: the same ones take {factor} times as long"
+    else:
+        since = names[found.since]
+        title = f"Kernels become slower: from {since} on, the same ones take {factor} times as long"
+    spans = step_spans(scope)[slow]
+    return Evidence(
+        title=title,
+        text=f"{format_count(found.kernels)} kernels of each step, with the same grids and recorded shapes, take "
+        f"{format_ns(found.usual)} in the fastest steps and {format_ns(float(np.median(found.own[slow])))} in a median slow one. "
+        f"In {steps} that makes {format_ns(found.more_ns)} more ({format_share(found.more_ns / scope.duration)} of the time).",
+        ns_at_stake=bounded_by_host(found.more_ns, scope),
+        stretches=longest(
+            spans.with_columns(
+                pl.col("span_start").alias("start"), (pl.col("span_end") - pl.col("span_start")).alias("ns")
+            ),
+            length="ns",
+        ),
+    )
+
+
+def become_slower(scope: Scope) -> Slower | None:
+    """In which steps kernels are slower; None if the rule does not fire."""
+    return scope.once(become_slower, lambda: _become_slower(scope))
+
+
+def _become_slower(scope: Scope) -> Slower | None:
+    if scope.on_cpu or scope.window != "steps" or scope.steps.height < KERNELS_SLOW_DOWN_LEAST_STEPS:
+        return None
+    device = max(scope.device_ids, key=lambda each: (scope.intervals(each).measure, -each))
+    rows = attributed(scope)
+    wanted = (rows["device_id"] == device) & (rows["class"] == "compute")
+    rows = kept(rows, wanted.to_numpy() & are_known(rows["step"]))
+    steps = groups(np.searchsorted(scope.steps["step"].to_numpy(), rows["step"].to_numpy()))
+    total = steps.sums(rows["duration"].to_numpy())
+    # Most traces are steady, which is known without a look at single kernels.
+    if total.size < scope.steps.height or total.max() < SAME_PART * LEAST_SLOWER * total.min():
+        return None
+    own, kernels = _compared(with_shapes(rows, scope), steps.of, _alone(scope, device, rows), total)
+    if not kernels:
+        return None
+    time = own.sum(axis=0)
+    fast = time <= NOISE * time.min()
+    usual = float(np.median(time[fast]))
+    slow = (time >= LEAST_SLOWER * usual) & (np.arange(time.size) > np.argmax(fast))
+    since = int(np.flatnonzero(~slow)[-1]) + 1
+    stays = time.size - since >= LEAST_SLOW
+    if not (stays or 2 * slow.sum() > time.size) or not _most_are_slower(own, fast, slow):
+        return None
+    more = round(float(((1 - usual / time) * total)[slow].sum()))
+    if bounded_by_host(more, scope) < WARNING_SHARE * scope.duration:
+        return None
+    return Slower(np.flatnonzero(slow), since if stays else None, kernels, usual, time, more)
+
+
+def _compared(rows: pl.DataFrame, step: Int64Array, alone: BoolArray, total: Int64Array) -> tuple[Times, int]:
+    """The time in ns of each kernel that can be compared, by step; the number of them in a step, 0 if they are too few."""
+    count = total.size
+    each = rows.select("like", "sized", "duration", pl.Series("step", step), pl.Series("alone", alone))
+    by_step = each.group_by("like", "step").agg(
+        pl.len().alias("count"),
+        pl.col("duration").sum(),
+        pl.col("sized").all(),
+        pl.col("duration").filter("alone").mean().alias("mean"),
+    )
+    everywhere = (pl.len() == count) & (pl.col("count").n_unique() == 1) & pl.col("sized").all()
+    same = by_step.filter(everywhere.over("like"))
+    covered = same.group_by("step").agg(pl.col("duration").sum()).sort("step")
+    if covered.height < count or (covered["duration"].to_numpy() < SAME_PART * total).any():
+        return np.zeros((0, count)), 0
+    solo = same.filter(pl.col("mean").is_not_null().all().over("like")).sort("like", "step")
+    own = (solo["mean"] * solo["count"]).to_numpy().reshape(-1, count)
+    enough = own.sum() >= ALONE_PART * total.sum()
+    return own, int(solo["count"].sum()) // count if enough else 0
+
+
+def _most_are_slower(own: Times, fast: BoolArray, slow: BoolArray) -> bool:
+    """Whether most of the time belongs to slower kernels, also without the kernel that takes most of the difference."""
+    before, after = np.median(own[:, fast], axis=1), np.median(own[:, slow], axis=1)
+    others = np.arange(before.size) != np.argmax(after - before)
+    slower = after >= NOISE * before
+    return bool(others.any() and before[others & slower].sum() >= max(OTHERS_PART * before[others].sum(), 1))
+
+
+def _alone(scope: Scope, device: int, rows: pl.DataFrame) -> BoolArray:
+    """Beside which of these kernels of a device no other of its streams works, but for a twentieth of their time."""
+    work = kept(scope.overlapping, scope.overlapping["device_id"] == device)
+    stream, _ = codes_of(work["stream_id"].to_numpy())
+    start, end = work["start"].to_numpy(), work["end"].to_numpy()
+    order = np.lexsort((start, stream))
+    stream, start, end = stream[order], start[order], end[order]
+    # What follows on a stream may begin a little before: that is no other stream's work.
+    follows = np.append(stream[1:] == stream[:-1], np.False_)[: stream.size]
+    end = np.where(follows, np.minimum(end, np.append(start[1:], 0)[: end.size]), end)
+    at = np.concatenate([start, end])
+    order = np.argsort(at, kind="stable")
+    at, busy = at[order], np.cumsum(np.repeat([1, -1], start.size)[order])
+    # The time of all streams together up to each of these points.
+    worked = np.concatenate([[0], np.cumsum(busy[:-1] * np.diff(at))])
+
+    def until(time: Int64Array) -> Int64Array:
+        index = np.searchsorted(at, time, side="right") - 1
+        passed: Int64Array = worked[index] + busy[index] * (time - at[index])
+        return passed
+
+    both = until(rows["end"].to_numpy()) - until(rows["start"].to_numpy())
+    beside = both - rows["duration"].to_numpy()
+    alone: BoolArray = beside <= (NOISE - 1) * rows["duration"].to_numpy()
+    return alone
+
+
+def with_shapes(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
+    """The activities with `like`, equal for the same kernel on inputs of the same size, and `sized`, whether that size is known."""
+    shapes = scope.trace.host.select(pl.col("span_id").alias("op_id"), "shapes")
+    joined = rows.join(shapes, on="op_id", how="left", maintain_order="left")
+    text = [pl.col(name).cast(pl.String) for name in ("name", "grid", "block", "shapes", "bytes")]
+    sized = pl.any_horizontal(pl.col(name).is_not_null() for name in ("grid", "shapes"))
+    return joined.with_columns(
+        pl.concat_str(text, separator=" ", ignore_nulls=True).hash().alias("like"), sized.alias("sized")
+    )
+
+
+KERNELS_SLOW_DOWN = Rule(
+    id="kernels_slow_down",
+    analysis="kernels",
+    evidence=kernels_slow_down,
+    runs="device",
+    advice=Advice(
+        "Look for what slows the device in these steps: its clock, or other programs on it.\n"
+        "[amd] amd-smi metric --clock --power --temperature shows clocks and limits.\n"
+        "[!amd] nvidia-smi -q -d PERFORMANCE,CLOCK names a limit of power or heat."
+    ),
+)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import pytest
+from planted import MS, US, Planted, finding
+
+GRID = "(8, 1, 1)"
+
+
+def steps_of(*factors: float, which: str = "abc", grid: str | None = GRID) -> Planted:
+    """Steps with three kernels of 3 ms each, of which those named in `which` take so many times as long in a step."""
+    made, start = Planted(), 0
+    for number, factor in enumerate(factors):
+        at = start
+        for name in "abc":
+            ns = round(3 * MS * (factor if name in which else 1))
+            made.activity(name, at, ns, launch=at, grid=grid)
+            at += ns
+        made.step(number, start, at)
+        start = at
+    return made
+
+
+def test_most_steps_are_slow_after_throttling_sets_in() -> None:
+    """The median step is slow as well, so that nothing was said of two slow steps of three."""
+    found = finding(steps_of(1, 1.5, 1.5).trace(), "kernels", "kernels_slow_down")
+    assert found is not None
+    assert (
+        found.title == "Kernels become slower: from ProfilerStep#1 on, the same ones take 1.5 times as long"
+    )
+    assert (found.ns_at_stake, found.severity) == (9 * MS, "critical")
+    assert (
+        "3 kernels of each step, with the same grids and recorded shapes, take 9.00 ms in the fastest"
+        in found.evidence
+    )
+    assert "in 2 slow steps that makes 9.00 ms more (25.0 % of the time)" in found.evidence.lower()
+    assert "nvidia-smi" in found.advice
+
+
+def test_a_clock_that_falls_step_by_step_counts_against_the_fastest_steps() -> None:
+    """Against the median step, the last three of ten steps took a quarter of what a falling clock costs."""
+    found = finding(steps_of(1, 1.02, 1.2, 1.3, 1.4, 1.5).trace(), "kernels", "kernels_slow_down")
+    assert found is not None
+    assert "from ProfilerStep#2 on, the same ones take 1.2 to 1.5 times as long" in found.title
+    assert found.ns_at_stake is not None
+    assert 12 * MS < found.ns_at_stake < 13 * MS
+
+
+def test_steps_need_not_stay_slow_if_most_are() -> None:
+    found = finding(steps_of(1, 1.5, 1.5, 1.5, 1).trace(), "kernels", "kernels_slow_down")
+    assert found is not None
+    assert found.title.startswith("Kernels are slower in 3 of 5 steps")
+
+
+def test_one_cause_is_one_finding() -> None:
+    """Half of the steps were slow against a median step that none of them takes."""
+    trace = steps_of(1, 1, 1, 1, 1.5, 1.5, 1.5, 1.5).trace()
+    assert finding(trace, "kernels", "kernels_slow_down") is not None
+    assert finding(trace, "steps", "step_variability") is None
+    once = steps_of(1, 1, 1, 1, 1.5, 1, 1).trace()
+    assert finding(once, "kernels", "kernels_slow_down") is None
+    assert finding(once, "steps", "step_variability") is not None
+
+
+def test_amd_has_a_tool_of_its_own() -> None:
+    made = steps_of(1, 1.5, 1.5)
+    for row in made.host:
+        row["name"] = row["name"].replace("cudaLaunchKernel", "hipLaunchKernel")
+    found = finding(made.trace(), "kernels", "kernels_slow_down")
+    assert found is not None
+    assert "amd-smi" in found.advice
+    assert "nvidia-smi" not in found.advice
+
+
+def beside(name: str) -> Planted:
+    """Steps of which the later ones have another activity beside their kernels."""
+    made = steps_of(1, 1.5, 1.5)
+    for start, end in ((9 * MS, 22 * MS), (22 * MS + 500 * US, 36 * MS)):
+        made.activity(name, start, end - start, launch=start, stream=20)
+    return made
+
+
+def with_grids() -> Planted:
+    made = steps_of(1, 1.5, 1.5)
+    for number, row in enumerate(made.device):
+        row["grid"] = f"({8 + number // 3}, 1, 1)"
+    return made
+
+
+def with_more() -> Planted:
+    made = steps_of(1, 1.5, 1.5)
+    made.activity("a", 36 * MS, 5 * MS, launch=30 * MS, grid=GRID)
+    return made
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        steps_of(1, 1.03, 0.98, 1.04, 1.03),  # noise
+        steps_of(1.5, 1, 1, 1),  # a warm-up
+        steps_of(1.5, 1.5, 1.5, 1, 1),  # a longer one
+        steps_of(1, 1, 1, 1, 1.5),  # an exception
+        steps_of(1, 1.5),  # too few
+        steps_of(1, 1.5, 1.5, which="a"),  # its work may have grown
+        steps_of(1, 1.5, 1.5, grid=None),  # inputs of unknown size
+        with_grids(),  # inputs of another size
+        with_more(),  # other work
+        beside("ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+        beside("Memcpy HtoD (Pinned -> Device)"),
+        Planted(),
+    ],
+)
+def test_silent_where_no_clock_is_at_fault(made: Planted) -> None:
+    assert finding(made.trace(), "kernels", "kernels_slow_down") is None
+
+
+def test_collectives_wait_for_other_ranks() -> None:
+    made = steps_of(1, 1.5, 1.5)
+    for row in made.device:
+        row["name"] = f"ncclDevKernel_AllReduce_{row['name']}"
+    assert finding(made.trace(), "kernels", "kernels_slow_down") is None
