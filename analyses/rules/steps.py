@@ -9,7 +9,14 @@ import polars as pl
 
 from tracekit.analyses.parts import loader_ns
 from tracekit.analyses.result import has_host_work
-from tracekit.analyses.rules.idle_time import caused_idle, covered_by_other_rules, idle_in, mostly_caused
+from tracekit.analyses.rules.idle_processors import COMPARED_STEPS
+from tracekit.analyses.rules.idle_time import (
+    CausedIdle,
+    caused_idle,
+    covered_by_other_rules,
+    idle_in,
+    mostly_caused,
+)
 from tracekit.analyses.rules.rule import (
     RECORD_HOST,
     WARNING_SHARE,
@@ -21,6 +28,7 @@ from tracekit.analyses.rules.rule import (
     longest,
 )
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.start import split_start
 from tracekit.analyses.steps import Steps
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.intervals import IntervalSet
@@ -32,6 +40,9 @@ __all__ = ["DATA_LOADING", "LOW_PART_OF_STEP"]
 
 LEAST_SHARE: Final = 0.05
 """A loader that keeps up delivers a batch from its queue in much less than a twentieth of a step."""
+
+FEW_PART: Final = 0.9
+"""If this part of the loading lies in half of the steps or fewer, a mean step says nothing."""
 
 _SINGLE_PROCESS: Final = "_SingleProcessDataLoaderIter"
 _PINNED: Final = "\n[pageable] Set pin_memory=True and copy with non_blocking=True."
@@ -46,33 +57,73 @@ _IN_PROCESS: Final = Advice(
     processor=_WORKERS,
     flags=("--workers", "--pin-memory"),
 )
+_IN_FEW: Final = Advice(
+    "See what is loaded in these steps. If an epoch begins there, persistent_workers=True keeps the workers; a larger "
+    "prefetch_factor makes up for single batches that take long.",
+    plain="See what is loaded in these steps, and load it earlier, in another thread.",
+)
+_LATER: Final = Advice(
+    "This happens once, at the start of the recording, so more workers do not help. Record some steps later, or leave the "
+    "first step out (--step)."
+)
 
 
 def data_loading(scope: Scope, result: Steps) -> Evidence | None:
     """The step waits for its next batch.
 
     Only the idle time of the device counts that loading causes (`analyses.idle.causes`), so hidden loading costs nothing.
-    Without a device, the time of the loader counts with the operators in it (`analyses.parts`).
+    Before the first kernel of the recording, the device is empty and waits for what later steps hide: there it counts as much
+    as in a median later step (`analyses.start`), and the rest is told as what it is. Without a device, the time of the loader
+    counts with the operators in it (`analyses.parts`).
 
     Fires when data loading that nothing hides takes `LEAST_SHARE` of the window or more.
     """
     idle = caused_idle(scope, "data_loading")
-    loading, total = idle.ns, scope.duration
-    if scope.on_cpu:
-        loading = loader_ns(scope)
-    if not total or loading / total < LEAST_SHARE:
+    steps, total = result.table.height, scope.duration
+    each, once = split_start(scope, idle.pieces) if steps else (np.array([idle.ns]), 0)
+    loading = loader_ns(scope) if scope.on_cpu else int(each.sum())
+    if not total or max(loading, once) / total < LEAST_SHARE:
         return None
+    if loading / total < LEAST_SHARE:
+        return _only_at_start(scope, idle, once, each)
     names = scope.host("annotation")["name"].cast(pl.String)
     single = bool(names.str.contains(_SINGLE_PROCESS, literal=True).any())
-    steps = result.table.height
-    each = f" in {count_of(steps, 'step')}, {format_ns(loading / steps)} a step" if steps else ""
+    few = 0 if scope.on_cpu else _few(each)
+    spread = f" in {count_of(steps, 'step')}, {format_ns(loading / steps)} a step" if steps else ""
+    if few:
+        spread = f", nearly all of that in {few} of {count_of(steps, 'step')}"
     where = "" if scope.on_cpu else ", while no device worked"
+    also = (
+        f" Before the first kernel it took {format_ns(once)} more, since the device was empty when the recording began."
+        if once >= LEAST_SHARE * loading
+        else ""
+    )
     return Evidence(
         title=f"Data loading takes {format_share(loading / total)} of the time",
-        text=f"The data loader took {format_ns(loading)} of {format_ns(total)}{each}{where}{idle.where}.",
+        text=f"The data loader took {format_ns(loading)} of {format_ns(total)}{spread}{where}{idle.where}.{also}",
         ns_at_stake=bounded(loading, scope),
         severity=by_share(loading, total),
-        advice=_IN_PROCESS if single else None,
+        advice=_IN_PROCESS if single else _IN_FEW if few else None,
+        stretches=idle.stretches,
+    )
+
+
+def _few(each: Int64Array) -> int:
+    """In how many steps nearly all of this time lies; 0 if they are not few, or there are few in all."""
+    sums = np.cumsum(np.sort(each)[::-1])
+    count = int(np.searchsorted(sums, FEW_PART * sums[-1])) + 1
+    return count if each.size >= COMPARED_STEPS and 2 * count <= each.size else 0
+
+
+def _only_at_start(scope: Scope, idle: CausedIdle, once: int, each: Int64Array) -> Evidence:
+    """The device waits for the first batch, and hardly for any other."""
+    return Evidence(
+        title=f"The device waits {format_share(once / scope.duration)} of the time for the first batch, and hardly for later ones",
+        text=f"Before the first kernel of the recording, the device waited {format_ns(once + int(each[0]))} for the data "
+        f"loader{idle.where}, and in a median later step {format_ns(float(np.median(each[1:])))}.",
+        ns_at_stake=bounded(once, scope),
+        severity="info",  # the run itself may be fine: only the profile must change
+        advice=_LATER,
         stretches=idle.stretches,
     )
 

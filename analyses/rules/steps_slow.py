@@ -19,6 +19,7 @@ from tracekit.analyses.rules.kernels_slower import become_slower, with_shapes
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest
 from tracekit.analyses.rules.steps_processors import MAIN_PART, compared, slow_steps
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.start import without_start
 from tracekit.analyses.steps import Steps
 from tracekit.analyses.traits import traits
 from tracekit.facts.stack_names import NOT_A_LAYER
@@ -57,7 +58,8 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     """Some steps take longer than the median step, on the device too, and one thing takes most of the difference.
 
     The rule compares the spans of steps (with the work that they launch), so a host that runs ahead at an uneven pace does
-    not count. The time of a step is what the device works, and its idle time by cause (`analyses.idle.causes`). At stake is
+    not count. Where the recording finds the device empty, the first step begins with its first kernel: what comes before, later
+    steps hide. The time of a step is what the device works, and its idle time by cause (`analyses.idle.causes`). At stake is
     what the largest of these takes more in the slow steps than in a median one. Of idle time by operator dispatch, calls that take
     much longer than others of their operator are named. Copies beside which nothing runs, and which other steps do not make,
     are named and count beside idle time. If work of the device takes longer, the rule looks at where it was launched. Work
@@ -71,9 +73,9 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     Fires with `COMPARED_STEPS` steps or more when steps are longer than the median by more than
     `MOST_VARIATION`, and half of the difference or more has one cause, or one and copies.
     """
-    table = result.table
-    if table.height < COMPARED_STEPS or scope.window != "steps":
+    if result.table.height < COMPARED_STEPS or scope.window != "steps":
         return None
+    table = without_start(scope, result.table)
     median = float(str(table["span_ns"].median()))
     slow = table.filter(pl.col("span_ns") > (1 + MOST_VARIATION) * median).sort("span_ns", descending=True)
     if not slow.height or slow.height > table.height / 2:

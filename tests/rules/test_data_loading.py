@@ -3,6 +3,10 @@ from __future__ import annotations
 import pytest
 from planted import MS, Planted, finding
 
+from tracekit.analyses.rules import run
+from tracekit.analyses.scope import select
+from tracekit.verdict.decide import VERDICT_NEEDS, decide
+
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 MULTI = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
@@ -51,3 +55,65 @@ def test_silent_when_the_loader_keeps_up_or_the_device_works_meanwhile() -> None
     for number in range(2):
         made.activity("other", number * 10 * MS, 3 * MS, launch=number * 10 * MS, stream=9)
     assert finding(made.trace(), "steps", "data_loading") is None
+
+
+def steps_with_loader(first: int, *later: int, before: bool = False, name: str = MULTI) -> Planted:
+    """Steps whose kernel of 10 ms comes after so many ms of loading; `before`: the device works when the first one begins."""
+    made, start = Planted(), 0
+    if before:
+        made.activity("gemm", -10 * MS, 10 * MS, launch=-10 * MS)
+    for number, loading in enumerate((first, *later)):
+        end = start + loading * MS
+        made.step(number, start, end + 10 * MS)
+        made.span("annotation", name, start, end)
+        made.activity("gemm", end, 10 * MS, launch=end, grid="(864, 1, 1)")
+        start = end + 10 * MS
+    return made
+
+
+def test_the_wait_for_the_first_batch_is_no_cost_of_the_steps() -> None:
+    """A loader that later steps hide was slow in a recording that found the device empty, and more workers were the advice."""
+    trace = steps_with_loader(15, 0, 0, 0).trace()
+    found = finding(trace, "steps", "data_loading")
+    assert found is not None
+    assert found.title == "The device waits 27.3 % of the time for the first batch, and hardly for later ones"
+    assert "the device waited 15.0 ms for the data loader, and in a median later step 0 ns" in found.evidence
+    assert "more workers do not help" in found.advice
+    assert (found.ns_at_stake, found.severity) == (15 * MS, "info")
+    assert finding(trace, "steps", "step_variability") is None
+    warm = finding(steps_with_loader(15, 0, 0, 0, before=True).trace(), "steps", "data_loading")
+    assert warm is not None
+    assert warm.title == "Data loading takes 27.3 % of the time"
+
+
+def test_the_first_step_counts_as_much_as_a_median_later_one() -> None:
+    """The time at stake was twice what later steps wait for."""
+    trace = steps_with_loader(20, 3, 3, 3, 3).trace()
+    found = finding(trace, "steps", "data_loading")
+    assert found is not None
+    assert found.ns_at_stake == 15 * MS
+    assert "took 15.0 ms of 82.0 ms in 5 steps, 3.00 ms a step" in found.evidence
+    assert "Before the first kernel it took 17.0 ms more" in found.evidence
+    assert finding(trace, "steps", "step_variability") is None
+
+
+def test_the_verdict_does_not_ask_for_a_faster_loader_at_the_start() -> None:
+    scope = select(steps_with_loader(60, *[3] * 11).trace())
+    verdict = decide(scope, {name: run(name, scope) for name in VERDICT_NEEDS})
+    titles = [each.title for each in verdict.advice]
+    assert titles[0].startswith("Data loading takes")
+    assert "Load data faster" not in titles
+
+
+def test_few_steps_have_no_mean_step() -> None:
+    """42 ms a step stood where one of eight steps waited for all of it."""
+    found = finding(steps_with_loader(0, 0, 0, 40, 0).trace(), "steps", "data_loading")
+    assert found is not None
+    assert (
+        "took 40.0 ms of 90.0 ms, nearly all of that in 1 of 5 steps, while no device worked"
+        in found.evidence
+    )
+    assert "If an epoch begins there, persistent_workers=True keeps the workers" in found.advice
+    single = finding(steps_with_loader(0, 0, 0, 40, 0, name=SINGLE).trace(), "steps", "data_loading")
+    assert single is not None
+    assert single.advice.startswith("Set num_workers > 0")

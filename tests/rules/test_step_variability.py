@@ -137,6 +137,16 @@ def test_silent_on_steady_fast_and_few_steps() -> None:
     assert finding(Planted().trace(), "steps", "step_variability") is None
 
 
+def test_a_first_step_that_fills_an_empty_device_is_not_slow() -> None:
+    """The first copy is beside no kernel yet, and the first launches wait for the host: later steps hide both."""
+    made = Planted()
+    made.copy("HtoD (Pinned -> Device)", MS, 12 * MS, 1000, launch=MS)
+    for number in range(5):
+        made.step(number, number * 2 * MS, (number + 1) * 2 * MS)
+        made.activity("k", (13 + 10 * number) * MS, 10 * MS, launch=(2 * number + 1) * MS, grid="(8, 1, 1)")
+    assert finding(made.trace(), "steps", "step_variability") is None
+
+
 # -- without a device --------------------------------------------------------------------------------
 
 

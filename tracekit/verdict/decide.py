@@ -19,9 +19,10 @@ from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, ProcessorParts, run_parts
 from tracekit.analyses.result import Result, has_host_work
 from tracekit.analyses.rules.idle_compilation import COMPILING
-from tracekit.analyses.rules.idle_time import blocked, waits_before_graphs
+from tracekit.analyses.rules.idle_time import blocked, caused_idle, waits_before_graphs
 from tracekit.analyses.rules.rule import REPLAYED
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.start import split_start
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.findings import SHOWN_SHARE, Bound
 from tracekit.names import category_name
@@ -366,6 +367,8 @@ def _advice(
     about = worst.bound if bound == "compute-bound" else bound
     # Where the work of several streams overlaps, a host that is never late saves more than the time in which none of them works.
     stake = 0 if late and parts.streams > 1 else worst.ns
+    if worst.bound == "input-bound":  # the wait for the first batch is no cost of the steps
+        stake -= split_start(scope, caused_idle(scope, "data_loading").pieces)[1]
     no_host = about == "idle" and not has_host_work(scope.trace)
     dark = worst.ns if no_host else code.ns if code and unseen else 0
     loss = unseen_advice(dark, scope) if dark else general(about, stake, scope)
