@@ -10,11 +10,12 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import idle_causes
-from tracekit.analyses.rules.idle_time import LAUNCHING, caused_idle
+from tracekit.analyses.rules.idle_processors import COMPARED_STEPS
+from tracekit.analyses.rules.idle_time import LAUNCHING, CausedIdle, caused_idle
 from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, Advice, Evidence, Rule
-from tracekit.analyses.scope import Scope
+from tracekit.analyses.scope import Scope, step_spans
 from tracekit.facts.stack_names import CACHE_LOOKUP, COMPILED_GRAPH, COMPILED_REGION
-from tracekit.facts.units import format_ns, format_share, times
+from tracekit.facts.units import count_of, format_count, format_ns, format_share, times
 
 __all__ = ["COMPILATION_IN_STEPS", "COMPILING", "GRAPH_BREAKS"]
 
@@ -45,12 +46,34 @@ def compilation_in_steps(scope: Scope, _result: Idle) -> Evidence | None:
     checks = lookups >= LOOKUPS_PART * idle.ns
     what = "Checks of compiled code" if checks else COMPILING
     while_ = "the cache of compiled code was searched" if checks else "code was traced or compiled"
+    of_steps, advice = ("", _GUARDS) if checks else _of_steps(scope, idle)
     return Evidence(
         title=f"{what} take {format_share(idle.ns / scope.duration)} of the time",
-        text=f"For {format_ns(idle.ns)} {who} while {while_}{idle.where}.",
+        text=f"For {format_ns(idle.ns)} {who} while {while_}{idle.where}.{of_steps}",
         ns_at_stake=idle.ns,
-        advice=_GUARDS if checks else None,
+        advice=advice,
         stretches=idle.stretches,
+    )
+
+
+def _of_steps(scope: Scope, idle: CausedIdle) -> tuple[str, Advice | None]:
+    """How many of several steps compile, as a sentence, and the advice for those; nothing if none tells whether others will."""
+    if scope.window != "steps" or scope.steps.height < 2:
+        return "", None
+    spans = step_spans(scope)
+    at = np.searchsorted(spans["span_start"].to_numpy(), idle.pieces["start"].to_numpy(), "right") - 1
+    ns = np.bincount(np.maximum(at, 0), idle.pieces["duration_ns"].to_numpy(), spans.height)
+    usual = float(str((spans["span_end"] - spans["span_start"]).median()))
+    compiles = ns >= COMPILATION_IN_STEPS_LEAST_SHARE * usual
+    others = np.flatnonzero(~compiles)
+    again = compiles[others[0] :].any() if others.size else compiles.size >= COMPARED_STEPS
+    count = int(compiles.sum())
+    if not count or not (others.size or again):
+        return "", None
+    verb = "compiles" if count == 1 else "compile"
+    return (
+        f" {format_count(count)} of {count_of(compiles.size, 'step')} {verb}.",
+        _AGAIN if again else _WARM_UP,
     )
 
 
@@ -68,19 +91,32 @@ _GUARDS: Final = Advice(
     "once all inputs were compiled for, torch.compiler.set_stance(skip_guard_eval_unsafe=True) checks fewer."
 )
 
+_RECOMPILES: Final = (
+    "TORCH_LOGS=recompiles says why; mark dynamic shapes (torch._dynamo.mark_dynamic) and keep Python values out of the "
+    "model's inputs."
+)
+_AGAIN: Final = Advice(
+    f"Code is compiled again in later steps: look for what changes there, such as shapes.\n[compiled] {_RECOMPILES}",
+    plain="Kernels are built again in later iterations: keep what was built, and build for all sizes before the loop.",
+)
+_WARM_UP: Final = Advice(
+    "Only the first steps compile: run some steps before you record.",
+    plain="Load and compile before you record: run some iterations first.",
+)
+
 COMPILATION_IN_STEPS = Rule(
     id="compilation_in_steps",
     analysis="idle",
     evidence=compilation_in_steps,
     advice=Advice(
         "Run some steps before you record. If compilation remains, something is compiled again and again.\n"
-        "[compiled] TORCH_LOGS=recompiles says why; mark dynamic shapes (torch._dynamo.mark_dynamic) and keep Python "
-        "values out of the model's inputs.",
+        f"[compiled] {_RECOMPILES}",
         plain=(
             "Load and compile before you record: run some iterations first, and build kernels and graphs before the "
             "loop."
         ),
     ),
+    answers=frozenset({"host-bound", "launch/short-kernel-bound"}),
     explains=frozenset({"step_variability"}),
     pattern="tracing and compilation",
 )

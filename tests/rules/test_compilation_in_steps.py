@@ -3,6 +3,10 @@ from __future__ import annotations
 import pytest
 from planted import MS, US, Planted, finding
 
+from tracekit.analyses.rules import run
+from tracekit.analyses.scope import select
+from tracekit.verdict.decide import VERDICT_NEEDS, decide
+
 
 def compiling(name: str = "entire_frame_compile", kind: str = "op", length: int = 300 * US) -> Planted:
     """A kernel, then something of 300 µs, then the launch of the next kernel; the window is 1 ms."""
@@ -84,3 +88,53 @@ def test_the_backward_pass_compiled_inside_its_operator_is_compilation() -> None
     found = finding(made.trace(devices=()), "idle", "compilation_in_steps")
     assert found is not None
     assert found.ns_at_stake == 6 * MS
+
+
+def steps_that_compile(*steps: int, count: int = 6, ms: int = 6) -> Planted:
+    """Steps of 10 ms, of which these compile for so many ms more before their kernel."""
+    made, start = Planted(), 0
+    for number in range(count):
+        extra = ms * MS if number in steps else 0
+        made.step(number, start, start + 10 * MS + extra)
+        if extra:
+            made.span("op", "_compile.compile_inner (dynamo_timed)", start, start + extra)
+        made.activity("k", start + extra, 10 * MS, launch=start + extra)
+        start += 10 * MS + extra
+    return made
+
+
+@pytest.mark.parametrize(
+    ("steps", "count", "told", "advice"),
+    [
+        ((1, 4), 6, "2 of 6 steps compile.", "Code is compiled again in later steps"),
+        ((0, 5), 6, "2 of 6 steps compile.", "Code is compiled again in later steps"),
+        ((0, 1, 2, 3), 4, "4 of 4 steps compile.", "Code is compiled again in later steps"),
+        (
+            (0,),
+            6,
+            "1 of 6 steps compiles.",
+            "Only the first steps compile: run some steps before you record.",
+        ),
+        ((0, 1), 2, "", "Run some steps before you record. If compilation remains"),
+    ],
+)
+def test_no_warm_up_ends_compilation_in_later_steps(
+    steps: tuple[int, ...], count: int, told: str, advice: str
+) -> None:
+    """Code that each third step compiled got the advice to run some steps before the recording."""
+    found = finding(steps_that_compile(*steps, count=count).trace(), "idle", "compilation_in_steps")
+    assert found is not None
+    assert found.ns_at_stake == len(steps) * 6 * MS
+    assert found.evidence.endswith(f"compile_inner (dynamo_timed)). {told}".rstrip())
+    assert found.advice.startswith(advice)
+    assert ("TORCH_LOGS=recompiles" in found.advice) == (not advice.startswith("Only"))
+
+
+def test_compilation_answers_what_the_device_waits_for() -> None:
+    """Below the advice about compilation stood the general advice to keep the device busy, with the same time at stake."""
+    scope = select(steps_that_compile(2, 5, 8, count=12, ms=80).trace())
+    verdict = decide(scope, {name: run(name, scope) for name in VERDICT_NEEDS})
+    assert verdict.bound == "host-bound"
+    titles = [each.title for each in verdict.advice]
+    assert titles[0].startswith("Tracing and compilation take")
+    assert "Keep the device busy" not in titles

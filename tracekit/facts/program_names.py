@@ -61,7 +61,7 @@ TRAITS: Final[dict[str, tuple[str, str | None]]] = {
         r"(?i)\bvllm::|\bsglang::|tensorrt_llm::|paged_attention|unified_attention|reshape_and_cache",
     ),
     "compiled": (
-        r"^Torch-Compiled Region|CompiledFxGraph|^CompiledFunction",
+        r"^Torch-Compiled Region|CompiledFxGraph|^CompiledFunction|\(dynamo_timed\)$",
         r"^(graph_[0-9]+_)?triton_([a-z]{2,4}|mix_order_red)_fused_|^nvfuser_",
     ),
     "sdpa": (
