@@ -106,15 +106,17 @@ def _become_slower(scope: Scope) -> Slower | None:
     rows = attributed(scope)
     wanted = (rows["device_id"] == device) & (rows["class"] == "compute")
     rows = kept(rows, wanted.to_numpy() & are_known(rows["step"]))
-    steps = groups(np.searchsorted(scope.steps["step"].to_numpy(), rows["step"].to_numpy()))
+    numbers = scope.steps["step"].to_numpy()
+    order = np.argsort(numbers)
+    steps = groups(order[np.searchsorted(numbers, rows["step"].to_numpy(), sorter=order)])
     total = steps.sums(rows["duration"].to_numpy())
     # Most traces are steady, which is known without a look at single kernels.
-    if total.size < scope.steps.height or total.max() < SAME_PART * LEAST_SLOWER * total.min():
+    if total.size < numbers.size or total.max() < SAME_PART * LEAST_SLOWER * total.min():
         return None
     own, kernels = _compared(with_shapes(rows, scope), steps.of, _alone(scope, device, rows), total)
-    if not kernels:
-        return None
     time = own.sum(axis=0)
+    if not kernels or not time.min():
+        return None
     fast = time <= NOISE * time.min()
     usual = float(np.median(time[fast]))
     slow = (time >= LEAST_SLOWER * usual) & (np.arange(time.size) > np.argmax(fast))
@@ -174,7 +176,7 @@ def _alone(scope: Scope, device: int, rows: pl.DataFrame) -> BoolArray:
     worked = np.concatenate([[0], np.cumsum(busy[:-1] * np.diff(at))])
 
     def until(time: Int64Array) -> Int64Array:
-        index = np.searchsorted(at, time, side="right") - 1
+        index = np.maximum(np.searchsorted(at, time, side="right") - 1, 0)
         passed: Int64Array = worked[index] + busy[index] * (time - at[index])
         return passed
 

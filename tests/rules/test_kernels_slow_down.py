@@ -61,6 +61,31 @@ def test_one_cause_is_one_finding() -> None:
     assert finding(once, "steps", "step_variability") is not None
 
 
+def test_steps_count_in_order_of_time() -> None:
+    """Numbers of steps begin anew with each recording in a file."""
+    made = steps_of(1, 1, 1.5, 1.5)
+    for row, name in zip([row for row in made.host if row["kind"] == "step"], (7, 8, 1, 2), strict=True):
+        row["name"] = f"ProfilerStep#{name}"
+    found = finding(made.trace(), "kernels", "kernels_slow_down")
+    assert found is not None
+    assert "from ProfilerStep#1 on" in found.title
+
+
+def test_kernels_that_follow_each_other_early_are_alone() -> None:
+    """A kernel may be launched while the one before it on its stream ends."""
+    made = steps_of(1, 1.5, 1.5)
+    for row in made.device:
+        row["start"], row["duration"] = row["start"] - 500 * US, row["duration"] + 500 * US
+    assert finding(made.trace(), "kernels", "kernels_slow_down") is not None
+
+
+def test_kernels_that_take_no_time_are_none() -> None:
+    made = steps_of(1, 1.5, 1.5)
+    for row in made.device:
+        row["duration"] = 0
+    assert finding(made.trace(), "kernels", "kernels_slow_down") is None
+
+
 def test_amd_has_a_tool_of_its_own() -> None:
     made = steps_of(1, 1.5, 1.5)
     for row in made.host:
