@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
 from types import FrameType
+from typing import Final
 
 from torch import nn
 
@@ -13,40 +15,59 @@ from tracekit.errors import UsageError
 
 __all__ = ["Models", "Turns", "has_parameters"]
 
+LONGEST_ROW: Final = 5
+"""Of one that has more turns in a row each is a step: a critic usually has five between two updates of its generator. What comes
+more seldom, or never, is not waited for."""
+
 
 class Turns:
-    """Objects that take turns, as the optimizers of two networks do: the last one of a round ends a step."""
+    """Objects that take turns, as the optimizers of two networks do: a step ends where their order repeats.
+
+    The first round is over when the one that began it comes again behind another. It shows which one comes last in a round,
+    and how often. What a round has of the others does not matter. Until then, and of one alone, each turn is a step.
+    """
 
     def __init__(self) -> None:
-        self._last: weakref.ref[object] | None = None
-        self._round: weakref.WeakSet[object] = weakref.WeakSet()
-        self._since: weakref.WeakSet[object] = weakref.WeakSet()
-        self._settled = False
+        self.known = False
+        self._first: Callable[[], object] = _nothing
+        self._last, self._before = self._first, self._first
+        self._times, self._row = 1, 0
+        self._round: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
 
     def ends(self, one: object) -> bool:
-        """Count a turn of `one`; True if it ends a step.
+        """Count a turn of `one`; True if it ends a step. `known` is then whether there was a whole round.
 
-        >>> turns, (first, second) = Turns(), (nn.ReLU(), nn.ReLU())
-        >>> [turns.ends(one) for one in (first, second, first, second, first, second)]
-        [True, False, False, True, False, True]
+        >>> turns, critic, generator = Turns(), nn.ReLU(), nn.ReLU()
+        >>> [turns.ends(one) for one in 3 * (critic, critic, generator)]
+        [True, True, False, False, False, True, False, False, True]
         """
-        last = None if self._last is None else self._last()
-        self._settled |= one in self._round
-        if (
-            last is None or one is last or one in self._since
-        ):  # in the last case the old one takes part no more
-            self._lead(one)
-            return True
-        if self._settled:
-            self._since.add(one)
-        else:
-            self._lead(one)
-        return False
+        before = self._before()
+        self._row = self._row + 1 if one is before else 1
+        if before is not None and one is not before and one is self._first() and one in self._round:
+            self._settle(before, self._round.get(before, 1))
+        elif self._row > LONGEST_ROW:
+            self._settle(one, 1)
+        if not self._round:
+            self._first = weakref.ref(one)
+        self._before = weakref.ref(one)
+        self._round[one] = self._round.get(one, 0) + 1
+        if not self.known:
+            return len(self._round) == 1
+        if one is not self._last() or self._round[one] < self._times:
+            return False
+        self._round.clear()
+        return True
 
-    def _lead(self, one: object) -> None:
-        self._last = weakref.ref(one)
-        self._round.add(one)
-        self._since.clear()
+    def _settle(self, last: object, times: int) -> None:
+        """A round ends with the turn of this number of `last`; the next one begins now."""
+        self.known, self._times = True, times
+        self._last = weakref.ref(last)
+        self._round.clear()
+
+
+def _nothing() -> object:
+    """Stands for an object that is not there, as what is left of one that is gone does."""
+    return None
 
 
 class Models:

@@ -1,8 +1,8 @@
 """Recording code that trains by itself, such as a script: its steps are seen from outside, and it runs as it would alone.
 
 A step ends when the optimizer has updated the weights. Code without an optimizer infers: there a step ends with each call
-of the model. The first step shows which models are called; then the profiler warms up, records a few steps and
-writes them. Nothing of this stays in torch, and the code goes on.
+of the model. The first step shows which models are called, and the order of several optimizers; then the profiler warms up,
+records a few steps and writes them. Nothing of this stays in torch, and the code goes on.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Watch:
         self._home = os.getpid(), threading.get_ident()
         self._models, self._device = Models(), torch.device("cpu")
         self._updates, self._calls = Turns(), Turns()
-        self._infers = self._trains = self._profiles_itself = self._due = False
+        self._infers = self._trains = self._profiles_itself = self._due = self._several = False
         self._depth = self._called = self.steps = 0
         self._phase: ExitStack | None = None
         self._live: Session | None = None
@@ -111,8 +111,14 @@ class Watch:
                 f"nothing was recorded: {self._workload} runs torch's profiler itself",
                 remedy="read the trace that it writes, or leave its profiler out",
             )
+        if self._several and not self._updates.known:
+            return UsageError(
+                f"nothing was recorded: {self._workload} ended before the order of its optimizers had repeated, which shows what a "
+                "step is",
+                remedy="let it run longer",
+            )
         if self.steps:
-            first = 2 + self._options.wait + self._options.warmup
+            first = 2 + self._several + self._options.wait + self._options.warmup
             return UsageError(
                 f"nothing was recorded: {self._workload} ended after {count_of(self.steps, 'step')}, and the first "
                 f"recorded one is number {first}",
@@ -227,8 +233,10 @@ class Watch:
     def _end_step(self) -> None:
         self.steps += 1
         try:
-            if self._live is None and self.steps == 1 and not self._infers and len(_all_of(Optimizer)) > 1:
-                return  # in the next step, all of them will have had a turn, and their models been called
+            if self._live is None and not self._infers and self._in_first_round():
+                # In the next step, all of them will have had a turn, and their models been called.
+                self.steps = 1
+                return
             if self._live is None:
                 self._begin()
             else:
@@ -239,6 +247,13 @@ class Watch:
             self._finish(None)
             if self._stop:
                 raise SystemExit(0)
+
+    def _in_first_round(self) -> bool:
+        """Whether there are several optimizers whose order has not repeated yet."""
+        if self._updates.known:
+            return False
+        self._several = len(_all_of(Optimizer)) > 1
+        return self._several
 
     def _begin(self) -> None:
         """Start the profiler, whose first steps are a warm-up, unless the code has one of its own: torch runs only one."""

@@ -16,6 +16,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
 from tracekit.capture.listing import completions
+from tracekit.capture.seen import Turns
 from tracekit.capture.watch import Watch
 from tracekit.cli.main import main
 from tracekit.errors import UsageError
@@ -186,6 +187,13 @@ TWO = HEAD + (
     "for _ in range(6):\n"
     "    step(); net(other(torch.ones(2, 1))).sum().backward(); second.step()\n"
 )
+CRITIC = TWO.replace("    step();", "    [step() for _ in range(3)];")
+SELDOM = HEAD + (
+    "second = torch.optim.SGD(nn.Linear(1, 4).parameters(), lr=0.1)\n"
+    "for i in range(25):\n"
+    "    step()\n"
+    "    if i % 10 == 9: second.step()\n"
+)
 ACCUMULATED = HEAD + (
     "for _ in range(5):\n    for _ in range(3): net(torch.ones(1, 4)).sum().backward()\n    optimizer.step()\n"
 )
@@ -202,6 +210,8 @@ TESTED_FIRST = HEAD + "for _ in range(9): net(torch.ones(1, 4))\nfor _ in range(
         (ACCUMULATED, {"<root>": 9}),
         (INFERRED, {"<root>": 3}),
         (TWO, {"net": 6, "other": 3, "criterion": 3}),
+        (CRITIC, {"net": 12, "other": 3, "criterion": 9}),
+        (SELDOM, {"<root>": 3, "criterion": 3}),
         (IN_TURNS, {"net": 3, "head": 3}),
         (NEVER_UPDATED, {"<root>": 3}),
         (TESTED_FIRST, {"<root>": 3, "criterion": 3}),
@@ -216,6 +226,25 @@ def test_a_step_is_an_update_or_without_an_optimizer_a_round_of_calls(
     layers = ranges(document, LAYER_PREFIX)
     assert {name: layers[name] for name in calls} == calls
     assert len(document[LAYER_METADATA_KEY]["calls"]["layer"]) == sum(layers.values())
+
+
+@pytest.mark.parametrize(
+    ("turns", "ends"),
+    [
+        ("AAA", "xxx"),
+        ("ABABAB", "x..x.x"),
+        ("AAAAABAAAAABAAAAAB", "xxxxx......x.....x"),
+        ("ABBABBABB", "x....x..x"),
+        ("AAAAAAAAAABAAAAB", "xxxxxxxxxx.xxxx."),
+        ("ABABABCABCABCABC", "x..x.x..x..x..x."),
+        ("ABBABBABABAB", "x....x...x.x"),
+        ("ABABAAAAAAAA", "x..x.....xxx"),
+    ],
+)
+def test_a_step_ends_where_the_order_of_optimizers_repeats(turns: str, ends: str) -> None:
+    """A step ended whenever one optimizer was updated twice in a row, so that a round with five critic updates was four steps."""
+    seen, those = Turns(), {name: nn.ReLU() for name in "ABC"}
+    assert "".join("x" if seen.ends(those[name]) else "." for name in turns) == ends
 
 
 @pytest.mark.quick(2)
@@ -254,6 +283,12 @@ def test_what_was_recorded_before_an_early_end_is_kept(
             2,
             "train.py ended after 2 steps, and the first recorded one is number 3",
         ),
+        (
+            TWO.replace("range(6)", "range(2)"),
+            2,
+            "train.py ended after 2 steps, and the first recorded one is number 4",
+        ),
+        (CRITIC.replace("range(6)", "range(1)"), 2, "ended before the order of its optimizers had repeated"),
         (HEAD + "step(); sys.exit(5)\n", 5, "tracekit: nothing was recorded: train.py ended after 1 step"),
         ("x = (\n", 1, "tracekit: nothing was recorded: train.py ended before its first step"),
     ],
@@ -298,7 +333,7 @@ def test_stop_ends_the_script_after_the_recorded_steps(run) -> None:
 
 
 def test_a_module_runs_by_its_name(run, tmp_path: Path, monkeypatch, capsys) -> None:
-    (tmp_path / "work.py").write_text(HEAD + "for i in range(6): step()\nprint(__name__, sys.argv[1:])\n")
+    (tmp_path / "work.py").write_text(HEAD + "for i in range(12): step()\nprint(__name__, sys.argv[1:])\n")
     with pytest.raises(SystemExit) as left:
         main(["run", "-o", "out", "-m", "work", "-x"])
     assert left.value.code == 0
@@ -359,7 +394,7 @@ def test_a_compiled_model_is_compiled_once_and_no_warning_appears(run, tmp_path:
         "graphs = []\n"
         "def backend(graph, inputs): graphs.append(graph); return graph.forward\n"
         f"{how}\n"
-        "for _ in range(6): model(torch.ones(2, 4)).sum().backward(); optimizer.step()\n"
+        "for _ in range(12): model(torch.ones(2, 4)).sum().backward(); optimizer.step()\n"
         "print(len(graphs))\n"
     )
     status, out, err = run(code)
@@ -368,9 +403,10 @@ def test_a_compiled_model_is_compiled_once_and_no_warning_appears(run, tmp_path:
 
 @pytest.mark.parametrize("function", ["train", "main"])
 def test_a_function_that_trains_by_itself_is_recorded(tmp_path: Path, capsys, function: str) -> None:
+    # Some more steps, since what other tests compiled holds their optimizers.
     (tmp_path / "mine.py").write_text(
         HEAD
-        + "def train(epochs=6):\n    for _ in range(epochs): step()\ndef main():\n"
+        + "def train(epochs=12):\n    for _ in range(epochs): step()\ndef main():\n"
         + "    import argparse; argparse.ArgumentParser().parse_args()\n    train(); sys.exit(0)\n"
     )
     with pytest.raises(SystemExit) as left:
