@@ -141,7 +141,7 @@ _IN_BRACKETS: Final = re.compile(r"<[^<>]*>")
 """What stands for work in no layer."""
 _PYTHON_CLASS: Final = re.compile(r"<class '|<function |<bound method ")
 """A part of a layer's name that is no template of C++, but what Python prints of an object."""
-_PYTHON_LINE: Final = re.compile(r"\.py\(\d+\): ")
+_PYTHON_LINE: Final = re.compile(r"\.py(?:\(\d+\))?: ")
 _LEAST_OUTER: Final = 8
 """What must be seen of a template's own name beside its telling argument."""
 
@@ -252,12 +252,12 @@ _FULL: Final = 0.75
 
 def _short_line(line: str, width: int) -> str:
     """The end of a line of Python code, `file.py(line): function`: from a folder on, from a word of the file's name, or the function."""
-    file = line.rindex(".py(")
+    *_, end = _PYTHON_LINE.finditer(line)
     for starts, lead in (("/", ""), (_WORD_START, "…")):
-        for match in re.finditer(starts, line[:file]):
+        for match in re.finditer(starts, line[: end.start()]):
             if len(line) - match.end() + len(lead) <= width:
                 return f"{lead}{line[match.end() :]}"
-    function = line.rpartition("): ")[2]
+    function = line[end.end() :]
     return function if len(function) <= width else _without_middle(function, width)
 
 

@@ -124,7 +124,7 @@ def _idle_causes(scope: Scope) -> IdleCauses:
         by_call=parts,
         by_layer=grouped(named, "layer"),
         by_operator=None if scope.on_cpu else grouped(named, "operator"),
-        by_frame=with_open_share(scope, grouped(named, "frame"), open_frames(named)),
+        by_frame=with_open_share(scope, grouped(named, "frame"), open_frames(owners.model.stack, named)),
         by_range=with_open_share(scope, grouped(ranges, "range"), open_ranges(named)),
         by_os_call=calls,
         by_function=functions,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 import numpy as np
 import polars as pl
@@ -32,20 +34,31 @@ from tracekit.facts.idle_names import (
 )
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.stack_names import PHASES
-from tracekit.groups import NameTable, or_none, text_codes
+from tracekit.facts.units import NS_PER_US
+from tracekit.groups import NameTable, at_rows, or_none, text_codes
 from tracekit.spans import BoolArray, Int64Array, NarrowArray, narrow, take
 from tracekit.trace import Trace
 
-__all__ = ["CAUSE_NUMBER", "SpanCauses", "awaited_copies", "span_causes", "user_frames"]
+__all__ = [
+    "CAUSE_NUMBER",
+    "SpanCauses",
+    "awaited_copies",
+    "open_before",
+    "span_causes",
+    "user_frames",
+    "without_line",
+]
 
 CAUSE_NUMBER = {name: number for number, name in enumerate(CAUSES)}
 _C = CAUSE_NUMBER
 _UNMARKED = -1
+_ROUNDED_NS: Final = NS_PER_US
+"""Some traces have whole µs only, so that spans that end together differ by one."""
 
 
 class SpanCauses(msgspec.Struct, frozen=True, eq=False):
     """`cause` of every span, as a number into CAUSES; `frame` is the span that shows the user's frame around it, or −1,
-    and `names` has that frame; `outside` the cause outside all spans.
+    and `names` has that frame, without its line if it was open before the recording; `outside` the cause outside all spans.
     """
 
     cause: NarrowArray
@@ -97,12 +110,47 @@ def _span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     cause[_loading(model, stacks) & ~_in_marked_calls(stack, inner_call)] = _C["data_loading"]
     cause[inner_call] = calls[inner_call]
     cause[stack.named(DRIVER_WORK, "overhead")] = _C["launch_api"]
-    own, names = user_frames(stack), stack.frame["name"]
+    own, names = user_frames(stack), _names(stack)
     if stacks is not None:
         called = stacks.user_frames()
         own, names = own | called.is_not_null().to_numpy(), pl.select(pl.coalesce(called, names)).to_series()
     frame = narrow(stack.nesting.nearest_ancestor(own), stack.size if own.any() else 0)
     return SpanCauses(narrow(cause, len(CAUSES)), frame, names, outside)
+
+
+def _names(stack: HostStack) -> pl.Series:
+    """The names of all spans, those of frames that were open before the recording without their line."""
+    names, rows = stack.frame["name"], np.flatnonzero(open_before(stack))
+    if not rows.size:
+        return names
+    place = np.full(stack.size, -1, dtype=np.int64)
+    place[rows] = np.arange(rows.size)
+    known = without_line(at_rows(names, rows).cast(pl.String)).cast(pl.Categorical)
+    return pl.select(pl.coalesce(at_rows(known, place), names)).to_series()
+
+
+def open_before(stack: HostStack) -> BoolArray:
+    """Which spans are frames that were open when the recording began, and until its end: a profiler gives them the line where
+    they were at its start, and not the function's first line.
+
+    A thread begins with them, and ends with them: they lie around all else.
+    """
+    python = stack.of_kind("python")
+    if not python.any():
+        return python
+    first = np.flatnonzero(np.diff(stack.thread, prepend=-1))
+    sizes = np.diff(first, append=stack.size)
+    last = np.repeat(np.maximum.reduceat(stack.end, first), sizes)
+    open_still = python & (stack.end >= last - _ROUNDED_NS)
+    closed = np.cumsum(~open_still)
+    until_thread: Int64Array = np.repeat(closed[first] - ~open_still[first], sizes)
+    mask: BoolArray = open_still & (closed == until_thread)
+    return mask
+
+
+def without_line(frames: pl.Series) -> pl.Series:
+    """Names of Python frames without the numbers of their lines."""
+    return frames.str.replace(r"\(\d+\): ", ": ")
 
 
 def _marks(stack: HostStack, stacks: CallStacks | None) -> Int64Array:

@@ -13,6 +13,7 @@ from tracekit.analyses.attribution import Attribution
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.attribution.layer_ranges import counting
 from tracekit.analyses.idle.calls import Calls
+from tracekit.analyses.idle.span_causes import open_before, without_line
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import NOT_A_LAYER
@@ -119,10 +120,13 @@ def open_ranges(named: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame({"name": names, "label": pl.Series(labels, dtype=pl.String)})
 
 
-def open_frames(named: pl.DataFrame) -> pl.DataFrame:
-    """The names of the frames of pieces, each its own label."""
+def open_frames(stack: HostStack, named: pl.DataFrame) -> pl.DataFrame:
+    """The names of the frames of pieces, each its own label; of those that were open before the recording without the line."""
     frames = distinct(named["frame"])
-    return pl.DataFrame({"label": frames, "name": frames.cast(pl.Categorical())})
+    before = distinct(stack.frame["name"].filter(pl.Series(open_before(stack)))).cast(pl.String)
+    longer = pl.DataFrame({"label": without_line(before), "name": before})
+    names = pl.concat([pl.DataFrame({"label": frames, "name": frames}), longer])
+    return names.filter(pl.col("label").is_in(frames.implode())).cast({"name": pl.Categorical})
 
 
 def with_open_share(scope: Scope, table: pl.DataFrame, labels: pl.DataFrame) -> pl.DataFrame | None:

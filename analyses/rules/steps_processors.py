@@ -12,7 +12,7 @@ from tracekit.analyses.attribution.host_stack import host_stack
 from tracekit.analyses.call_sizes import elements_in
 from tracekit.analyses.flops import json_list
 from tracekit.analyses.idle.causes import cause_name, idle_causes
-from tracekit.analyses.idle.span_causes import user_frames
+from tracekit.analyses.idle.span_causes import span_causes, user_frames
 from tracekit.analyses.rules.idle_processors import PREEMPTION_NS, remedy_of
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, bounded, longest
 from tracekit.analyses.scope import Scope
@@ -222,5 +222,5 @@ def _only_there(scope: Scope, table: pl.DataFrame, rows: list[int], excess: int)
     if first["kind"][0] == "annotation":
         return f"range {shorten_name(name, _LONGEST)}", there
     frame = int(stack.nesting.nearest_ancestor(users.to_numpy())[int(first["span_id"][0])])
-    caller = "" if frame < 0 else str(stack.frame["name"][frame])
+    caller = "" if frame < 0 else str(span_causes(scope).names[frame])
     return called_from(name, caller or None) or "", there

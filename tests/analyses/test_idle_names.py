@@ -97,6 +97,24 @@ def test_the_frame_is_the_users_own() -> None:
     assert set(pieces["frame"][:-1]) == {"train.py(3): step"}
 
 
+def test_a_frame_open_before_the_recording_has_no_line() -> None:
+    """Its line is where the recording began, and a report sent people there; frames that begin later have their function's line."""
+    made = Planted()
+    made.span("python", "train.py(10): <module>", 0, 100 * MS)
+    made.span("python", "me/train.py(20): run", US, 100 * MS)
+    made.span("python", "torch/profiler/profiler.py(821): step", 2 * US, 90 * US)
+    for number in range(4):
+        start = number * 25 * MS + 100 * US
+        made.step(number, start, start + 24 * MS)
+        made.span("op", "aten::mm", start + 10 * MS, start + 11 * MS)
+        made.span("python", "train.py(5): log", start + 12 * MS, start + 14 * MS)
+    result = idle_causes(made.trace())
+    assert set(result.pieces["frame"].unique()) == {"me/train.py: run", "train.py(5): log"}
+    assert result.by_frame is not None
+    shares = dict(result.by_frame["frame", "open_share"].rows())
+    assert (shares["me/train.py: run"], round(shares["train.py(5): log"], 2)) == (1.0, 0.08)
+
+
 def test_an_event_of_another_stream_is_named() -> None:
     made = Planted()
     made.activity("first", 10 * US, 20 * US, launch=0, stream=7)

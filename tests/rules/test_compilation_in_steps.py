@@ -24,7 +24,7 @@ def test_fires_on_compilation_that_the_device_waits_for() -> None:
     assert found.ns_at_stake == 300 * US
     assert found.severity == "critical"
     assert found.title == "Tracing and compilation take 30.0 % of the time"
-    assert "mostly in train.py(7): step, entire_frame_compile" in found.evidence
+    assert "mostly in train.py: step, entire_frame_compile" in found.evidence
 
 
 def test_lookups_in_the_cache_compile_nothing() -> None:
