@@ -45,8 +45,10 @@ SCRATCH_PREFIX = ".capture-"
 _EVENTS = b'"traceEvents"'
 _DROPPED_KEYS = frozenset({"host_name", "traceName"})  # the machine, and the path of the profiler's file
 # A Python frame is named `path(line): function`. Of an absolute path, the file and its folder are enough to
-# recognise it, and do not reveal the user.
+# recognise it, and do not reveal the user. Where tracekit's own code lies in a checkout, its package is named as well.
 _ABSOLUTE_FRAME = rb'"(?:[A-Za-z]:)?[/\\][^"\n]*?((?:[^"/\\\n]+[/\\]+)?[^"/\\\n]+\.pyx?\(\d+\): )'
+_OWN_FOLDER = msgspec.json.encode(str(Path(__file__).parent))[:-1]
+_OWN_PACKAGE = b'"tracekit/capture'
 CHUNK = 1 << 20
 _OWN_TRACE = re.compile(r"trace(-ML|-metrics)?(-rank\d+)?\.json\.gz")
 _FOLDERS = re.compile(r"(?<![\w.~])(?:[A-Za-z]:)?[/\\](?:[^\s'\"/\\:;,]+[/\\]+)+")
@@ -292,7 +294,10 @@ def _write_events(target: gzip.GzipFile, content: mmap.mmap, events: range, unfi
     changed = re.compile(_ABSOLUTE_FRAME + (b"" if unfinished is None else b"|" + step))
     for name in changed.finditer(content, events.start, events.stop):
         copy_part(target, content, range(position, name.start()))
-        target.write(b'"' + (name[1] or b"unfinished " + step[1:]))
+        if name[0].startswith(_OWN_FOLDER):
+            target.write(_OWN_PACKAGE + name[0].removeprefix(_OWN_FOLDER))
+        else:
+            target.write(b'"' + (name[1] or b"unfinished " + step[1:]))
         position = name.end()
     copy_part(target, content, range(position, events.stop))
 

@@ -28,6 +28,7 @@ from tracekit.facts.idle_names import (
     NOT_AN_OPERATOR,
     PAGEABLE_COPY,
     PROFILER_FRAME,
+    RECORDING_FRAME,
     RELEASING_FRAME,
     UNNAMED_COPY,
     VALUE_OPERATOR,
@@ -158,7 +159,7 @@ def _marks(stack: HostStack, stacks: CallStacks | None) -> Int64Array:
     mark = np.full(stack.size, _UNMARKED, dtype=np.int64)
     # The last row that matches holds.
     for pattern, cause, kinds in (
-        (PROFILER_FRAME, "profiler_overhead", ("python",)),
+        (f"{PROFILER_FRAME}|{RECORDING_FRAME}", "profiler_overhead", ("python",)),
         (COMPILING_SPAN, "compilation", ("op", "annotation")),
         (COMPILING_FRAME, "compilation", ("python",)),
         (RELEASING_FRAME, "allocation", ("python",)),

@@ -13,6 +13,7 @@ from tracekit.report.build import build_report
 
 BLOCKED_LOCK = "<built-in method acquire of _thread.lock object at 0x7f01>"
 LOADER = ("annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
+MARKS = ("python", "tracekit/capture/marks/instrument.py(195): _enter")
 CASES: list[tuple[str, list[tuple[str, str]]]] = [
     ("host_code", []),
     ("python", [("python", "train.py(3): step")]),
@@ -47,6 +48,8 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
     ("launch_api", [("runtime", "cudaLaunchKernel"), ("overhead", "Command Buffer Full")]),
     ("module_loading", [("overhead", "Lazy Function Loading")]),
     ("profiler_overhead", [("op", "aten::mm"), ("overhead", "Activity Buffer Request")]),
+    ("profiler_overhead", [MARKS, ("python", "<built-in function isinstance>")]),
+    ("python", [("python", "tracekit/capture/watch.py(162): _in_phase"), ("python", "me.py(3): f")]),
     ("collective_bookkeeping", [("op", "c10d::allreduce_"), ("op", "record_param_comms")]),
     ("collective_bookkeeping", [("annotation", "nccl:all_reduce")]),
 ]

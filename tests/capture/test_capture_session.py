@@ -308,6 +308,9 @@ def test_python_frames_do_not_tell_where_the_code_lay(tmp_path: Path, load_trace
             live.step()
     names = {e["name"] for e in load_trace(tmp_path / "trace.json.gz")["traceEvents"]}
     assert "net/model.py(1): forward" in names
+    own = {name for name in names if "marks/instrument.py(" in name}
+    assert own
+    assert all(name.startswith("tracekit/capture/") for name in own)
     assert not [name for name in names if name.startswith("/")]
 
 

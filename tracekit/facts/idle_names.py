@@ -27,6 +27,7 @@ __all__ = [
     "PAGEABLE_COPY",
     "PROFILER_FRAME",
     "PYTHON_FILE",
+    "RECORDING_FRAME",
     "RELEASING_FRAME",
     "SLEEPING_CALL",
     "UNNAMED_COPY",
@@ -128,6 +129,13 @@ WAITING_CALL: Final = (
 
 PROFILER_FRAME: Final = r"(^|[/\\])torch[/\\](profiler|autograd[/\\]profiler)\b"
 """Python frames of the profiler; the ranges that it offers (`record_function`) are among them."""
+
+RECORDING_FRAME: Final = (
+    r"(^|[/\\])tracekit[/\\]capture[/\\]"
+    r"((marks[/\\]\w+|device|profiler|seen|sessions)\.py\(\d+\): |watch\.py\(\d+\): (after$|_[^i]|_is_))"
+)
+"""Python frames of tracekit's capture that mark steps, phases and layers; not `_in_phase` and `function`, which call the program's
+own code."""
 
 NOT_AN_OPERATOR: Final = (
     r"^(DistributedDataParallel\.forward$|FSDP::|Torch-Compiled Region|## Call CompiledFxGraph|ProfilerStep#)"
