@@ -8,9 +8,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.attribution import attribution
 from tracekit.analyses.completeness import completeness
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import idle_causes
+from tracekit.analyses.idle.tables import pooled, with_names
 from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.processors import CPU_DEVICE
 from tracekit.analyses.rules.idle_time import caused_idle
@@ -19,7 +21,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share
 from tracekit.groups import at_rows, kept, or_none, rows_of, with_series
 from tracekit.intervals import IntervalSet
-from tracekit.names import short_frame
+from tracekit.names import short_frame, shorten_name
 from tracekit.spans import nesting_of
 from tracekit.trace import one_of
 
@@ -46,6 +48,10 @@ LONE_NS: Final = 100 * NS_PER_MS
 """Not even on a busy machine do other programs take so long at a time from a step that is one of a few."""
 MOSTLY: Final = 0.5
 """A place is named if half of the time lies there."""
+ENCLOSING: Final = 0.95
+"""A range that is open for longer than this part of the window is no place in it."""
+LONGEST: Final = 72
+"""Characters of a range's name in a title."""
 
 _REMEDIES: Final = {
     r"torch/serialization|checkpoint|(?i:save)": (
@@ -73,8 +79,8 @@ def code_outside_operators(scope: Scope, _result: Idle) -> Evidence | None:
     several steps, if it takes `PREEMPTION_NS`; among too few steps for `step_variability`, also if it takes `LONE_NS` and
     `WARNING_SHARE` of the window. What only a few of many steps do is the matter of `step_variability`, what happens
     anywhere that of other programs on the machine, and the optimizer's code that of `optimizer_not_fused`. The place is
-    the line of the user's code with half of the time; without recorded stacks it is the range or the layer, or the ranges and
-    operators between which the time lies.
+    the line of the user's code with half of the time; without recorded stacks it is the innermost range with half of it that is
+    not open for `ENCLOSING` of the window, or the ranges and operators between which the time lies.
 
     Fires when this time takes `WARNING_SHARE` of the window, unless the gaps are those of `interpreter_lock`, or most operators are
     missing from the file: then those may have run meanwhile.
@@ -87,20 +93,21 @@ def code_outside_operators(scope: Scope, _result: Idle) -> Evidence | None:
     total = int(gaps["ns"].sum())
     if not scope.duration or total < WARNING_SHARE * scope.duration or _waits_for_lock(scope):
         return None
-    idle = caused_idle(scope, *_CODE, wanted=pl.col("gap_id").is_in(gaps["gap_id"].implode()) & wanted)
+    in_gaps = pl.col("gap_id").is_in(gaps["gap_id"].implode()) & wanted
+    idle = caused_idle(scope, *_CODE, wanted=in_gaps)
     at_stake = bounded(total, scope)
-    place = f", mostly in {short_frame(idle.frame)}" if idle.frame else _between(scope, gaps)
+    in_range = None if idle.frame else _range(scope, in_gaps)
+    known = short_frame(idle.frame) if idle.frame else in_range
+    place = f", mostly in {known}" if known else _between(scope, gaps)
+    asks = "" if known else "\n[!stacks] Record {names} to see which code it is."
     what = "Python" if gaps["cause"][0] == "python" else "Host"
     return Evidence(
         title=f"{what} code outside operators takes {format_share(at_stake / scope.duration)} of the time{place}",
         text=f"No operator ran for {format_ns(at_stake)} in {count_of(gaps.height, 'stretch', 'stretches')} of "
-        f"{format_ns(LONG_NS)} or more{idle.where}.",
+        f"{format_ns(LONG_NS)} or more{'' if in_range else idle.where}.",
         ns_at_stake=at_stake,
         stretches=idle.stretches,
-        advice=Advice(
-            f"{remedy_of(idle.frame or '')}\n[!stacks] Record {{names}} to see which code it is.",
-            flags=("--stack",),
-        ),
+        advice=Advice(f"{remedy_of(known or '')}{asks}", flags=("--stack",) if asks else ()),
     )
 
 
@@ -160,6 +167,27 @@ def _gaps(scope: Scope, wanted: pl.Expr | None = None) -> pl.DataFrame:
     gaps = kept(gaps, gaps["ns"] >= LONG_NS)
     rows = rows_of(scope.activities["activity_id"], or_none(gaps["ended_by"]))
     return with_series(gaps, at_rows(scope.activities["name"], rows).alias("next"))
+
+
+def _range(scope: Scope, wanted: pl.Expr) -> str | None:
+    """The innermost of the user's ranges with half of the time of code in the pieces of idle time for which `wanted` is true; None if
+    there is none, or if it encloses the window.
+    """
+    found = idle_causes(scope)
+    if found.by_range is None:
+        return None
+    pieces = found.pieces.filter(one_of("cause", *_CODE), wanted)
+    sums = (
+        pooled(with_names(scope.trace, attribution(scope), pieces))
+        .group_by("range")
+        .agg(pl.col("duration_ns").sum())
+    )
+    whole = found.by_range.filter(pl.col("open_share") >= ENCLOSING)["range"]
+    least = MOSTLY * int(pieces["duration_ns"].sum())
+    most = sums.filter(pl.col("duration_ns") >= least, ~pl.col("range").is_in(whole.implode())).sort(
+        "duration_ns", "range"
+    )
+    return shorten_name(most["range"][-1], LONGEST) if most.height else None
 
 
 def _between(scope: Scope, gaps: pl.DataFrame) -> str:

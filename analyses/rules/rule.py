@@ -269,10 +269,10 @@ SETTINGS: Final = {
     "--threads": "threads",
     "--shapes": "",
     "--memory": "",
-    "--stack": "",
+    "--stack": "with_stack",
     "--warmup": "",
 }
-"""Flags of `tracekit capture` that advice names, with the setting of the manifest that each sets."""
+"""Flags of `tracekit capture` that advice names, with the setting or option of the manifest that each sets."""
 
 
 def with_flags(text: str, flags: tuple[str, ...], manifest: Manifest | None) -> str:
@@ -284,7 +284,11 @@ def with_flags(text: str, flags: tuple[str, ...], manifest: Manifest | None) -> 
     if manifest is None or manifest.settings is None:
         return text
     settings = manifest.settings
-    useful = [flag for flag in flags if getattr(settings, SETTINGS[flag], None) is not True]
+    useful = [
+        flag
+        for flag in flags
+        if not any(getattr(each, SETTINGS[flag], None) is True for each in (settings, manifest.options))
+    ]
     if settings.device == "cpu":  # nothing is copied to a device
         useful = [flag for flag in useful if flag != "--pin-memory"]
     if not useful:

@@ -16,7 +16,7 @@ from tracekit.analyses.rules.rule import SETTINGS
 from tracekit.analyses.traits import WORDS
 from tracekit.cli.main import declared
 from tracekit.findings import BOUNDS, SEVERITIES, Finding
-from tracekit.manifest import Settings
+from tracekit.manifest import CaptureOptions, Settings
 from tracekit.verdict.advice import GENERAL
 
 """The samples, and public traces beside the checkout where there are any."""
@@ -104,7 +104,7 @@ def test_every_flag_is_one_of_capture() -> None:
         for name in (*parameter.opts, *parameter.secondary_opts)
     }
     assert set(SETTINGS) <= known
-    assert set(SETTINGS.values()) - {""} <= set(Settings.__struct_fields__)
+    assert set(SETTINGS.values()) - {""} <= {*Settings.__struct_fields__, *CaptureOptions.__struct_fields__}
     assert {flag for rule in rules.RULES.values() for flag in rule.advice.flags} <= set(SETTINGS)
 
 

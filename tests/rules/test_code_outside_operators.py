@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from manifests import manifest
 from planted import MS, US, Planted, finding
 
+from tracekit.manifest import CaptureOptions, Settings
 from tracekit.report.build import build_report
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -39,6 +43,40 @@ def test_without_stacks_it_says_between_which_operators() -> None:
     assert found is not None
     assert found.title.endswith(f", mostly between aten::mm and {LOADER}")
     assert found.advice.startswith("Do this work less often")
+
+
+@pytest.mark.parametrize(("inner", "place"), [("tokenize", "tokenize"), (None, "prepare")])
+def test_the_innermost_range_is_the_place_and_no_range_is_asked_for(inner: str | None, place: str) -> None:
+    """The outermost was named, and ranges were asked for that the trace had."""
+    made = logging_steps(stacks=False)
+    for number in range(4):
+        end = (number + 1) * 14 * MS
+        made.span("annotation", "prepare", end - 4 * MS, end)
+        if inner:
+            made.span("annotation", inner, end - 4 * MS + 1, end - MS)
+            made.span("annotation", "check", end - MS, end - 1)
+    found = finding(made.trace(devices=(), captured=frozenset()), "idle", "code_outside_operators")
+    assert found is not None
+    assert found.title.endswith(f"of the time, mostly in {place}")
+    assert found.advice == "Do this work less often, ahead of time, or in another thread or process."
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_stacks_are_asked_for_only_if_they_were_not_recorded(recorded: bool) -> None:
+    """A capture with --stack was told to capture with --stack."""
+    trace = logging_steps(stacks=False).trace(devices=())
+    about = manifest(settings=Settings(device="cpu"), options=CaptureOptions(with_stack=recorded))
+    found = finding(replace(trace, manifest=about), "idle", "code_outside_operators")
+    assert found is not None
+    assert found.advice.endswith("capture with --stack.") != recorded
+
+
+def test_a_range_around_everything_is_no_place() -> None:
+    made = logging_steps(stacks=False)
+    made.span("annotation", "run", 0, 56 * MS)
+    found = finding(made.trace(devices=(), captured=frozenset()), "idle", "code_outside_operators")
+    assert found is not None
+    assert found.advice.endswith("to see which code it is.")
 
 
 def test_a_verdict_does_not_claim_that_half_of_it_goes_away() -> None:
