@@ -279,6 +279,16 @@ def test_info_and_doctor(gpu_trace: Path, capsys: pytest.CaptureFixture[str]) ->
     assert out.count("ok ") >= 3
 
 
+@pytest.mark.parametrize(("sample", "sized"), [("bert_cpu_ddp/trace-rank0", True), ("cnn_cpu/trace", False)])
+def test_info_agrees_with_the_table_of_collectives(
+    capsys: pytest.CaptureFixture[str], sample: str, sized: bool
+) -> None:
+    """Of a run with gloo, info said that collectives need NCCL, and the report listed them with their bytes."""
+    _, out, _ = run(capsys, "info", ROOT / f"sample_traces/{sample}.json.gz", "-f", "json")
+    facts = json.loads(out)
+    assert ("collectives" in facts["captured"], "collectives" in facts["not_captured"]) == (sized, not sized)
+
+
 @pytest.mark.slow
 def test_report_shows_no_host_or_user_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(dump(generate(seed=1, steps=1, layers=1)))

@@ -16,6 +16,7 @@ from tracekit.readers import flag_for
 from tracekit.report.formats import Can, choose_format, render_data
 
 if TYPE_CHECKING:
+    from tracekit.analyses.scope import Scope
     from tracekit.trace import Trace
 
 __all__ = ["CAPTURED", "facts_of", "info"]
@@ -80,7 +81,7 @@ def facts_of(trace: Trace) -> dict[str, Any]:
 
     meta = trace.meta
     scope = select(trace)
-    work = arithmetic(scope)
+    work, captured = arithmetic(scope), _captured(scope)
     steps = kept(trace.host[["kind", "name", "start"]], trace.host["kind"] == "step").sort("start")
     host = trace.host["kind"].value_counts(sort=True)
     device = trace.device["kind"].value_counts(sort=True)
@@ -123,9 +124,19 @@ def facts_of(trace: Trace) -> dict[str, Any]:
             "precision": work.precision,
             "utilisation": work.utilisation,
         },
-        "captured": sorted(meta.captured),
-        "not_captured": {name: flag_for(name, meta.format) for name in CAPTURED if name not in meta.captured},
+        "captured": sorted(captured),
+        "not_captured": {name: flag_for(name, meta.format) for name in CAPTURED if name not in captured},
     }
+
+
+def _captured(scope: Scope) -> frozenset[str]:
+    """The kinds of data in the trace; where no call says what it moves, as with gloo, the shapes of operators may tell it."""
+    from tracekit.analyses.collectives import collectives
+    from tracekit.groups import any_known
+
+    captured = scope.trace.meta.captured
+    sized = "collectives" not in captured and any_known(collectives(scope).by_size["bytes"])
+    return captured | {"collectives"} if sized else captured
 
 
 def _text(trace: Trace, facts: dict[str, Any]) -> str:
