@@ -173,10 +173,11 @@ _MATTERS: Final = ("absurd_duration", "missing_duration", "negative_duration", "
 def damaged_capture(scope: Scope, _result: Breakdown) -> Evidence | None:
     """The file is damaged or its clocks disagree, so figures may be wrong.
 
-    Fires on every defect of severity error, and on defects that shift or falsify times.
+    Fires on every defect of severity error, and on defects that shift or falsify times; not on `no_event`, since a file without
+    events has no times, and the verdict says what to record.
     """
     trace = scope.trace
-    health = trace.health
+    health = trace.health.filter(pl.col("kind") != "no_event")
     early = int(health.filter(pl.col("kind") == "activity_before_launch")["count"].sum())
     late_clocks = trace.device.height > 0 and early / trace.device.height >= EARLY_SHARE
     rows = health.filter(

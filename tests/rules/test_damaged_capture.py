@@ -42,3 +42,10 @@ def test_silent_on_a_sound_file_and_on_what_changes_no_time() -> None:
     made.log.count("unknown_rank", 1)
     made.log.count("unread_phase", 3)
     assert finding(made.trace(), "breakdown", "damaged_capture") is None
+
+
+def test_a_trace_without_events_needs_no_synchronised_clocks() -> None:
+    """A file with `[]` was told to keep the clocks of host and device synchronised."""
+    made = Planted()
+    made.log.count("no_event", 1)
+    assert finding(made.trace(captured=frozenset()), "breakdown", "damaged_capture") is None
