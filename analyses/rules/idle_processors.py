@@ -82,10 +82,10 @@ def code_outside_operators(scope: Scope, _result: Idle) -> Evidence | None:
     the line of the user's code with half of the time; without recorded stacks it is the innermost range with half of it that is
     not open for `ENCLOSING` of the window, or the ranges and operators between which the time lies.
 
-    Fires when this time takes `WARNING_SHARE` of the window, unless the gaps are those of `interpreter_lock`, or most operators are
+    Fires when this time takes `WARNING_SHARE` of the window, unless the gaps are those of `interpreter_lock`, or operators may be
     missing from the file: then those may have run meanwhile.
     """
-    if completeness(scope).operators.thin:
+    if not completeness(scope).sure:
         return None  # what lies between two recorded operators may be operators
     # The code of an optimizer is the matter of `optimizer_not_fused`.
     wanted = ~one_of("phase", "optimizer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Final
 
 import numpy as np
@@ -29,8 +30,9 @@ from tracekit.analyses.rules.rule import (
 )
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.start import split_start
-from tracekit.analyses.steps import Steps
+from tracekit.analyses.steps import DATA_LOADER, Steps
 from tracekit.facts.units import count_of, format_ns, format_share
+from tracekit.groups import NameTable, kept
 from tracekit.intervals import IntervalSet
 from tracekit.spans import BoolArray, Int64Array
 
@@ -48,15 +50,12 @@ _SINGLE_PROCESS: Final = "_SingleProcessDataLoaderIter"
 _PINNED: Final = "\n[pageable] Set pin_memory=True and copy with non_blocking=True."
 _ELSEWHERE: Final = " and move decoding and augmentation out of the loop (cached, batched or on the device)."
 _WORKERS: Final = (
-    "[training] Set num_workers > 0 and persistent_workers=True: the loader runs in the main process.\n"
-    "[!training] Set num_workers > 0 to prepare the next input meanwhile: the loader runs in the main process. Prepare equal "
+    "[training] Set num_workers > 0 and persistent_workers=True: the loader runs in the main process.{enough}\n"
+    "[!training] Set num_workers > 0 to prepare the next input meanwhile: the loader runs in the main process.{enough} Prepare equal "
     "inputs only once."
 )
-_IN_PROCESS: Final = Advice(
-    f"{_WORKERS}{_PINNED}",
-    processor=_WORKERS,
-    flags=("--workers", "--pin-memory"),
-)
+_MOST_WORKERS: Final = 64
+"""So many cores have few machines: the work itself has to become less."""
 _IN_FEW: Final = Advice(
     "See what is loaded in these steps. If an epoch begins there, persistent_workers=True keeps the workers; a larger "
     "prefetch_factor makes up for single batches that take long.",
@@ -103,9 +102,21 @@ def data_loading(scope: Scope, result: Steps) -> Evidence | None:
         text=f"The data loader took {format_ns(loading)} of {format_ns(total)}{spread}{where}{idle.where}.{also}",
         ns_at_stake=bounded(loading, scope),
         severity=by_share(loading, total),
-        advice=_IN_PROCESS if single else _IN_FEW if few else None,
+        advice=_in_process(scope, total - loading) if single else _IN_FEW if few else None,
         stretches=idle.stretches,
     )
+
+
+def _in_process(scope: Scope, rest: int) -> Advice:
+    """The advice for a loader in the main process; `rest` is what the window takes without it, in ns, which workers have time for."""
+    ranges = scope.host("annotation", columns=["name", "start", "duration"])
+    ranges = kept(ranges, NameTable(ranges["name"]).matching(DATA_LOADER))
+    start = ranges["start"].to_numpy()
+    loading = IntervalSet.of(start, start + ranges["duration"].to_numpy()).clip(scope.start, scope.end)
+    workers = ceil(loading.measure / max(rest, 1))
+    enough = f" At least {workers} workers are needed to hide it." if 1 < workers <= _MOST_WORKERS else ""
+    words = _WORKERS.format(enough=enough)
+    return Advice(f"{words}{_PINNED}", processor=words, flags=("--workers", "--pin-memory"))
 
 
 def _few(each: Int64Array) -> int:

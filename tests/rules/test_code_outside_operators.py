@@ -26,6 +26,13 @@ def logging_steps(pauses: tuple[int, ...] = (4, 4, 4, 4), *, stacks: bool = True
     return made
 
 
+def test_silent_where_operators_may_be_missing() -> None:
+    """98 % of a truncated trace were "Python code": Do this work less often."""
+    made = logging_steps()
+    made.log.count("truncated_file", 1, "at byte 100")
+    assert finding(made.trace(devices=()), "idle", "code_outside_operators") is None
+
+
 def test_names_the_line_and_what_to_do() -> None:
     found = finding(logging_steps().trace(devices=()), "idle", "code_outside_operators")
     assert found is not None

@@ -38,6 +38,17 @@ def test_fires_on_loading_that_nothing_hides(name: str, advice: str) -> None:
     assert (found.ns_at_stake, found.severity) == (6 * MS, "critical")
 
 
+@pytest.mark.parametrize(
+    ("loading", "says"), [(3, ""), (5, ""), (8, "At least 4 workers are needed to hide it.")]
+)
+def test_says_how_many_workers_it_takes(loading: int, says: str) -> None:
+    """A single worker, as it seemed to be enough, gained nothing where six were needed."""
+    found = finding(two_steps(SINGLE, loading * MS).trace(), "steps", "data_loading")
+    assert found is not None
+    assert says in found.advice
+    assert ("needed to hide it" in found.advice) == bool(says)
+
+
 def test_on_the_cpu_nothing_is_pinned() -> None:
     made = Planted()
     made.step(0, 0, 10 * MS)
