@@ -24,7 +24,7 @@ from tracekit.readers import flag_for
 from tracekit.statistics import outliers, trimmed_mean
 from tracekit.trace import Trace
 
-__all__ = ["PARTS", "TABLES", "DATA_LOADER", "Steps", "steps"]
+__all__ = ["DATA_LOADER", "PARTS", "TABLES", "Steps", "steps"]
 
 PARTS = ("kernel", "memcpy", "memset", "communication", "runtime", "data_loader", "operator", "other")
 
