@@ -13,7 +13,7 @@ from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded_by_host, longest
 from tracekit.analyses.scope import Scope, step_spans
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
-from tracekit.groups import are_known, codes_of, groups, kept
+from tracekit.groups import are_known, at_rows, codes_of, groups, kept
 from tracekit.spans import BoolArray, Int64Array
 
 __all__ = ["KERNELS_SLOW_DOWN", "become_slower", "with_shapes"]
@@ -188,13 +188,10 @@ def _alone(scope: Scope, device: int, rows: pl.DataFrame) -> BoolArray:
 
 def with_shapes(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     """The activities with `like`, equal for the same kernel on inputs of the same size, and `sized`, whether that size is known."""
-    shapes = scope.trace.host.select(pl.col("span_id").alias("op_id"), "shapes")
-    joined = rows.join(shapes, on="op_id", how="left", maintain_order="left")
-    text = [pl.col(name).cast(pl.String) for name in ("name", "grid", "block", "shapes", "bytes")]
+    shapes = at_rows(scope.trace.host["shapes"], rows["op_id"]).alias("shapes")
+    alike = [pl.col(name).to_physical() for name in ("name", "grid", "block", "shapes", "bytes")]
     sized = pl.any_horizontal(pl.col(name).is_not_null() for name in ("grid", "shapes"))
-    return joined.with_columns(
-        pl.concat_str(text, separator=" ", ignore_nulls=True).hash().alias("like"), sized.alias("sized")
-    )
+    return rows.with_columns(shapes).with_columns(pl.struct(alike).hash().alias("like"), sized.alias("sized"))
 
 
 KERNELS_SLOW_DOWN = Rule(
