@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import ceil
 from typing import Final
 
@@ -31,6 +32,7 @@ from tracekit.analyses.rules.rule import (
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.start import split_start
 from tracekit.analyses.steps import DATA_LOADER, Steps
+from tracekit.facts.idle_names import DATA_OPERATOR
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.groups import NameTable, kept
 from tracekit.intervals import IntervalSet
@@ -60,6 +62,9 @@ _IN_FEW: Final = Advice(
     "See what is loaded in these steps. If an epoch begins there, persistent_workers=True keeps the workers; a larger "
     "prefetch_factor makes up for single batches that take long.",
     plain="See what is loaded in these steps, and load it earlier, in another thread.",
+)
+_PINS: Final = Advice(
+    "Let the loader pin them in a thread of its own (DataLoader(pin_memory=True)), or copy into a few buffers that you pin once."
 )
 _LATER: Final = Advice(
     "This happens once, at the start of the recording, so more workers do not help. Record some steps later, or leave the "
@@ -97,12 +102,13 @@ def data_loading(scope: Scope, result: Steps) -> Evidence | None:
         if once >= LEAST_SHARE * loading
         else ""
     )
+    pins = re.search(DATA_OPERATOR, idle.operator or "") is not None
     return Evidence(
-        title=f"Data loading takes {format_share(loading / total)} of the time",
-        text=f"The data loader took {format_ns(loading)} of {format_ns(total)}{spread}{where}{idle.where}.{also}",
+        title=f"{'Pinning batches' if pins else 'Data loading'} takes {format_share(loading / total)} of the time",
+        text=f"{'Pinning' if pins else 'The data loader'} took {format_ns(loading)} of {format_ns(total)}{spread}{where}{idle.where}.{also}",
         ns_at_stake=bounded(loading, scope),
         severity=by_share(loading, total),
-        advice=_in_process(scope, total - loading) if single else _IN_FEW if few else None,
+        advice=_PINS if pins else _in_process(scope, total - loading) if single else _IN_FEW if few else None,
         stretches=idle.stretches,
     )
 

@@ -49,6 +49,21 @@ def test_says_how_many_workers_it_takes(loading: int, says: str) -> None:
     assert ("needed to hide it" in found.advice) == bool(says)
 
 
+def test_pinning_is_no_matter_of_more_workers() -> None:
+    """A script that pins its batches itself was to raise the number of workers of a loader that takes no time."""
+    made = two_steps(SINGLE, MS // 10)
+    for number in range(2):
+        at = number * 10 * MS
+        made.span("op", "aten::pin_memory", at + MS // 2, at + 3 * MS)
+        made.activity("other", at + 3 * MS, MS, launch=at + 3 * MS)
+    made.device = [row for row in made.device if row["name"] != "gemm"]
+    found = finding(made.trace(), "steps", "data_loading")
+    assert found is not None
+    assert found.title.startswith("Pinning batches takes")
+    assert "pin_memory=True" in found.advice
+    assert "workers" not in found.advice
+
+
 def test_on_the_cpu_nothing_is_pinned() -> None:
     made = Planted()
     made.step(0, 0, 10 * MS)
