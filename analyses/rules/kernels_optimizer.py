@@ -39,12 +39,14 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
     takes no less. Without a device, it is the time of the optimizer's ranges without that arithmetic, without
     stalls (`analyses.stalls`), and without what the recording adds.
 
-    Fires when a step runs `LEAST_KERNELS_PER_STEP` optimizer kernels that are not fused, and no fused optimizer.
+    Fires when a step, or an update if there are fewer, runs `LEAST_KERNELS_PER_STEP` optimizer kernels that are not fused, and no fused
+    optimizer.
     """
     rows = result.by_name.filter((pl.col("category") == "optimizer") & UNFUSED)
     count, total = int(rows["count"].sum()), int(rows["total_ns"].sum())
-    steps = scope.steps.height if scope.window == "steps" else optimizer_ranges(scope).height
-    each = count / max(steps, 1)
+    steps, updates = scope.steps.height if scope.window == "steps" else 0, optimizer_ranges(scope).height
+    rare = 0 < updates and not 0 < steps <= updates  # as where gradients of several steps are accumulated
+    each = count / max(updates if rare else steps, 1)
     if (
         "fused_optimizer" in traits(scope)  # what it runs beside that counts its steps
         or not result.total_ns
@@ -64,7 +66,7 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
         waited, stalled = caused_idle(scope, *_OF_LAUNCHES, wanted=one_of("phase", "optimizer")).ns, 0
         at_stake = total + waited - kept
     return Evidence(
-        title=f"The optimizer runs {each:,.0f} {what} {'a step' if steps else 'in this trace'} "
+        title=f"The optimizer runs {each:,.0f} {what} {'an update' if rare else 'a step' if steps else 'in this trace'} "
         f"({of_time(total + waited, scope)}{f' with {waits}' if waited else ''})",
         text=f"{format_count(count)} unfused {what} of the optimizer take {format_ns(total)}. "
         f"{costliest(rows)} takes the most.{f' {idle} {format_ns(waited)}.' if waited else ''}"

@@ -37,6 +37,16 @@ def test_silent_on_few_kernels_and_on_fused_ones() -> None:
     assert finding(planted(60, FUSED).trace(), "kernels", "optimizer_not_fused") is None
 
 
+def test_of_accumulated_gradients_an_update_counts() -> None:
+    """1,296 kernels in 2 of 8 steps were "324 a step"."""
+    made = planted(60)
+    made.step(1, 10 * MS, 20 * MS)
+    made.activity("gemm", 10 * MS, 5 * MS, launch=10 * MS)
+    found = finding(made.trace(), "kernels", "optimizer_not_fused")
+    assert found is not None
+    assert found.title.startswith("The optimizer runs 60 kernels an update (")
+
+
 def test_on_the_cpu_operator_calls_count() -> None:
     made = Planted()
     made.step(0, 0, 10 * MS)
