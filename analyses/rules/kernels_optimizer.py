@@ -45,7 +45,7 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
     rows = result.by_name.filter((pl.col("category") == "optimizer") & UNFUSED)
     count, total = int(rows["count"].sum()), int(rows["total_ns"].sum())
     steps, updates = scope.steps.height if scope.window == "steps" else 0, optimizer_ranges(scope).height
-    rare = 0 < updates and not 0 < steps <= updates  # as where gradients of several steps are accumulated
+    rare = updates > 0 and not 0 < steps <= updates  # as where gradients of several steps are accumulated
     each = count / max(updates if rare else steps, 1)
     if (
         "fused_optimizer" in traits(scope)  # what it runs beside that counts its steps
