@@ -56,7 +56,7 @@ def make(folder: Path) -> None:
     folder.mkdir(parents=True)
     planted = generate(seed=5, steps=3, layers=2, devices=2)
     (folder / "planted.json").write_bytes(dump(planted, "kineto"))
-    (folder / "compact.json").write_bytes(dump(generate(seed=6, steps=2, layers=1), "compact"))
+    (folder / "compact.json").write_bytes(_sending(dump(generate(seed=6, steps=2, layers=1), "compact")))
     tree = json.loads(dump(layered(3, Shape(checkpoint="reentrant", reduction=True)).planted, "kineto"))
     tree["traceEvents"] += MEMORY
     (folder / "layers.json").write_text(json.dumps(tree))
@@ -70,6 +70,15 @@ def make(folder: Path) -> None:
     _shorten(folder / "capture/trace.json.gz")
     for name in REAL:
         _excerpts(ROOT / f"sample_traces/{name}.json.gz", folder / "real")
+
+
+def _sending(text: bytes) -> bytes:
+    """The trace with its reductions as messages to another rank."""
+    return (
+        text.replace(b'"nccl:all_reduce"', b'"nccl:send 0->1"')
+        .replace(b'"Collective name":"allreduce"', b'"Collective name":"send"')
+        .replace(b'"Collective name": "allreduce"', b'"Collective name": "send"')
+    )
 
 
 def _shorten(path: Path) -> None:
