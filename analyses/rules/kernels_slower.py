@@ -16,7 +16,7 @@ from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.groups import are_known, at_rows, codes_of, groups, kept
 from tracekit.spans import BoolArray, Int64Array
 
-__all__ = ["KERNELS_SLOW_DOWN", "become_slower", "with_shapes"]
+__all__ = ["KERNELS_SLOW_DOWN", "alike_by", "become_slower", "on_other_grids", "with_shapes"]
 
 KERNELS_SLOW_DOWN_LEAST_STEPS: Final = 3
 """Of two steps, nobody can say whether the second one will be the rule."""
@@ -32,6 +32,8 @@ ALONE_PART: Final = 0.5
 """If kernels have their device to themselves for less of their time, it is unknown how fast they are."""
 OTHERS_PART: Final = 0.5
 """A lower clock slows most kernels; if only one is slower, its work has grown (attention over a longer context)."""
+OTHER_GRIDS: Final = 0.01
+"""Without recorded shapes, kernels on other grids tell of other inputs, also to those that always fill the device; a rare kernel does not."""
 
 Times = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -50,6 +52,8 @@ class Slower(msgspec.Struct, frozen=True, eq=False):
     """What they take in each step."""
     more_ns: int
     """What all kernels of the slow steps take more."""
+    alike: str
+    """What was compared of their inputs (`alike_by`)."""
 
 
 def kernels_slow_down(scope: Scope, _result: Kernels) -> Evidence | None:
@@ -57,7 +61,8 @@ def kernels_slow_down(scope: Scope, _result: Kernels) -> Evidence | None:
 
     Throttling that sets in and stays makes most steps slow, so a median step does not show it. The rule compares the same
     kernels, with the same grid, block and recorded shapes, that run in the same number in each step. They must take
-    `SAME_PART` of the time of all kernels: else the inputs change. Only kernels count beside which no other stream of their
+    `SAME_PART` of the time of all kernels: else the inputs change. Where no shapes are recorded, they change as well if `OTHER_GRIDS`
+    of the kernels of slow steps, or of their time, have grids that they do not have in the fastest steps. Only kernels count beside which no other stream of their
     device works, and only computation. The fastest steps are those within `NOISE` of the fastest one; slow steps at the
     beginning are a warm-up. If one kernel alone is slower, its work may have grown, so half of the time of the others must
     belong to slower kernels, too. At stake is what the slow steps take more than the fastest; the rule looks at the
@@ -81,7 +86,7 @@ def kernels_slow_down(scope: Scope, _result: Kernels) -> Evidence | None:
     spans = step_spans(scope)[slow]
     return Evidence(
         title=title,
-        text=f"{format_count(found.kernels)} kernels of each step, with the same grids and recorded shapes, take "
+        text=f"{format_count(found.kernels)} kernels of each step, with {found.alike}, take "
         f"{format_ns(found.usual)} in the fastest steps and {format_ns(float(np.median(found.own[slow])))} in a median slow one. "
         f"In {steps} that makes {format_ns(found.more_ns)} more ({format_share(found.more_ns / scope.duration)} of the time).",
         ns_at_stake=bounded_by_host(found.more_ns, scope),
@@ -113,7 +118,8 @@ def _become_slower(scope: Scope) -> Slower | None:
     # Most traces are steady, which is known without a look at single kernels.
     if total.size < numbers.size or total.max() < SAME_PART * LEAST_SLOWER * total.min():
         return None
-    own, kernels = _compared(with_shapes(rows, scope), steps.of, _alone(scope, device, rows), total)
+    rows = with_shapes(rows, scope)
+    own, kernels = _compared(rows, steps.of, _alone(scope, device, rows), total)
     time = own.sum(axis=0)
     if not kernels or not time.min():
         return None
@@ -124,10 +130,11 @@ def _become_slower(scope: Scope) -> Slower | None:
     stays = time.size - since >= LEAST_SLOW
     if not (stays or 2 * slow.sum() > time.size) or not _most_are_slower(own, fast, slow):
         return None
+    same = not on_other_grids(kept(rows, slow[steps.of]), kept(rows, fast[steps.of]))
     more = round(float(((1 - usual / time) * total)[slow].sum()))
-    if bounded_by_host(more, scope) < WARNING_SHARE * scope.duration:
+    if not same or bounded_by_host(more, scope) < WARNING_SHARE * scope.duration:
         return None
-    return Slower(np.flatnonzero(slow), since if stays else None, kernels, usual, time, more)
+    return Slower(np.flatnonzero(slow), since if stays else None, kernels, usual, time, more, alike_by(rows))
 
 
 def _compared(rows: pl.DataFrame, step: Int64Array, alone: BoolArray, total: Int64Array) -> tuple[Times, int]:
@@ -192,6 +199,20 @@ def with_shapes(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     alike = [pl.col(name).to_physical() for name in ("name", "grid", "block", "shapes", "bytes")]
     sized = pl.any_horizontal(pl.col(name).is_not_null() for name in ("grid", "shapes"))
     return rows.with_columns(shapes).with_columns(pl.struct(alike).hash().alias("like"), sized.alias("sized"))
+
+
+def alike_by(rows: pl.DataFrame) -> str:
+    """What is known to be the same of kernels with the same `like`, as words."""
+    return "the same grids and recorded shapes" if rows["shapes"].count() else "the same grids"
+
+
+def on_other_grids(slow: pl.DataFrame, fast: pl.DataFrame) -> bool:
+    """Whether kernels without recorded shapes have grids in the slow steps that they do not have in the fast ones."""
+    usual = {name: fast[name].unique().implode() for name in ("name", "like")}
+    unknown = pl.col("shapes").is_null() & pl.col("grid").is_not_null()
+    new = slow.filter(unknown & pl.col("name").is_in(usual["name"]) & ~pl.col("like").is_in(usual["like"]))
+    parts = (new.height, slow.height), (int(new["duration"].sum()), int(slow["duration"].sum()))
+    return any(part >= max(OTHER_GRIDS * whole, 1) for part, whole in parts)
 
 
 KERNELS_SLOW_DOWN = Rule(

@@ -15,7 +15,12 @@ from tracekit.analyses.idle.span_causes import user_frames
 from tracekit.analyses.rules.idle_calls import LongCalls
 from tracekit.analyses.rules.idle_processors import COMPARED_STEPS
 from tracekit.analyses.rules.idle_time import caused_idle
-from tracekit.analyses.rules.kernels_slower import become_slower, with_shapes
+from tracekit.analyses.rules.kernels_slower import (
+    alike_by,
+    become_slower,
+    on_other_grids,
+    with_shapes,
+)
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest
 from tracekit.analyses.rules.steps_processors import MAIN_PART, compared, slow_steps
 from tracekit.analyses.scope import Scope
@@ -227,7 +232,9 @@ def _kernels(rows: pl.DataFrame, more: int) -> _Cause | None:
             f" ({format_count(round(count))} activities a step instead of {format_count(round(usual))})",
         )
     if sized:
-        where = ", with the same grids and recorded shapes as in the other steps"
+        if on_other_grids(slow, others):
+            return None
+        where = f", with {alike_by(rows)} as in the other steps"
         return _Cause("kernels that take longer", where, _SLOWER)
     unknown = "; the trace holds neither grids nor shapes, so the inputs may be larger there"
     return _Cause(_DEVICE, unknown, sure=False)
