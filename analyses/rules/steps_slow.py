@@ -21,7 +21,7 @@ from tracekit.analyses.rules.kernels_slower import (
     on_other_grids,
     with_shapes,
 )
-from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest
+from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, by_share, longest
 from tracekit.analyses.rules.steps_processors import MAIN_PART, compared, slow_steps
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.start import without_start
@@ -31,6 +31,7 @@ from tracekit.facts.stack_names import NOT_A_LAYER
 from tracekit.facts.units import format_count, format_ns, listed
 from tracekit.names import short_frame
 from tracekit.spans import Int64Array
+from tracekit.trace import one_of
 
 __all__ = ["STEP_VARIABILITY"]
 
@@ -70,7 +71,8 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     are named and count beside idle time. If work of the device takes longer, the rule looks at where it was launched. Work
     in the optimizer and in collectives that other steps do not have (accumulated gradients), and kernels with other grids or
     shapes than in the other steps (inputs of another size), are no fault. Kernels that become slower for good are the matter of
-    `kernels_slow_down`.
+    `kernels_slow_down`. If the slow steps are the first ones of the recording, the program warms up: that is a matter of the
+    profile rather than of the run, so it is no more than a warning.
 
     Without a device, only operators count that the median step does not run, or not on inputs of this shape, and time outside
     operators in stretches that no other program explains: where the same operators take longer, the machine was busy.
@@ -92,14 +94,29 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     if cause is None or at_stake < MAIN_PART * excess or at_stake < WARNING_SHARE * median:
         return None
     at_stake = cause.ns or at_stake
+    first = _are_first(scope, table, slow)
+    some = f"{slow.height} of {table.height}"
+    if first:
+        some = f"The first{'' if slow.height == 1 else f' {slow.height}'} of {table.height}"
+    grave = first and by_share(bounded(at_stake, scope), scope.duration) == "critical"
     slowest = ", ".join(f"{row[0]} {format_ns(row[1])}" for row in slow[["name", "span_ns"]].head(3).rows())
     return Evidence(
-        title=f"{slow.height} of {table.height} steps {'is' if slow.height == 1 else 'are'} slow, mostly by {cause.reason}",
+        title=f"{some} steps {'is' if slow.height == 1 else 'are'} slow, mostly by {cause.reason}",
         text=f"{compared(median, excess, slow.height)}; {format_ns(at_stake)} of that is {cause.reason}{cause.place}. The slowest: {slowest}.",
         ns_at_stake=bounded(at_stake, scope) if cause.sure else None,
-        advice=cause.advice,
+        severity="warning" if grave and cause.sure else None,
+        advice=_WARM_UP if first and cause.advice in (None, _SLOWER) else cause.advice,
         stretches=longest(slow.with_columns(pl.col("span_start").alias("start")), length="span_ns"),
     )
+
+
+def _are_first(scope: Scope, table: pl.DataFrame, slow: pl.DataFrame) -> bool:
+    """Whether the slow steps are those with which the recording begins."""
+    marked = scope.trace.host.filter(one_of("kind", "step"))["start"]
+    if (marked < scope.steps["start"].min()).any():
+        return False
+    first = table["span_start"].sort().head(slow.height)
+    return slow["span_start"].is_in(first.implode()).all()
 
 
 class _Cause(msgspec.Struct, frozen=True):
@@ -311,6 +328,10 @@ _RANKS: Final = Advice("Compare the ranks at these steps: another rank may have 
 _SLOWER: Final = Advice(
     "Look for what slows the device at these times: its clock (nvidia-smi -q -d PERFORMANCE,CLOCK names a limit of power or "
     "heat), other programs on it, or copies and collectives beside the kernels."
+)
+_WARM_UP: Final = Advice(
+    "Let the program warm up: run more steps before you record, or leave these out (--step).",
+    flags=("--warmup",),
 )
 
 STEP_VARIABILITY = Rule(

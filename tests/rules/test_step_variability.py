@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 from planted import MS, Planted, finding
 
+from tracekit.analyses.rules import run
+from tracekit.analyses.scope import select
 from tracekit.findings import Finding
 
 
@@ -26,6 +28,24 @@ def test_names_the_work_that_takes_longer() -> None:
     assert "kernels that take longer, with the same grids as in the other steps" in found.evidence
     assert "The median step takes 10.0 ms" in found.evidence
     assert "The slowest: ProfilerStep#2 30.0 ms" in found.evidence
+
+
+def test_the_first_steps_are_a_warm_up() -> None:
+    """Steps that autotune or find a low clock were told to look for other programs, without a word that they are the first."""
+    found = finding(steps_of(30, 30, 10, 10, 10, 10, 10).trace(), "steps", "step_variability")
+    assert found is not None
+    assert found.title == "The first 2 of 7 steps are slow, mostly by kernels that take longer"
+    assert (found.ns_at_stake, found.severity) == (40 * MS, "warning")
+    assert found.advice.startswith("Let the program warm up: run more steps before you record")
+    one = finding(steps_of(30, 10, 10, 10).trace(), "steps", "step_variability")
+    assert one is not None
+    assert one.title == "The first of 4 steps is slow, mostly by kernels that take longer"
+
+
+def test_the_first_of_selected_steps_are_no_warm_up() -> None:
+    chosen = select(steps_of(10, 10, 30, 10, 10, 10).trace(), step="ProfilerStep#[2-5]")
+    found = [each for each in run("steps", chosen).findings if each.id == "step_variability"]
+    assert [each.title[:15] for each in found] == ["1 of 4 steps is"]
 
 
 def test_without_grids_and_shapes_the_inputs_may_be_larger() -> None:
