@@ -16,8 +16,9 @@ from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, Advice, Evidence, Rul
 from tracekit.analyses.scope import Scope, step_spans
 from tracekit.facts.stack_names import CACHE_LOOKUP, COMPILED_GRAPH, COMPILED_REGION
 from tracekit.facts.units import count_of, format_count, format_ns, format_share, times
+from tracekit.spans import BoolArray, Int64Array
 
-__all__ = ["COMPILATION_IN_STEPS", "COMPILING", "GRAPH_BREAKS"]
+__all__ = ["COMPILATION_IN_STEPS", "COMPILING", "GRAPH_BREAKS", "compiled_at_first"]
 
 # -- compilation_in_steps ---------------------------------------------------------------------------
 
@@ -32,13 +33,14 @@ COMPILING: Final = "Tracing and compilation"
 def compilation_in_steps(scope: Scope, _result: Idle) -> Evidence | None:
     """Steps trace or compile code while the device is idle; without a device, while no operator runs.
 
-    At stake is the idle time that compilation causes (`analyses.idle.causes`). API calls that build code do not count,
+    At stake is the idle time that compilation causes (`analyses.idle.causes`); where the first steps compile, others do not, and
+    later ones do again, only that of the later ones. API calls that build code do not count,
     because they are first-time work and belong to `cold_start`. If most of the time goes to lookups in the cache of
     compiled code, the rule says that nothing is compiled: the conditions of the compiled code (guards) are checked.
 
     Fires when tracing and compilation keep the device idle for `COMPILATION_IN_STEPS_LEAST_SHARE` of the window.
     """
-    idle = caused_idle(scope, "compilation", wanted=pl.col("span_kind") != "runtime")
+    idle = _compiling(scope)
     if not scope.duration or idle.ns / scope.duration < COMPILATION_IN_STEPS_LEAST_SHARE:
         return None
     who = "no operator ran" if scope.on_cpu else "the device was idle"
@@ -46,35 +48,62 @@ def compilation_in_steps(scope: Scope, _result: Idle) -> Evidence | None:
     checks = lookups >= LOOKUPS_PART * idle.ns
     what = "Checks of compiled code" if checks else COMPILING
     while_ = "the cache of compiled code was searched" if checks else "code was traced or compiled"
-    of_steps, advice = ("", _GUARDS) if checks else _of_steps(scope, idle)
+    first = 0 if checks else compiled_at_first(scope)
+    of_steps, advice = ("", _GUARDS) if checks else _of_steps(scope, idle, first)
+    at_first = f", {format_ns(first)} of it in the first steps" if first else ""
     return Evidence(
-        title=f"{what} take {format_share(idle.ns / scope.duration)} of the time",
+        title=f"{what} take {format_share(idle.ns / scope.duration)} of the time{at_first}",
         text=f"For {format_ns(idle.ns)} {who} while {while_}{idle.where}.{of_steps}",
-        ns_at_stake=idle.ns,
+        ns_at_stake=idle.ns - first,
         advice=advice,
         stretches=idle.stretches,
     )
 
 
-def _of_steps(scope: Scope, idle: CausedIdle) -> tuple[str, Advice | None]:
-    """How many of several steps compile, as a sentence, and the advice for those; nothing if none tells whether others will."""
+def compiled_at_first(scope: Scope) -> int:
+    """The idle time in ns for which the first steps compile, if others do not, and later ones do again."""
+    return scope.once(compiled_at_first, lambda: _compiled_at_first(scope))
+
+
+def _compiled_at_first(scope: Scope) -> int:
     if scope.window != "steps" or scope.steps.height < 2:
-        return "", None
+        return 0
+    ns, compiles = _by_step(scope, _compiling(scope))
+    first = int(np.argmin(compiles))
+    return int(ns[:first].sum()) if compiles[first:].any() else 0
+
+
+def _compiling(scope: Scope) -> CausedIdle:
+    return caused_idle(scope, "compilation", wanted=pl.col("span_kind") != "runtime")
+
+
+def _by_step(scope: Scope, idle: CausedIdle) -> tuple[Int64Array, BoolArray]:
+    """What compilation takes in each step, in ns, and in which steps that is more than nothing."""
     spans = step_spans(scope)
     at = np.searchsorted(spans["span_start"].to_numpy(), idle.pieces["start"].to_numpy(), "right") - 1
-    ns = np.bincount(np.maximum(at, 0), idle.pieces["duration_ns"].to_numpy(), spans.height)
+    ns = np.bincount(np.maximum(at, 0), idle.pieces["duration_ns"].to_numpy(), spans.height).astype(np.int64)
     usual = float(str((spans["span_end"] - spans["span_start"]).median()))
-    compiles = ns >= COMPILATION_IN_STEPS_LEAST_SHARE * usual
+    return ns, ns >= COMPILATION_IN_STEPS_LEAST_SHARE * usual
+
+
+def _of_steps(scope: Scope, idle: CausedIdle, first: int) -> tuple[str, Advice | None]:
+    """How many of several steps compile, as a sentence, and the advice for those; nothing if none tells whether others will.
+
+    `first` is what `compiled_at_first` says.
+    """
+    if scope.window != "steps" or scope.steps.height < 2:
+        return "", None
+    _, compiles = _by_step(scope, idle)
     others = np.flatnonzero(~compiles)
     again = compiles[others[0] :].any() if others.size else compiles.size >= COMPARED_STEPS
     count = int(compiles.sum())
     if not count or not (others.size or again):
         return "", None
-    verb = "compiles" if count == 1 else "compile"
-    return (
-        f" {format_count(count)} of {count_of(compiles.size, 'step')} {verb}.",
-        _AGAIN if again else _WARM_UP,
-    )
+    told = f" {format_count(count)} of {count_of(compiles.size, 'step')} {'compiles' if count == 1 else 'compile'}"
+    if first:
+        later = format_ns(idle.ns - first)
+        return f"{told}: the first ones for {format_ns(first)}, later ones for {later}.", _BOTH
+    return f"{told}.", _AGAIN if again else _WARM_UP
 
 
 def _in_lookups(scope: Scope) -> int:
@@ -98,6 +127,11 @@ _RECOMPILES: Final = (
 _AGAIN: Final = Advice(
     f"Code is compiled again in later steps: look for what changes there, such as shapes.\n[compiled] {_RECOMPILES}",
     plain="Kernels are built again in later iterations: keep what was built, and build for all sizes before the loop.",
+)
+_BOTH: Final = Advice(
+    "The first steps compile: run some steps before you record. But code is compiled again in later steps: look for what changes "
+    f"there, such as shapes.\n[compiled] {_RECOMPILES}",
+    plain=f"Load and compile before you record: run some iterations first. {_AGAIN.plain}",
 )
 _WARM_UP: Final = Advice(
     "Only the first steps compile: run some steps before you record.",

@@ -18,7 +18,7 @@ from tracekit.analyses.completeness import Completeness, completeness
 from tracekit.analyses.layers import has_layers, most_own_time
 from tracekit.analyses.parts import CounterRun, DeviceParts, NothingRan, ProcessorParts, run_parts
 from tracekit.analyses.result import Result, has_host_work
-from tracekit.analyses.rules.idle_compilation import COMPILING
+from tracekit.analyses.rules.idle_compilation import COMPILING, compiled_at_first
 from tracekit.analyses.rules.idle_time import blocked, caused_idle, waits_before_graphs
 from tracekit.analyses.rules.rule import REPLAYED
 from tracekit.analyses.scope import Scope
@@ -369,6 +369,8 @@ def _advice(
     stake = 0 if late and parts.streams > 1 else worst.ns
     if worst.bound == "input-bound":  # the wait for the first batch is no cost of the steps
         stake -= split_start(scope, caused_idle(scope, "data_loading").pieces)[1]
+    elif worst.bound == "host-bound":  # nor is what the first steps compile
+        stake -= compiled_at_first(scope)
     no_host = about == "idle" and not has_host_work(scope.trace)
     dark = worst.ns if no_host else code.ns if code and unseen else 0
     loss = unseen_advice(dark, scope) if dark else general(about, stake, scope)
