@@ -25,7 +25,7 @@ from tracekit.groups import NameTable, at_rows, codes_of, falling, groups, or_no
 from tracekit.intervals import IntervalSet
 from tracekit.missing import endless_calls
 from tracekit.names import called_from
-from tracekit.spans import Int64Array, take
+from tracekit.spans import BoolArray, Int64Array, take
 
 __all__ = [
     "CONTEXT_CREATION_NS",
@@ -35,6 +35,7 @@ __all__ = [
     "Blocked",
     "CausedIdle",
     "blocked",
+    "blocked_pieces",
     "calls_with_roles",
     "caused_idle",
     "covered_by_other_rules",
@@ -208,16 +209,32 @@ def blocked(scope: Scope, device_id: int) -> Blocked:
 
 
 def _blocked(scope: Scope, device_id: int) -> Blocked:
-    found, stack = _Caused.of(scope), attribution(scope).model.stack
-    in_code = np.isin(found.cause, [CAUSES.index(cause) for cause in HOST_CODE])
-    rows = np.flatnonzero((found.device == device_id) & in_code)
-    spans, ns = or_none(found.pieces["span_id"])[rows], found.ns[rows]
-    calls: dict[Blocked, str] = {"sleeps": SLEEPING_CALL, "waits": WAITING_CALL}
-    for what, pattern in calls.items():
-        inside = take(stack.nesting.nearest_ancestor(stack.named(pattern, "python")), spans) >= 0
-        if ns[inside].sum() > MOSTLY * ns.sum():
+    found = _Caused.of(scope)
+    mine = found.device == device_id
+    ns = int(found.ns[mine & _in_code(found)].sum())
+    for what, inside in blocked_pieces(scope).items():
+        if found.ns[mine & inside].sum() > MOSTLY * ns:
             return what
     return ""
+
+
+def blocked_pieces(scope: Scope) -> dict[Blocked, BoolArray]:
+    """In which pieces of idle time, by row of `IdleCauses.pieces`, the host sleeps in its code, and in which it waits there."""
+    return scope.once(blocked_pieces, lambda: _blocked_pieces(scope))
+
+
+def _blocked_pieces(scope: Scope) -> dict[Blocked, BoolArray]:
+    found, stack = _Caused.of(scope), attribution(scope).model.stack
+    spans, in_code = or_none(found.pieces["span_id"]), _in_code(found)
+    calls: dict[Blocked, str] = {"sleeps": SLEEPING_CALL, "waits": WAITING_CALL}
+    return {
+        what: in_code & (take(stack.nesting.nearest_ancestor(stack.named(pattern, "python")), spans) >= 0)
+        for what, pattern in calls.items()
+    }
+
+
+def _in_code(found: _Caused) -> BoolArray:
+    return np.isin(found.cause, [CAUSES.index(cause) for cause in HOST_CODE])
 
 
 def idle_in(scope: Scope, device_id: int, region: IntervalSet) -> CausedIdle:

@@ -11,10 +11,11 @@ import polars as pl
 
 from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.idle.causes import cause_name, idle_causes
+from tracekit.analyses.idle.host_code import HOST_CODE
 from tracekit.analyses.idle.span_causes import user_frames
 from tracekit.analyses.rules.idle_calls import LongCalls
 from tracekit.analyses.rules.idle_processors import COMPARED_STEPS
-from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.idle_time import Blocked, blocked_pieces, caused_idle
 from tracekit.analyses.rules.kernels_slower import (
     alike_by,
     become_slower,
@@ -66,13 +67,14 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     The rule compares the spans of steps (with the work that they launch), so a host that runs ahead at an uneven pace does
     not count. Where the recording finds the device empty, the first step begins with its first kernel: what comes before, later
     steps hide. The time of a step is what the device works, and its idle time by cause (`analyses.idle.causes`). At stake is
-    what the largest of these takes more in the slow steps than in a median one. Of idle time by operator dispatch, calls that take
-    much longer than others of their operator are named. Copies beside which nothing runs, and which other steps do not make,
-    are named and count beside idle time. If work of the device takes longer, the rule looks at where it was launched. Work
-    in the optimizer and in collectives that other steps do not have (accumulated gradients), and kernels with other grids or
-    shapes than in the other steps (inputs of another size), are no fault. Kernels that become slower for good are the matter of
-    `kernels_slow_down`. If the slow steps are the first ones of the recording, the program warms up: that is a matter of the
-    profile rather than of the run, so it is no more than a warning.
+    what the largest of these takes more in the slow steps than in a median one. Of idle time by operator dispatch, calls that
+    take much longer than others of their operator are named. Code in which the host sleeps or waits for something else is told
+    apart from Python that runs; a program that only infers may wait for requests, which come as they come. Copies beside which
+    nothing runs, and which other steps do not make, are named and count beside idle time. If work of the device takes longer,
+    the rule looks at where it was launched. Work in the optimizer and in collectives that other steps do not have (accumulated
+    gradients), and kernels with other grids or shapes than in the other steps (inputs of another size), are no fault. Kernels
+    that become slower for good are the matter of `kernels_slow_down`. If the slow steps are the first ones of the recording,
+    the program warms up: that is a matter of the profile rather than of the run, so it is no more than a warning.
 
     Without a device, only operators count that the median step does not run, or not on inputs of this shape, and time outside
     operators in stretches that no other program explains: where the same operators take longer, the machine was busy.
@@ -93,7 +95,7 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     at_stake, cause = _cause_of(scope, table, slow, excess)
     if cause is None or at_stake < MAIN_PART * excess or at_stake < WARNING_SHARE * median:
         return None
-    at_stake = cause.ns or at_stake
+    at_stake = min(cause.ns or at_stake, excess)
     first = _are_first(scope, table, slow)
     some = f"{slow.height} of {table.height}"
     if first:
@@ -146,6 +148,8 @@ def _cause_of(
         waits = {name: each for name, each in more.items() if name != WORK and each >= COPIES_PART * excess}
         cause = _copying(scope, slow, copies, waits)
         return cause.ns or copies, cause
+    if what == "waits" and "inference" in traits(scope):
+        return ns, None
     return ns, _work(scope, numbers, ns) if what == WORK else _waiting(scope, what, slow)
 
 
@@ -154,7 +158,14 @@ def _waiting(scope: Scope, cause: str, slow: pl.DataFrame) -> _Cause:
     spans = slow.head(_MOST_PLACED)[["span_start", "span_ns"]].rows()
     start, end = pl.col("start"), pl.col("start") + pl.col("duration")
     inside = [start.is_between(first, first + length, closed="left") for first, length in spans]
-    idle = caused_idle(scope, cause, wanted=pl.any_horizontal(inside))
+    wanted = pl.any_horizontal(inside)
+    for what, rows in blocked_pieces(scope).items():
+        if what == cause:
+            blocking = idle_causes(scope).pieces["span_id"].filter(pl.Series(rows)).implode()
+            idle = caused_idle(scope, *HOST_CODE, wanted=wanted & pl.col("span_id").is_in(blocking))
+            reason, advice = _BLOCKED[what]
+            return _Cause(reason, idle.where, advice)
+    idle = caused_idle(scope, cause, wanted=wanted)
     # The device waits for a part of the call: it may begin before the step does on the device.
     during = [(start < first + length) & (end > first) for first, length in spans]
     calls = LongCalls.among(scope, pl.any_horizontal(during)) if cause == "operator_dispatch" else None
@@ -298,22 +309,35 @@ def _only_in(scope: Scope, rows: pl.DataFrame, slow: list[int], more: int) -> st
 
 def _parts_of_steps(scope: Scope, table: pl.DataFrame) -> dict[str, Int64Array]:
     """What each step consists of, in ns: `WORK`, `COPIES`, the part of it in which the device only copies, and the idle time of the
-    busiest device by cause.
+    busiest device by cause, or by what the host does in its code instead of running it (`Blocked`).
     """
     device = max(scope.device_ids, key=lambda each: (scope.intervals(each).measure, -each))
     start, length = table["span_start"].to_numpy(), table["span_ns"].to_numpy()
-    pieces = idle_causes(scope).pieces.filter(pl.col("device_id") == device)
+    pieces = idle_causes(scope).pieces.with_columns(pl.col("cause").cast(pl.String))
+    for what, inside in reversed(blocked_pieces(scope).items()):
+        pieces = pieces.with_columns(cause=pl.when(pl.Series(inside)).then(pl.lit(what)).otherwise("cause"))
+    pieces = pieces.filter(pl.col("device_id") == device)
     step = np.searchsorted(start, pieces["start"].to_numpy(), side="right") - 1
     busy = scope.intervals(device)
     copying = busy - scope.intervals(device, "compute", "communication")
     parts = {WORK: busy.coverage(start, start + length), COPIES: copying.coverage(start, start + length)}
-    for cause in pieces["cause"].unique().cast(pl.String).to_list():
-        mine = (pieces["cause"].cast(pl.String) == cause).to_numpy() & (step >= 0)
+    for cause in pieces["cause"].unique().to_list():
+        mine = (pieces["cause"] == cause).to_numpy() & (step >= 0)
         sums = np.bincount(step[mine], weights=pieces["duration_ns"].to_numpy()[mine], minlength=start.size)
         parts[cause] = sums.astype(np.int64)
     return parts
 
 
+_BLOCKED: Final[dict[Blocked, tuple[str, Advice]]] = {
+    "waits": (
+        "waits of the host for something else",
+        Advice("See what it waits for there: make that faster, or let it work further ahead."),
+    ),
+    "sleeps": (
+        "sleeps of the host",
+        Advice("Remove the pause, or wait for a queue, an event or a condition instead."),
+    ),
+}
 _LESS_EVALUATION: Final = Advice(
     "Evaluate less often, on fewer batches, or in another process, with torch.inference_mode() and a larger batch. Leave "
     "these steps out where you compare the times of steps (--step)."
@@ -330,7 +354,7 @@ _SLOWER: Final = Advice(
     "heat), other programs on it, or copies and collectives beside the kernels."
 )
 _WARM_UP: Final = Advice(
-    "Let the program warm up: run more steps before you record, or leave these out (--step).",
+    "Let the program warm up: run more steps before you record, or leave the first out (--step).",
     flags=("--warmup",),
 )
 

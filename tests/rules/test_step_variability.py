@@ -101,6 +101,41 @@ def test_names_what_the_host_did_in_the_slow_steps_and_where() -> None:
     assert "train.py(40): save" in found.evidence
 
 
+@pytest.mark.parametrize(
+    ("call", "said", "advice"),
+    [
+        ("<built-in function sleep>", "sleeps of the host", "Remove the pause"),
+        ("queue.py(154): get", "waits of the host for something else", "See what it waits for there"),
+    ],
+)
+def test_a_host_that_stands_still_runs_no_python(call: str, said: str, advice: str) -> None:
+    """A step in which the host slept, or waited in a queue, was slow mostly by Python."""
+    made = steps_of(10, 10, 30, 10, 10, work=(9, 9, 9, 9, 9))
+    made.span("annotation", "Optimizer.step#SGD.step", 1, 2)
+    made.span("python", "train.py(40): next_batch", 29 * MS, 50 * MS)
+    made.span("python", call, 29 * MS, 50 * MS)
+    found = finding(made.trace(), "steps", "step_variability")
+    assert found is not None
+    assert found.title == f"1 of 5 steps is slow, mostly by {said}"
+    assert f"20.0 ms of that is {said} (mostly in train.py(40): next_batch" in found.evidence
+    assert found.advice.startswith(advice)
+
+
+def test_requests_come_as_they_come() -> None:
+    """A server whose requests came irregularly was told that a part of its steps is slow."""
+    made = steps_of(10, 30, 10, 20, 10, work=(1, 1, 1, 1, 1))
+    for row in [row for row in made.host if row["kind"] == "step"]:
+        end = row["start"] + row["duration"]
+        made.span("op", "aten::mm", row["start"], row["start"] + 6_000)
+        made.span("python", "server.py(20): next_request", row["start"] + MS, end)
+        made.span("python", "queue.py(154): get", row["start"] + MS, end)
+    assert finding(made.trace(), "steps", "step_variability") is None
+    made.span("annotation", "Optimizer.step#SGD.step", 1, 2)
+    found = finding(made.trace(), "steps", "step_variability")
+    assert found is not None
+    assert found.title == "2 of 5 steps are slow, mostly by waits of the host for something else"
+
+
 def copying(*steps: int, direction: str = "DtoH (Device -> Pageable)", work: int = 9) -> Planted:
     """Steps of 10 ms, but 30 ms for the one in the middle, each with a copy of such a time in ms after its kernel."""
     made = steps_of(10, 10, 30, 10, 10, work=(9, 9, work, 9, 9))
