@@ -24,6 +24,7 @@ from tracekit.facts.idle_names import (
     DATA_FRAME,
     DATA_OPERATOR,
     DRIVER_WORK,
+    ENGINE_CALL,
     MODULE_LOADING,
     NOT_AN_OPERATOR,
     PAGEABLE_COPY,
@@ -77,8 +78,8 @@ def span_causes(scope: Scope) -> SpanCauses:
 
     An API call that waits, allocates, launches or loads code has its own cause. Otherwise a span in the data loader is
     data loading. Otherwise the nearest span around it with a name that gives a cause decides. Otherwise it is dispatch
-    inside an operator, and Python outside. If the names in the trace show no PyTorch, dispatch is a library call; if
-    they show no Python, Python is host code.
+    inside an operator or in the call of the autograd engine, and Python outside. If the names in the trace show no
+    PyTorch, dispatch is a library call; if they show no Python, Python is host code.
     """
     return scope.once(span_causes, lambda: _span_causes(scope.trace, attribution(scope).model))
 
@@ -101,6 +102,8 @@ def _span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     cause = np.where(stack.nesting.nearest_ancestor(inside) >= 0, dispatch, outside)
     # A call that no table names is the framework at work, whatever lies around it.
     cause[runtime] = dispatch
+    # The engine dispatches operators meanwhile, on its threads; what Python calls in it has frames of its own.
+    cause[stack.named(ENGINE_CALL, "python")] = dispatch
     inheritable = (mark >= 0) & ~np.isin(mark, [_C["launch_api"]])
     around = take(mark, stack.nesting.nearest_ancestor(inheritable))
     own_work = np.isin(

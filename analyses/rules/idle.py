@@ -16,6 +16,7 @@ from tracekit.analyses.rules.idle_time import (
     caused_idle,
     covered_by_other_rules,
     waits_before_graphs,
+    while_launching_for_others,
 )
 from tracekit.analyses.rules.memory import before_small_copies
 from tracekit.analyses.rules.rule import (
@@ -52,6 +53,10 @@ QUEUE_EMPTY: Final = 1.0
 LEAST_GAPS: Final = 20
 """Fewer gaps are no pattern."""
 
+_PROCESS_EACH: Final = (
+    "One process launches for all devices: run one for each, as DistributedDataParallel does."
+)
+_PLAIN_EACH: Final = "One process launches for all devices: run one for each.\n"
 _LESS: Final = "Launch less from Python."
 _COMPILE: Final = (
     '[!compiled !graphs] torch.compile(model, mode="reduce-overhead") fuses kernels and replays them as CUDA graphs; for '
@@ -78,7 +83,7 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     """The device mostly waits for the host to launch the next kernel.
 
     If the host launches too slowly, there are many short gaps in which no work is queued. So only gaps below 1 ms (`LONG_GAP_NS`)
-    count; a longer gap is a cold start or has another cause with its own rule. On the stream with the most gaps, the mean
+    count; a longer gap is a cold start or has another cause with its own rule, unless the host launches for other devices in it. On the stream with the most gaps, the mean
     queue length should be below one (Little's law: the sum of the delays from launch to start, over the time they span). At
     stake is the device's idle time in such gaps that Python, operator dispatch, launch calls and their latency cause
     (`analyses.idle.causes`), without that before many small copies, which the rule `small_copies` reports.
@@ -96,7 +101,9 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     rows = kept(rows, (rows["device_id"] == stream["device_id"]) & (rows["stream_id"] == stream["stream_id"]))
     copies = before_small_copies(scope)
     others = None if copies is None else ~pl.col("gap_id").is_in(copies.pieces["gap_id"].implode())
-    idle = caused_idle(scope, *LAUNCHING, wanted=others, below=LONG_GAP_NS)
+    busy_elsewhere = while_launching_for_others(scope)
+    idle = caused_idle(scope, *LAUNCHING, wanted=others, below=LONG_GAP_NS, or_in=busy_elsewhere)
+    elsewhere = int(idle.pieces.filter(pl.col("gap_id").is_in(busy_elsewhere))["duration_ns"].sum())
     at_stake = idle.ns
     queue, share = _mean_queue(trace, rows), at_stake / scope.duration
     if queue is None or share < HOST_BOUND_LAUNCHES_LEAST_SHARE:
@@ -118,28 +125,34 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     )
     return Evidence(
         title=f"The device waits for launches of the host {format_share(at_stake / scope.duration)} of the time",
-        text=f"It was idle for {format_ns(at_stake)} in gaps below {format_ns(LONG_GAP_NS)}: {_split(by_cause)}"
-        f"{idle.where}. Stream {stream['stream_id']} of device {stream['device_id']} had "
+        text=f"It was idle for {format_ns(at_stake)} in gaps below {format_ns(LONG_GAP_NS)}"
+        f"{', or while the host launched for other devices' if elsewhere else ''}: {_split(by_cause)}{idle.where}. Stream {stream['stream_id']} of device {stream['device_id']} had "
         f"{format_count(stream['gaps'])} gaps, {queued}.{slowed}",
         ns_at_stake=at_stake,
-        advice=_advice(by_cause, waits, in_loss=idle.layer == LOSS_LAYER),
+        advice=_advice(
+            by_cause, waits, in_loss=idle.layer == LOSS_LAYER, elsewhere=2 * elsewhere >= at_stake
+        ),
         stretches=idle.stretches,
     )
 
 
-def _advice(by_cause: list[tuple[str, int]], waits: str, *, in_loss: bool) -> Advice | None:
+def _advice(by_cause: list[tuple[str, int]], waits: str, *, in_loss: bool, elsewhere: bool) -> Advice | None:
     """None: the rule's own. `waits` is what must go before graphs; without most time in Python, or in operators, these are not to blame.
 
     `in_loss`: most of the time is lost around the work of the loss, which compiling a model leaves as it is.
+    `elsewhere`: most is lost while the host launches for other devices.
     """
     in_python = sum(ns for cause, ns in by_cause if cause in ("python", "operator_dispatch"))
     mostly = 2 * in_python >= sum(ns for _, ns in by_cause)
-    if mostly and not waits and not in_loss:
+    if mostly and not waits and not in_loss and not elsewhere:
         return None
     less = _LESS_IN_LOSS if in_loss else _LESS if mostly else "Launch fewer, longer kernels."
+    less = f"{_PROCESS_EACH}\n{less}" if elsewhere else less
     how = f"{_COMPILE_LOSS if in_loss else _COMPILE}{_WITH_GRAPHS}"
     text = f"{less}\n{waits}\n{how}" if waits else f"{less}\n{how}\n{_REMOVE_WAITS}"
-    return Advice(text, plain=f"{_LESS_PLAIN}\n{waits or _REMOVE_WAITS_PLAIN}", flags=_FLAGS)
+    return Advice(
+        text, plain=f"{elsewhere * _PLAIN_EACH}{_LESS_PLAIN}\n{waits or _REMOVE_WAITS_PLAIN}", flags=_FLAGS
+    )
 
 
 def _split(by_cause: list[tuple[str, int]]) -> str:

@@ -15,6 +15,7 @@ from tracekit.analyses.idle.host_code import host_code
 from tracekit.analyses.program import program
 from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, Advice, Evidence, Rule, bounded, longest
 from tracekit.analyses.scope import Scope
+from tracekit.facts.idle_names import ENGINE_CALL
 from tracekit.facts.program_names import PYTHON_FUNCTION
 from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
 from tracekit.findings import Stretches
@@ -41,8 +42,9 @@ LEAST_SAMPLES: Final = 20
 _CAUSES: Final = ("python", "host_code", "operator_dispatch")
 _WAITING: Final = (
     r"(?i)^<built-in .*\b(acquire|wait\w*|sleep|select|e?poll|recv\w*|read\w*|accept|join|get|synchronize)\b"
+    rf"|{ENGINE_CALL}"
 )
-"""Built-in functions in which a thread waits without the interpreter's lock."""
+"""Functions in which a thread waits without the interpreter's lock."""
 _OF_THE_LOCK: Final = "pthread_cond_timedwait"
 """How CPython waits for its lock on Linux."""
 
@@ -53,7 +55,7 @@ def python_threads(scope: Scope, result: Idle) -> Evidence | None:
     Python runs one thread at a time (the global interpreter lock). A thread that enters or leaves a Python function has
     the lock at that moment. The rule looks at pauses of the launching thread of `LEAST_PAUSE_NS` or more in which the device
     is idle and that thread enters and leaves nothing (causes Python and dispatch of `analyses.idle.causes`), but not in
-    built-in functions. (By default PyTorch records the functions of the profiling thread only; `profile_all_threads` of
+    built-in functions, nor in the autograd engine, nor outside all functions and operators, where it may have nothing to do. (By default PyTorch records the functions of the profiling thread only; `profile_all_threads` of
     its experimental_config records those of all threads.) At stake is the part of them in which another thread enters or leaves functions, up to the next such
     moment, without functions that wait. In profiles of Nsight Systems, the launching thread's calls of
     `pthread_cond_timedwait`, with which Python waits for the lock, take the place of these moments, and samples must show
@@ -141,17 +143,15 @@ def _samples_beside(scope: Scope) -> int:
 
 
 def _pauses(scope: Scope, stack: HostStack) -> pl.DataFrame:
-    """Long pieces of idle time for which the launching thread ran no built-in function: `start`, `duration_ns`, `thread`, `process`."""
-    launches = scope.trace.device.select(pl.col("activity_id").alias("ended_by"), "launch_id")
+    """Long pieces of idle time in which the launching thread was in a function or operator, and in none that needs no lock: `start`, `duration_ns`, `thread`, `process`."""
     pieces = idle_causes(scope).pieces.filter(
         one_of("cause", *_CAUSES) & (pl.col("duration_ns") >= LEAST_PAUSE_NS)
     )
-    pieces = pieces.join(launches, on="ended_by", how="left", maintain_order="left")
-    spans = pieces.select(pl.coalesce("span_id", "launch_id").fill_null(-1)).to_series().to_numpy()
-    built_in = stack.named("^<built-in ", "python")
-    inside = or_none(pieces["span_id"])
-    wanted = (spans >= 0) & ~((inside >= 0) & built_in[np.maximum(inside, 0)])
-    thread, process = stack.thread[np.maximum(spans, 0)], stack.process[np.maximum(spans, 0)]
+    spans = or_none(pieces["span_id"])
+    elsewhere = stack.named(f"^<built-in |{ENGINE_CALL}", "python")
+    rows = np.maximum(spans, 0)
+    wanted = (spans >= 0) & ~elsewhere[rows]
+    thread, process = stack.thread[rows], stack.process[rows]
     return (
         pieces[["start", "duration_ns"]]
         .with_columns(pl.Series("thread", thread), pl.Series("process", process))

@@ -43,6 +43,7 @@ __all__ = [
     "mostly_caused",
     "outermost_operators",
     "waits_before_graphs",
+    "while_launching_for_others",
 ]
 
 if TYPE_CHECKING:
@@ -176,10 +177,14 @@ class CausedIdle(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 def caused_idle(
-    scope: Scope, *causes: str, wanted: pl.Expr | None = None, below: int | None = None
+    scope: Scope,
+    *causes: str,
+    wanted: pl.Expr | None = None,
+    below: int | None = None,
+    or_in: Int64Array | None = None,
 ) -> CausedIdle:
     """The idle time of these causes, restricted to the pieces for which `wanted` is true, and to gaps of which they take less
-    than `below` ns.
+    than `below` ns or that are among `or_in`.
 
     `wanted` may use the columns of `IdleCauses.pieces`, `operator`, the name of the operator, and `span_ns` and `span_kind`, the
     duration in ns and the kind of the span that caused each piece.
@@ -190,7 +195,8 @@ def caused_idle(
         rows = rows[found.pieces[rows].select(wanted.fill_null(value=False)).to_series().to_numpy()]
     if below is not None:
         in_gap = np.bincount(found.gap[rows], weights=found.ns[rows])
-        rows = rows[in_gap[found.gap[rows]] < below]
+        some = in_gap[found.gap[rows]] < below
+        rows = rows[some if or_in is None else some | np.isin(found.gap[rows], or_in)]
     if not rows.size:
         return CausedIdle(0, found, rows)
     devices = groups(found.device[rows])
@@ -235,6 +241,30 @@ def _blocked_pieces(scope: Scope) -> dict[Blocked, BoolArray]:
 
 def _in_code(found: _Caused) -> BoolArray:
     return np.isin(found.cause, [CAUSES.index(cause) for cause in HOST_CODE])
+
+
+def while_launching_for_others(scope: Scope) -> Int64Array:
+    """The numbers of gaps of `LONG_GAP_NS` or more in which the host launches for other devices, without as long a pause and without
+    a call that waits for a device.
+
+    Empty if several processes launch, each for devices of its own.
+    """
+    found, launch = _Caused.of(scope), or_none(scope.activities["launch_id"])
+    device, launch = scope.activities["device_id"].to_numpy()[launch >= 0], launch[launch >= 0]
+    if len(scope.device_ids) < 2 or at_rows(scope.trace.host["process_id"], launch).n_unique() > 1:
+        return np.zeros(0, dtype=np.int64)
+    called = at_rows(scope.trace.host["start"], launch).to_numpy()
+    gaps = groups(found.gap)
+    start, end = gaps.least(found.start), gaps.greatest(found.start + found.ns)
+    of_gap = found.device[gaps.first]
+    waits = gaps.sums(np.where(found.cause == CAUSES.index("synchronisation"), found.ns, 0)) > 0
+    busy = np.zeros(start.size, dtype=bool)
+    for each in np.unique(of_gap).tolist():
+        edges = np.unique(np.concatenate([called[device != each], [scope.start, scope.end]]))
+        long = np.flatnonzero(np.diff(edges) >= LONG_GAP_NS)
+        paused = IntervalSet.of(edges[long], edges[long + 1]).coverage(start, end)
+        busy |= (of_gap == each) & (paused < LONG_GAP_NS)
+    return gaps.keys[0][busy & ~waits & (end - start >= LONG_GAP_NS)]
 
 
 def idle_in(scope: Scope, device_id: int, region: IntervalSet) -> CausedIdle:

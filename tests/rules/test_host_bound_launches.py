@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
-from planted import EVERYTHING, MS, US, Planted, finding
+from planted import A100, EVERYTHING, MS, US, Planted, finding
 
 from tracekit.trace import Trace
 
@@ -174,3 +175,28 @@ def test_launches_of_the_loss_are_not_those_of_the_model() -> None:
     other = finding(launched_late().trace(), "idle", "host_bound_launches")
     assert other is not None
     assert "torch.compile(model" in other.advice
+
+
+def replicas(*, launching: bool = True) -> Trace:
+    """Two devices; for 4 ms the first is idle, while the main thread waits in the backward pass and another launches for the second."""
+    made = Planted()
+    made.span("python", "train.py(9): main", 0, 7 * MS)
+    made.span("python", "torch/autograd/graph.py(815): _engine_run_backward", 1_300 * US, 5_200 * US)
+    for number in range(50):
+        start = 50 * US * number + (4 * MS if number >= 25 else 0)
+        made.activity("k", start + 10 * US, 40 * US, launch=start)
+    for number in range(80 if launching else 0):
+        start = 1_250 * US + number * 50 * US
+        made.activity("k", start + 10 * US, 50 * US, device=1)
+        made.span("runtime", "cudaLaunchKernel", start, start + 5 * US, 2, correlation=len(made.device))
+    return made.trace(devices=(A100, dataclasses.replace(A100, device_id=1)))
+
+
+def test_launches_for_another_device_are_not_python_code() -> None:
+    """Two replicas, the second launched after the first: the backward pass of the second was called Python code to do less often."""
+    found = finding(replicas(), "idle", "host_bound_launches")
+    assert found is not None
+    assert found.ns_at_stake == 4_490 * US
+    assert "or while the host launched for other devices: operator dispatch" in found.evidence
+    assert found.advice.startswith("One process launches for all devices: run one for each")
+    assert finding(replicas(launching=False), "idle", "host_bound_launches") is None

@@ -88,3 +88,17 @@ def test_calls_of_the_system_and_samples_show_it_too(tmp_path: Path) -> None:
 def test_silent_without_such_calls_or_samples(tmp_path: Path, changed: dict[str, object]) -> None:
     trace = tracekit.read(exported(tmp_path, **changed))  # type: ignore[arg-type]
     assert finding(trace, "idle", "python_threads") is None
+
+
+def test_a_thread_that_waits_for_the_autograd_engine_runs_no_python() -> None:
+    """The main thread waited in the backward pass, and was said to keep the thread that launches from running."""
+    engine = "torch/autograd/graph.py(815): _engine_run_backward"
+    assert finding(planted(function=engine).trace(), "idle", "python_threads") is None
+    assert finding(planted(own=engine).trace(), "idle", "python_threads") is None
+
+
+def test_a_thread_that_is_in_no_function_does_not_wait_for_its_turn() -> None:
+    """A thread launched for the second device only when the optimizer of the main thread was done: nothing kept it from running."""
+    made = planted()
+    made.host = [row for row in made.host if row["name"] != "train.py(20): step"]
+    assert finding(made.trace(), "idle", "python_threads") is None

@@ -20,6 +20,7 @@ __all__ = [
     "DATA_FRAME",
     "DATA_OPERATOR",
     "DRIVER_WORK",
+    "ENGINE_CALL",
     "FORWARDING_FRAME",
     "LIBRARIES",
     "MODULE_LOADING",
@@ -110,6 +111,12 @@ DRIVER_WORK: Final = r"^(Command Buffer Full|Resource Allocation|Launch Overhead
 
 RELEASING_FRAME: Final = r"(^|[/\\])torch[/\\](cuda|xpu|mps)[/\\](memory|__init__)\.py\([0-9]+\): empty_cache"
 """Python frames that give cached memory back to the driver."""
+
+ENGINE_CALL: Final = (
+    r"(^|[/\\])torch[/\\]autograd[/\\]graph\.py\([0-9]+\): _engine_run_backward$"
+    r"|^<built-in method run_backward of torch\._C\._EngineBase "
+)
+"""Python functions in which a thread waits for the autograd engine, which launches on threads of its own; it runs no Python."""
 
 SLEEPING_CALL: Final = r"^<built-in (function|method) (sleep|pause|sigwait|sigtimedwait)\b|^time\.sleep$"
 """Python functions in which a thread sleeps."""
