@@ -13,7 +13,12 @@ from tracekit.analyses.breakdown import Breakdown
 from tracekit.analyses.calls import calls_of, of_one_rank
 from tracekit.analyses.exposure import exposed_by
 from tracekit.analyses.overlap import overlap
-from tracekit.analyses.rules.breakdown_reduction import reduced_in_vain, slower_than_smaller
+from tracekit.analyses.rules.breakdown_reduction import (
+    of_buckets,
+    reduced_in_vain,
+    slower_than_smaller,
+    where_launched,
+)
 from tracekit.analyses.rules.device_collectives import (
     collectives_of,
     exposed_time,
@@ -22,7 +27,7 @@ from tracekit.analyses.rules.device_collectives import (
 )
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, by_share, densest, longest
 from tracekit.analyses.scope import Scope
-from tracekit.facts.stack_names import GRADIENT_REDUCTION_LAYER
+from tracekit.facts.collectives import ELEMENT_BYTES
 from tracekit.facts.units import (
     NS_PER_S,
     NS_PER_US,
@@ -47,7 +52,7 @@ _REMEDY: Final[tuple[tuple[str, str], ...]] = (
     (
         r"send_?recv|all_?to_?all",
         "Start the exchange earlier, beside computation, and wait for it only where its result is used; send fewer bytes "
-        "(lower precision, balanced sharding)",
+        "({lower}balanced sharding)",
     ),
     (
         r"all_?gather|reduce_?scatter",
@@ -57,8 +62,7 @@ _REMEDY: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         r"all_?reduce|reduce",
-        "[training ddp] {buckets}Accumulate gradients under DistributedDataParallel's no_sync(), or reduce them in bf16 with a "
-        "communication hook.\n"
+        "[training ddp] {buckets}Accumulate gradients under DistributedDataParallel's no_sync(){in_bf16}.\n"
         "[training !ddp] {hidden}\n"
         "[!training] Overlap it with computation that does not need its result, or send fewer bytes.",
     ),
@@ -70,15 +74,15 @@ _SHAPE: Final = re.compile(r"\[(\d+(?:, ?\d+)*)\]")
 _ITEM: Final = 4
 """Bytes of an element whose type is not recorded."""
 
-SPLIT_BYTES: Final = 2_000_000
-"""A smaller bucket takes about as long as its latency, so that two halves take longer; DistributedDataParallel's first has 1 MiB."""
-LAST_BUCKET_SHARE: Final = 0.5
 _LONGEST: Final = 60
 
 _NOT_HIDDEN: Final = (
     "Reduce while the backward pass computes, as DistributedDataParallel does, or send fewer bytes."
 )
-_HIDDEN: Final = "Computation hides {} of it already: send fewer bytes, in a lower precision."
+_FEWER: Final = "send fewer bytes{how} accumulate gradients over more micro-batches."
+_HIDDEN: Final = "Computation hides {share} of it already, so " + _FEWER
+_TOO_SLOW: Final = "The backward pass launches reductions already and is too short to hide them, so " + _FEWER
+_AFTER_UPDATE: Final = "It starts after the update of the parameters, where no backward pass is left to hide it: average them less often, or send fewer bytes."
 _IN_VAIN: Final = (
     "Gradients are reduced in {} steps and applied in {}: reduce them only before an update (no_sync() of DistributedDataParallel, "
     "set_requires_gradient_sync(False) of fully_shard)."
@@ -86,6 +90,8 @@ _IN_VAIN: Final = (
 OVERLAPPED: Final = 0.25
 """From this part of it on, communication runs beside computation on purpose."""
 MOSTLY: Final = 0.5
+NARROW_BYTES: Final = 2
+"""Gradients in 16 bits are not reduced in fewer."""
 _RANKS: Final = "Compare the ranks first: part of this time may be a wait for a slower rank."
 
 
@@ -152,11 +158,13 @@ def _largest(scope: Scope) -> dict[str, Any] | None:
     if not rows.height:
         return None
     mine = keyed.filter(pl.col("key") == rows["key"][0])
+    widths = pl.col("dtype").replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
     return {**mine.select(
         pl.col("name", "group").first(),
         pl.len().alias("count"),
         pl.lit(rows["exposed_ns"][0]).alias("exposed_ns"),
         pl.col("bytes").null_count().alias("unsized"),
+        (widths.is_not_null().all() & (widths <= NARROW_BYTES).all()).alias("narrow"),
         *(getattr(pl.col(name), which)().alias(f"{which}_{name}") for name in ("bytes", "duration_ns") for which in ("min", "max")),
     ).row(0, named=True), "several": calls.table["group"].drop_nulls().n_unique() > 1}  # fmt: skip
 
@@ -201,31 +209,17 @@ def _remedy(scope: Scope, row: dict[str, Any] | None, hidden: float) -> Advice |
         return None
     if (vain := reduced_in_vain(scope)) is not None:
         return Advice(_IN_VAIN.format(*vain))
-    words = _HIDDEN.format(format_share(hidden)) if hidden >= OVERLAPPED else _NOT_HIDDEN
-    return Advice(f"{_RANKS}\n{text.format(buckets=_buckets(scope), hidden=words).removesuffix('.')}.")
-
-
-def _buckets(scope: Scope) -> str:
-    """What the sizes and times of the buckets of gradients say about `bucket_cap_mb`; empty if they do not say it.
-
-    The last bucket of a step ends after the backward pass, so nothing hides it. If it has `LAST_BUCKET_SHARE` of the exposed time
-    and `SPLIT_BYTES` or more, it should be smaller.
-    """
-    rows = calls_of(scope).table.filter(pl.col("layer") == GRADIENT_REDUCTION_LAYER)
-    steps = rows.group_by("step", maintain_order=True).agg(
-        pl.len(),
-        pl.col("bytes").last(),
-        pl.col("exposed_ns").last().alias("last"),
-        pl.col("exposed_ns").sum(),
-    )
-    if not steps.height or steps["bytes"].null_count() or int(steps["bytes"].min() or 0) < SPLIT_BYTES:  # type: ignore[arg-type]
-        return ""
-    if int(steps["last"].sum()) < LAST_BUCKET_SHARE * int(steps["exposed_ns"].sum()):
-        return ""
-    size = format_bytes(int(steps["bytes"].max() or 0))  # type: ignore[arg-type]
-    one = f"All gradients are in one bucket ({size}), which is only reduced when the last gradient is there"
-    last = f"Most of the exposed time is the last bucket ({size}), beside which nothing is left to compute"
-    return f"{one if int(steps['len'].max() or 0) == 1 else last}: lower bucket_cap_mb. "  # type: ignore[arg-type]
+    place = where_launched(scope, name) if re.search("reduce$", name) else ""
+    if place == "after_update":
+        return Advice(f"{_RANKS}\n{_AFTER_UPDATE}")
+    words = _HIDDEN if hidden >= OVERLAPPED else _TOO_SLOW if place == "backward" else _NOT_HIDDEN
+    # Gradients in 16 bits are in a low precision already.
+    wide = row is None or not row["narrow"]
+    words = words.format(share=format_share(hidden), how=", in a lower precision, or" if wide else ":")
+    in_bf16 = ", or reduce them in bf16 with a communication hook" if wide else ""
+    lower = "lower precision, " if wide else ""
+    said = text.format(buckets=of_buckets(scope), hidden=words, in_bf16=in_bf16, lower=lower)
+    return Advice(f"{_RANKS}\n{said.removesuffix('.')}.")
 
 
 def _bytes_sent(scope: Scope, device: int) -> int | None:

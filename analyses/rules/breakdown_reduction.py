@@ -1,20 +1,26 @@
-"""What a trace of one rank shows of collectives that need not take so long: waits that smaller ones tell, gradients reduced in vain."""
+"""What a trace of one rank shows of collectives that need not take so long: waits that smaller ones tell, gradients reduced in vain,
+and where the reductions start.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
+import polars as pl
 
+from tracekit.analyses.attribution import attributed
 from tracekit.analyses.calls import calls_of
 from tracekit.analyses.collectives import collectives
 from tracekit.analyses.optimizer import optimizer_ranges
-from tracekit.analyses.scope import Scope
+from tracekit.analyses.scope import Scope, launch_times
 from tracekit.facts.stack_names import GRADIENT_REDUCTION_LAYER
 from tracekit.facts.units import format_bytes, format_ns
+from tracekit.groups import kept
+from tracekit.spans import Int64Array
 
-__all__ = ["reduced_in_vain", "slower_than_smaller"]
+__all__ = ["of_buckets", "reduced_in_vain", "slower_than_smaller", "where_launched"]
 
 SLOWER: Final = 5.0
 """A larger collective has the higher bandwidth; if it has a fifth of that of a smaller one, it does something else than to send."""
@@ -22,6 +28,13 @@ LEAST_SENT: Final = 1_000_000
 """In bytes: smaller ones take about as long as their latency."""
 OFTENER: Final = 2
 """The first or last update may lie outside the recording."""
+SEVERAL: Final = 2
+"""One reduction before the end of the backward pass may be of one parameter; buckets that overlap are more."""
+MOST: Final = 0.5
+"""In half of the steps or more."""
+SPLIT_BYTES: Final = 2_000_000
+"""A smaller bucket takes about as long as its latency, so that two halves take longer; DistributedDataParallel's first has 1 MiB."""
+LAST_BUCKET_SHARE: Final = 0.5
 
 
 class Slower(msgspec.Struct, frozen=True):
@@ -64,3 +77,52 @@ def reduced_in_vain(scope: Scope) -> tuple[int, int] | None:
     calls = calls_of(scope).table
     reduced = calls["step"].filter(calls["layer"] == GRADIENT_REDUCTION_LAYER).n_unique()
     return (reduced, updated) if 0 < OFTENER * updated <= reduced else None
+
+
+def where_launched(scope: Scope, name: str) -> Literal["", "backward", "after_update"]:
+    """Where most steps launch the collectives of this name: `SEVERAL` of them before the last work of the backward pass, or all
+    after an update of the parameters and without a backward pass after that; else empty.
+    """
+    calls = calls_of(scope).table.filter(pl.col("name") == name).drop_nulls("launched")
+    work = attributed(scope)
+    work = kept(work, (work["phase"].cast(pl.String) == "backward") & (work["class"] == "compute"))
+    backward, updates = launch_times(scope.trace, work), optimizer_ranges(scope)["start"].to_numpy()
+    begins = scope.steps["start"].to_numpy() if scope.window == "steps" else np.asarray([scope.start])
+    step, launched = np.searchsorted(begins, calls["launched"].to_numpy(), side="right"), calls["launched"]
+    last, updated = (_latest(begins, times) for times in (backward, updates))
+    steps, of = np.unique(step, return_inverse=True)
+    before = np.bincount(of, weights=launched.to_numpy() < last[step], minlength=steps.size)
+    after = (launched.to_numpy() > updated[step]) & (updated > last)[step]
+    if steps.size and np.mean(before >= SEVERAL) >= MOST:
+        return "backward"
+    return "after_update" if steps.size and np.mean(after) > MOST else ""
+
+
+def _latest(begins: Int64Array, times: Int64Array) -> Int64Array:
+    """The latest of these times (ns) in each step, by its number from 1 on; what is before all of them has 0."""
+    latest = np.full(begins.size + 1, np.iinfo(np.int64).min)
+    np.maximum.at(latest, np.searchsorted(begins, times, side="right"), times)
+    return latest
+
+
+def of_buckets(scope: Scope) -> str:
+    """What the sizes and times of the buckets of gradients say about `bucket_cap_mb`; empty if they do not say it.
+
+    The last bucket of a step ends after the backward pass, so nothing hides it. If it has `LAST_BUCKET_SHARE` of the exposed time
+    and `SPLIT_BYTES` or more, it should be smaller.
+    """
+    rows = calls_of(scope).table.filter(pl.col("layer") == GRADIENT_REDUCTION_LAYER)
+    steps = rows.group_by("step", maintain_order=True).agg(
+        pl.len(),
+        pl.col("bytes").last(),
+        pl.col("exposed_ns").last().alias("last"),
+        pl.col("exposed_ns").sum(),
+    )
+    if not steps.height or steps["bytes"].null_count() or int(steps["bytes"].min() or 0) < SPLIT_BYTES:  # type: ignore[arg-type]
+        return ""
+    if int(steps["last"].sum()) < LAST_BUCKET_SHARE * int(steps["exposed_ns"].sum()):
+        return ""
+    size = format_bytes(int(steps["bytes"].max() or 0))  # type: ignore[arg-type]
+    one = f"All gradients are in one bucket ({size}), which is only reduced when the last gradient is there"
+    last = f"Most of the exposed time is the last bucket ({size}), beside which nothing is left to compute"
+    return f"{one if int(steps['len'].max() or 0) == 1 else last}: lower bucket_cap_mb. "  # type: ignore[arg-type]

@@ -165,3 +165,63 @@ def test_gradients_that_are_reduced_in_every_micro_step(updates: int, in_vain: b
     found = finding(trace, "breakdown", "exposed_communication")
     assert found is not None
     assert (f"Gradients are reduced in 4 steps and applied in {updates}:" in found.advice) == in_vain
+
+
+def launching(place: str, dtype: str) -> Trace:
+    """Three steps of 20 ms with a backward pass of 1 ms and three reductions of 5 ms, launched in it, after it or after the update."""
+    planted = Planted()
+    for number in range(3):
+        at = 20 * MS * number
+        planted.step(number, at, at + 20 * MS)
+        first = {"in": at + MS, "after": at + 3 * MS, "update": at + 5 * MS}[place]
+        for each in range(4):
+            begin = at + MS + each * 400_000
+            planted.span("op", "AddmmBackward0", begin, begin + 50_000)
+            planted.activity("gemm", begin + 20_000, 250_000, launch=begin + 10_000)
+        planted.span("annotation", "Optimizer.step#SGD.step", at + 4 * MS, at + 4_500_000)
+        for each in range(3):
+            begin = first + 100_000 + each * 400_000
+            planted.span("op", "record_param_comms", begin, begin + 90_000)
+            start = at + 2 * MS + each * 6 * MS
+            planted.activity(
+                "ncclDevKernel_AllReduce_Sum_f32", start, 5 * MS, stream=20, launch=begin + 20_000
+            )
+    trace = planted.trace()
+    spans = trace.host.filter(pl.col("name").cast(pl.String) == "record_param_comms")["span_id"]
+    rows = pl.DataFrame({"span_id": spans, "name": "allreduce", "elements_in": 10_000_000, "dtype": dtype})
+    return replace(trace, collectives=conform(rows, COLLECTIVE_SCHEMA))
+
+
+@pytest.mark.parametrize(
+    ("place", "dtype", "says"),
+    [
+        ("in", "Float", "send fewer bytes, in a lower precision, or accumulate gradients over more"),
+        (
+            "in",
+            "BFloat16",
+            "launches reductions already and is too short to hide them, so send fewer bytes: acc",
+        ),
+        ("after", "Float", "Reduce while the backward pass computes"),
+        ("update", "Float", "average them less often, or send fewer bytes"),
+    ],
+)
+def test_reductions_of_the_backward_pass_need_not_start_earlier(place: str, dtype: str, says: str) -> None:
+    """On a slow network, buckets launched inside the backward pass hid little, and were told to overlap as they did."""
+    found = finding(launching(place, dtype), "breakdown", "exposed_communication")
+    assert found is not None
+    assert says in found.advice
+    assert ("as DistributedDataParallel does" in found.advice) == (place == "after")
+
+
+@pytest.mark.parametrize(("dtype", "narrow"), [("Float", False), ("BFloat16", True)])
+def test_gradients_in_16_bits_are_not_to_be_reduced_in_16_bits(dtype: str, narrow: bool) -> None:
+    trace = reducing([(5_000_000, 4)])
+    assert trace.collectives is not None
+    trace = replace(
+        trace,
+        collectives=trace.collectives.with_columns(dtype=pl.lit(dtype, trace.collectives["dtype"].dtype)),
+    )
+    found = finding(trace, "breakdown", "exposed_communication")
+    assert found is not None
+    assert "no_sync()" in found.advice
+    assert ("in bf16" in found.advice) != narrow
