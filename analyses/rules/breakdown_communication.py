@@ -121,13 +121,17 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     hidden = 1 - exposed / max(communication, 1)
     remedy = _OF_ONE_RANK if alone else _WAITS_FOR_RANKS if waiting else _remedy(scope, largest, hidden)
     waits = None if scope.on_cpu else waits_of(scope, device, unequal=UNEQUAL, least=LEAST_EQUAL)
-    waited = 0 if waits is None else int(waits["exposed_wait"].sum())
-    at_stake = exposed - waited if waited >= WARNING_SHARE * window else exposed
+    waited = 0 if waits is None else min(int(waits["exposed_wait"].sum()), exposed)
+    waited = waited if waited >= WARNING_SHARE * window else 0
+    at_stake, rest = exposed - waited, ""
+    if waited:
+        rest = f" {format_ns(waited)} of the exposed time may be waits for other ranks, which are not at stake here."
+    mostly = "mostly latency or" if waiting else "of which most may be" if waited > MOSTLY * exposed else ""
     return Evidence(
         title=f"Exposed communication takes {format_share(exposed / window)} of the time"
-        + (", mostly latency or waits for other ranks" if waiting else ""),
+        + (f", {mostly} waits for other ranks" if mostly else ""),
         text=f"In a window of {format_ns(window)}, {format_ns(exposed)} of {format_ns(communication)} of "
-        f"communication ran while no computation ran.{_of_largest(largest)}{more}",
+        f"communication ran while no computation ran.{_of_largest(largest)}{more}{rest}",
         ns_at_stake=at_stake,
         severity=by_share(at_stake, window),
         advice=remedy,

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import polars as pl
+import pytest
 from planted import MS, US, Planted, finding
 
 from tracekit.readers.assemble import conform
@@ -52,7 +53,20 @@ def test_fires_on_the_same_collective_of_each_step() -> None:
 def test_what_waits_is_not_at_stake_for_overlap() -> None:
     made = planted(1000, 5000, 1000, 5000).trace()
     assert finding(made, "breakdown", "unequal_collectives").ns_at_stake == 8 * MS  # type: ignore[union-attr]
-    assert finding(made, "breakdown", "exposed_communication").ns_at_stake == 4 * MS  # type: ignore[union-attr]
+    found = finding(made, "breakdown", "exposed_communication")
+    assert found is not None
+    assert found.ns_at_stake == 4 * MS
+
+
+@pytest.mark.parametrize(
+    ("times", "most"), [((1000, 5000, 1000, 5000), True), ((1000, 3000, 1000, 1000), False)]
+)
+def test_waits_that_are_not_at_stake_are_told(times: tuple[int, ...], most: bool) -> None:
+    """Half of the time was exposed communication, and a seventieth was at stake: nothing said where the rest was."""
+    found = finding(planted(*times).trace(), "breakdown", "exposed_communication")
+    assert found is not None
+    assert found.title.endswith(", of which most may be waits for other ranks") == most
+    assert f" {8 if most else 2}.00 ms of the exposed time may be waits for other ranks" in found.evidence
 
 
 def test_recorded_sizes_tell_which_are_equal() -> None:
