@@ -19,6 +19,7 @@ from tracekit.analyses.rules.breakdown_reduction import (
     slower_than_smaller,
     where_launched,
 )
+from tracekit.analyses.rules.breakdown_unequal import LEAST_EQUAL, UNEQUAL
 from tracekit.analyses.rules.device_collectives import (
     collectives_of,
     exposed_time,
@@ -41,7 +42,7 @@ from tracekit.facts.units import (
 from tracekit.groups import at_rows
 from tracekit.names import clean, shorten_name
 
-__all__ = ["EXPOSED_COMMUNICATION", "SMALL_COLLECTIVES", "UNEQUAL_COLLECTIVES"]
+__all__ = ["EXPOSED_COMMUNICATION", "SMALL_COLLECTIVES"]
 
 # -- exposed_communication --------------------------------------------------------------------------
 
@@ -49,6 +50,11 @@ EXPOSED_SHARE: Final = 0.05
 """Less than a twentieth of the window can come from the first and last collective of a step, which nothing can hide."""
 
 _REMEDY: Final[tuple[tuple[str, str], ...]] = (
+    (
+        r"^(send|recv)$",
+        "Start it earlier (torch.distributed.isend, irecv), beside the computation of another part of the batch, and wait for it "
+        "only where its result is used.",
+    ),
     (
         r"send_?recv|all_?to_?all",
         "Start the exchange earlier, beside computation, and wait for it only where its result is used; send fewer bytes "
@@ -319,79 +325,4 @@ SMALL_COLLECTIVES = Rule(
     ),
     answers=frozenset({"communication-bound"}),
     explains=frozenset({"exposed_communication"}),
-)
-
-
-# -- unequal_collectives ----------------------------------------------------------------------------
-
-UNEQUAL: Final = 3.0
-"""Equal collectives differ by some tens of percent on a shared network; a rank that is late makes them several times as long."""
-LEAST_EQUAL: Final = 3
-"""Of two, nobody can say which one is unusual."""
-
-
-def unequal_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
-    """Collectives of the same kind and size take very different times, so that part of them may be a wait for another rank.
-
-    Collectives are equal if the profile recorded the same number of elements, type and group for them. Without such
-    records, those are compared that have the same name and the same place among the collectives of their step, if every
-    step has the same collectives. One process alone cannot tell a wait from a slow network. At stake is what equal
-    collectives take more than the shortest of them, without computation beside them (DEFINITIONS §8: over ranks, the
-    shortest duration is the latency).
-
-    Fires when the longest of `LEAST_EQUAL` or more equal collectives takes `UNEQUAL` times as long as the shortest, and
-    `WARNING_SHARE` of the window is at stake, unless all groups have one rank.
-    """
-    worst = worst_device(result)
-    if worst is None or of_one_rank(calls_of(scope).table):
-        return None
-    device, exposed, _, window = worst
-    waits = waits_of(scope, device, unequal=UNEQUAL, least=LEAST_EQUAL)
-    if waits is None:
-        return None
-    at_stake = min(int(waits["exposed_wait"].sum()), exposed)
-    if at_stake < WARNING_SHARE * window:
-        return None
-    worst_key = (
-        waits.group_by("key")
-        .agg(
-            pl.len(),
-            pl.col("duration").min().alias("least"),
-            pl.col("duration").max().alias("most"),
-            pl.col("exposed_wait").sum(),
-            pl.col("name").first().cast(pl.String),
-            pl.col("recorded").first(),
-        )
-        .sort("exposed_wait", "key")
-        .row(-1, named=True)
-    )
-    alike = "of the same size" if worst_key["recorded"] else "at the same place in their steps"
-    return Evidence(
-        title=f"Equal collectives take {format_ns(worst_key['least'])} to {format_ns(worst_key['most'])}; "
-        f"{format_share(at_stake / window)} of the time may be a wait for slower ranks",
-        text=f"{format_count(worst_key['len'])} times {worst_key['name'].partition('(')[0]} {alike} take between "
-        f"{format_ns(worst_key['least'])} and {format_ns(worst_key['most'])} (1 : {worst_key['most'] / max(worst_key['least'], 1):.1f}). What equal collectives take "
-        f"more than the shortest of them, with no computation beside them, is {format_ns(at_stake)}. This trace is of one "
-        "process, so it does not show whether another rank came late or the network was slow.",
-        ns_at_stake=at_stake,
-        stretches=longest(waits, by="exposed_wait"),
-    )
-
-
-UNEQUAL_COLLECTIVES = Rule(
-    id="unequal_collectives",
-    analysis="breakdown",
-    evidence=unequal_collectives,
-    runs="device",
-    advice=Advice(
-        "Compare the ranks: record all of them at the same steps. The rank whose collectives are shortest comes last, and "
-        "the others wait for it. Give it less work, or the same (equal batches and sequence lengths, even sharding), and "
-        "look at its data loading and its clock. If all ranks take long at the same time, the network is slow.",
-        plain=(
-            "Compare the ranks: record all of them at the same time. The rank whose collectives are shortest comes last, and "
-            "the others wait for it; give it less work. If all take long at the same time, the network is slow."
-        ),
-    ),
-    answers=frozenset({"communication-bound"}),
-    explains=frozenset({"step_variability"}),
 )

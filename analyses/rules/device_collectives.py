@@ -58,7 +58,7 @@ def collectives_of(scope: Scope, device: int) -> pl.DataFrame:
 def waits_of(scope: Scope, device: int, *, unequal: float, least: int) -> pl.DataFrame | None:
     """Equal collectives of a device, `least` or more, of which the longest takes `unequal` times as long as the shortest; None if there are none.
 
-    `key` (equal ones have the same), `recorded` (their sizes are), `name`, `start`, `duration`, and `exposed_wait`: what each takes more than the shortest
+    `key` (equal ones have the same), `recorded` (their sizes are), `name`, `kind` (as recorded, or null), `start`, `duration`, and `exposed_wait`: what each takes more than the shortest
     of its equals, at most the time in which no computation runs beside it, in ns.
     """
     return scope.once(("collective_waits", device), lambda: _unequal(scope, device, unequal, least))
@@ -87,7 +87,8 @@ def _unequal(scope: Scope, device: int, ratio: float, least: int) -> pl.DataFram
     hidden = scope.intervals(device, "compute").coverage(start, end)
     longer = pl.col("duration") - pl.col("duration").min().over("key")
     wait = pl.min_horizontal(longer, pl.col("duration") - pl.Series(hidden))
-    return rows.select("key", "recorded", "name", "start", "duration", wait.alias("exposed_wait"))
+    kind = pl.col("what").str.split(" ").list.first().alias("kind")
+    return rows.select("key", "recorded", "name", kind, "start", "duration", wait.alias("exposed_wait"))
 
 
 def _places(scope: Scope, rows: pl.DataFrame, least: int) -> pl.Series | None:

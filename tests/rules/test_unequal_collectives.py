@@ -27,11 +27,9 @@ def planted(*times: int, steps: bool = True, compute: int = 0) -> Planted:
     return made
 
 
-def sized(trace: Trace, *elements: int) -> Trace:
+def sized(trace: Trace, *elements: int, name: str = "allreduce") -> Trace:
     spans = trace.host.filter(pl.col("name").cast(pl.String) == "record_param_comms")["span_id"]
-    rows = pl.DataFrame(
-        {"span_id": spans, "name": "allreduce", "elements_in": list(elements), "dtype": "Float"}
-    )
+    rows = pl.DataFrame({"span_id": spans, "name": name, "elements_in": list(elements), "dtype": "Float"})
     return replace(trace, collectives=conform(rows, COLLECTIVE_SCHEMA))
 
 
@@ -88,3 +86,19 @@ def test_silent_if_computation_hides_them_or_they_hardly_differ() -> None:
     made = planted(500, 2500, 500, 2500, compute=4 * MS)
     assert finding(made.trace(), "breakdown", "unequal_collectives") is None
     assert finding(planted(2000, 4000, 2000, 4000).trace(), "breakdown", "unequal_collectives") is None
+
+
+def test_a_receive_waits_for_the_stage_before_it_and_is_no_collective() -> None:
+    """In a pipeline, the rank with the shortest receives was to get less work, as if all ranks waited for it."""
+    trace = sized(planted(500, 2500, 500, 1500).trace(), *[1_000_000] * 4, name="recv")
+    found = finding(trace, "breakdown", "unequal_collectives")
+    assert found is not None
+    assert found.title == (
+        "Equal receives take 500 µs to 2.50 ms; 7.5 % of the time may be a wait for the rank that sends"
+    )
+    assert found.evidence.startswith("4 times recv of the same size take between 500 µs and 2.50 ms")
+    assert found.advice.startswith("In a pipeline, a stage waits until the one before it has a result")
+    assert "shortest" not in found.advice
+    exposed = finding(trace, "breakdown", "exposed_communication")
+    assert exposed is not None
+    assert "irecv" in exposed.advice
