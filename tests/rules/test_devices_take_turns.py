@@ -11,9 +11,11 @@ from tracekit.trace import Trace
 DEVICES = (A100, dataclasses.replace(A100, device_id=1))
 
 
-def planted(*, second: int = 0, share: float = 1.0, copies: int = 6, steps: int = 5) -> Trace:
+def planted(
+    *, second: int = 0, share: float = 1.0, copies: int = 6, steps: int = 5, waits: bool = False
+) -> Trace:
     """In steps of 20 ms, 9 ms of kernels on each device; those of device 1 begin `second` ns into the step, or after the copy of
-    the first results.
+    the first results. `waits`: the host waits for each device before it launches for the next.
     """
     made = Planted()
     for number in range(steps):
@@ -32,9 +34,14 @@ def planted(*, second: int = 0, share: float = 1.0, copies: int = 6, steps: int 
                 launch=start + 100 * US + 10 * US * each,
                 call_ns=2 * US,
             )
+        if waits:
+            made.call("cudaDeviceSynchronize", start + 95 * US, 2 * US)
+            made.call("cudaDeviceSynchronize", start + 200 * US, 19 * MS)
         if number < copies:
             name = "Memcpy PtoP (Device -> Device)"
-            made.activity(name, start + 9_200 * US, 300 * US, kind="memcpy", launch=start + 300 * US)
+            made.activity(
+                name, start + 9_200 * US, 300 * US, kind="memcpy", launch=start + (45 if waits else 300) * US
+            )
     return made.trace(devices=DEVICES)
 
 
@@ -52,7 +59,18 @@ def test_fires_for_a_model_on_two_devices_that_work_one_after_the_other() -> Non
     assert "micro-batches" in found.advice
     verdict = build_report(trace).verdict
     assert verdict.advice[0].finding == "devices_take_turns"
-    assert verdict.headline.endswith("of the time, in turns with other devices.")
+    assert verdict.headline.endswith("of the time, in turns with the other device.")
+
+
+def test_turns_that_the_host_makes_end_without_its_waits() -> None:
+    """Each device had its own part of the batch, and a pipeline was advised where the host waited for one before it launched for the other."""
+    found = finding(planted(waits=True), "breakdown", "devices_take_turns")
+    assert found is not None
+    assert "At 9 of 9 turns, the host waited for a device and copied nothing" in found.evidence
+    assert found.advice.startswith(
+        "Let them work at the same time: launch for all of them before the host waits"
+    )
+    assert "micro-batches" not in found.advice
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ def losses_of(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[Los
     yield Loss("idle", "idle, cause not captured", parts.unknown_wait, unknown)
     if any(finding.id == DEVICES_TAKE_TURNS.id for finding in results["breakdown"].findings):
         others = parts.host_wait + parts.queued_wait
-        yield Loss("idle", "idle in turns with other devices", others, f"{idle}, in turns with other devices")
+        turns = f"in turns with {'the other device' if len(scope.device_ids) == 2 else 'other devices'}"
+        yield Loss("idle", f"idle {turns}", others, f"{idle}, {turns}")
         return
     # If most kernels are shorter than their launch call, the host is late for each of them, by a short time.
     launch_bound = (
