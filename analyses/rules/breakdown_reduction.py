@@ -14,10 +14,10 @@ from tracekit.analyses.attribution import attributed
 from tracekit.analyses.calls import calls_of
 from tracekit.analyses.collectives import collectives
 from tracekit.analyses.optimizer import optimizer_ranges
-from tracekit.analyses.scope import Scope, launch_times
+from tracekit.analyses.scope import Scope, launch_times, step_at
 from tracekit.facts.stack_names import GRADIENT_REDUCTION_LAYER
 from tracekit.facts.units import format_bytes, format_ns
-from tracekit.groups import kept
+from tracekit.groups import NameTable, kept
 from tracekit.spans import Int64Array
 
 __all__ = ["of_buckets", "reduced_in_vain", "slower_than_smaller", "where_launched"]
@@ -67,16 +67,33 @@ def slower_than_smaller(scope: Scope) -> Slower | None:
 
 
 def reduced_in_vain(scope: Scope) -> tuple[int, int] | None:
-    """In how many steps gradients are reduced, and in how many of them parameters are updated, if these are far fewer; else None."""
+    """In how many steps gradients are reduced, and in how many of them parameters are updated, if these are far fewer; else None.
+
+    Also None if a gradient scaler looks at the gradients in a step without an update, since it may have left the update out, and if
+    every step clears them, so that none accumulate.
+    """
     if scope.window != "steps":
         return None
-    updates = optimizer_ranges(scope)["start"].to_numpy()
-    starts, ends = scope.steps["start"].to_numpy(), scope.steps["end"].to_numpy()
-    step = np.searchsorted(starts, updates, side="right") - 1
-    updated = np.unique(step[(step >= 0) & (updates < ends[np.maximum(step, 0)])]).size
+    updated = _steps_with(scope, optimizer_ranges(scope)["start"].to_numpy())
     calls = calls_of(scope).table
     reduced = calls["step"].filter(calls["layer"] == GRADIENT_REDUCTION_LAYER).n_unique()
-    return (reduced, updated) if 0 < OFTENER * updated <= reduced else None
+    if not 0 < OFTENER * updated.size <= reduced:
+        return None
+    spans = scope.host("op", "annotation", columns=["name", "start"])
+    names, start = NameTable(spans["name"]), spans["start"].to_numpy()
+    scaled, cleared = (_steps_with(scope, start[names.matching(pattern)]) for pattern in (_SCALER, _CLEARS))
+    if np.setdiff1d(scaled, updated).size or cleared.size >= reduced:
+        return None
+    return reduced, updated.size
+
+
+def _steps_with(scope: Scope, times: Int64Array) -> Int64Array:
+    """The numbers of the steps in which one of these times (ns) lies."""
+    return step_at(scope.steps, times).drop_nulls().unique().to_numpy()
+
+
+_SCALER: Final = r"^aten::_amp_(foreach_non_finite_check_and_unscale|update_scale)_$"
+_CLEARS: Final = r"^Optimizer\.zero_grad#"
 
 
 def where_launched(scope: Scope, name: str) -> Literal["", "backward", "after_update"]:

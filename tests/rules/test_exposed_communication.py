@@ -112,8 +112,12 @@ def test_bucket_sizes_are_only_advised_on_where_the_data_show_it(
     assert "no_sync()" in found.advice
 
 
-def reducing(times: list[tuple[int, int]], steps: int = 1, updates: int = 1) -> Trace:
-    """In each step reductions of so many bytes, each for so many ms, with nothing beside; and updates in the first steps."""
+def reducing(
+    times: list[tuple[int, int]], steps: int = 1, updates: int = 1, beside: tuple[str, str] | None = None
+) -> Trace:
+    """In each step reductions of so many bytes, each for so many ms, with nothing beside; and updates in the first steps. `beside`: a
+    span of each step.
+    """
     planted, at = Planted(), 0
     for number in range(steps):
         begin = at
@@ -128,6 +132,8 @@ def reducing(times: list[tuple[int, int]], steps: int = 1, updates: int = 1) -> 
                 "ncclDevKernel_AllReduce_Sum_f32", at + 30_000, length * MS, stream=20, launch=at + 20_000
             )
             at += (length + 1) * MS
+        if beside:
+            planted.span(*beside, at - MS, at)
         if number < updates:
             planted.span("annotation", "Optimizer.step#SGD.step", at, at + MS)
         at += MS
@@ -165,6 +171,21 @@ def test_gradients_that_are_reduced_in_every_micro_step(updates: int, in_vain: b
     found = finding(trace, "breakdown", "exposed_communication")
     assert found is not None
     assert (f"Gradients are reduced in 4 steps and applied in {updates}:" in found.advice) == in_vain
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        ("op", "aten::_amp_foreach_non_finite_check_and_unscale_"),
+        ("annotation", "Optimizer.zero_grad#SGD.zero_grad"),
+    ],
+)
+def test_an_update_that_a_gradient_scaler_leaves_out_reduces_nothing_in_vain(beside: tuple[str, str]) -> None:
+    """GradScaler left two of four updates out, and gradients were said to be reduced in 4 steps and applied in 2."""
+    trace = reducing([(20_000_000, 3)], steps=4, updates=2, beside=beside)
+    found = finding(trace, "breakdown", "exposed_communication")
+    assert found is not None
+    assert "applied in" not in found.advice
 
 
 def launching(place: str, dtype: str) -> Trace:
