@@ -70,7 +70,7 @@ def slow_steps(scope: Scope, table: pl.DataFrame, slow: pl.DataFrame) -> Evidenc
     listed = ", ".join(f"{name} {format_ns(ns)}" for name, ns in slowest[["name", "span_ns"]].rows())
     where = f", in {place}" if place else ""
     return Evidence(
-        title=f"{len(mine)} of {table.height} steps {'is' if len(mine) == 1 else 'are'} slow, mostly by {what}{where}",
+        title=f"{len(mine)} of {table.height} steps {'is' if len(mine) == 1 else 'are'} slow, mostly because of {what}{where}",
         text=f"{compared(median, whole, len(mine))}; {format_ns(min(at_stake, whole))} of that is {what}. The slowest: {listed}.",
         ns_at_stake=bounded(at_stake, scope),
         advice=_advice(place, reason, shapes=shapes),

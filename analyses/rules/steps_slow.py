@@ -103,7 +103,7 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     grave = first and by_share(bounded(at_stake, scope), scope.duration) == "critical"
     slowest = ", ".join(f"{row[0]} {format_ns(row[1])}" for row in slow[["name", "span_ns"]].head(3).rows())
     return Evidence(
-        title=f"{some} steps {'is' if slow.height == 1 else 'are'} slow, mostly by {cause.reason}",
+        title=f"{some} steps {'is' if slow.height == 1 else 'are'} slow, mostly because of {cause.reason}",
         text=f"{compared(median, excess, slow.height)}; {format_ns(at_stake)} of that is {cause.reason}{cause.place}. The slowest: {slowest}.",
         ns_at_stake=bounded(at_stake, scope) if cause.sure else None,
         severity="warning" if grave and cause.sure else None,
@@ -172,7 +172,15 @@ def _waiting(scope: Scope, cause: str, slow: pl.DataFrame) -> _Cause:
     if calls is not None and calls.idle_ns >= MAIN_PART * idle.ns:
         where = f". {calls.text[:-1]}{idle.where_in_code}"
         return _Cause(calls.noun, where, calls.advice, ns=calls.idle_ns)
-    return _Cause(cause_name(cause), idle.where)
+    return _Cause(_REASONS.get(cause, cause_name(cause)), idle.where)
+
+
+_REASONS: Final = {
+    "unexplained": "idle time of unknown cause",
+    "not_captured": "idle time whose cause is not captured",
+    "dependency": "waits for another stream",
+}
+"""Causes whose names are no reasons."""
 
 
 def _copying(scope: Scope, slow: pl.DataFrame, copies: int, waits: dict[str, int]) -> _Cause:

@@ -119,6 +119,6 @@ def test_a_slow_step_names_the_call() -> None:
             row["duration"] = (80 if row["start"] == 200 * MS else 15) * MS
     found = finding(made.trace(), "steps", "step_variability")
     assert found is not None
-    assert found.title == f"1 of 5 steps is slow, mostly by one call of {ATTENTION}"
+    assert found.title == f"1 of 5 steps is slow, mostly because of one call of {ATTENTION}"
     assert "It is the first on its inputs" in found.evidence
     assert found.advice.startswith("The run loses this time only once for these inputs.")

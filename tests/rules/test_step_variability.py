@@ -24,7 +24,7 @@ def test_names_the_work_that_takes_longer() -> None:
     assert found is not None
     assert found.ns_at_stake == 20 * MS
     assert found.severity == "critical"
-    assert found.title == "1 of 5 steps is slow, mostly by kernels that take longer"
+    assert found.title == "1 of 5 steps is slow, mostly because of kernels that take longer"
     assert "kernels that take longer, with the same grids as in the other steps" in found.evidence
     assert "The median step takes 10.0 ms" in found.evidence
     assert "The slowest: ProfilerStep#2 30.0 ms" in found.evidence
@@ -34,12 +34,12 @@ def test_the_first_steps_are_a_warm_up() -> None:
     """Steps that autotune or find a low clock were told to look for other programs, without a word that they are the first."""
     found = finding(steps_of(30, 30, 10, 10, 10, 10, 10).trace(), "steps", "step_variability")
     assert found is not None
-    assert found.title == "The first 2 of 7 steps are slow, mostly by kernels that take longer"
+    assert found.title == "The first 2 of 7 steps are slow, mostly because of kernels that take longer"
     assert (found.ns_at_stake, found.severity) == (40 * MS, "warning")
     assert found.advice.startswith("Let the program warm up: run more steps before you record")
     one = finding(steps_of(30, 10, 10, 10).trace(), "steps", "step_variability")
     assert one is not None
-    assert one.title == "The first of 4 steps is slow, mostly by kernels that take longer"
+    assert one.title == "The first of 4 steps is slow, mostly because of kernels that take longer"
 
 
 def test_the_first_of_selected_steps_are_no_warm_up() -> None:
@@ -96,7 +96,7 @@ def test_names_what_the_host_did_in_the_slow_steps_and_where() -> None:
     made.span("python", "train.py(40): save", 29 * MS, 50 * MS)
     found = finding(made.trace(), "steps", "step_variability")
     assert found is not None
-    assert found.title == "1 of 5 steps is slow, mostly by Python"
+    assert found.title == "1 of 5 steps is slow, mostly because of Python"
     assert found.ns_at_stake == 20 * MS
     assert "train.py(40): save" in found.evidence
 
@@ -116,7 +116,7 @@ def test_a_host_that_stands_still_runs_no_python(call: str, said: str, advice: s
     made.span("python", call, 29 * MS, 50 * MS)
     found = finding(made.trace(), "steps", "step_variability")
     assert found is not None
-    assert found.title == f"1 of 5 steps is slow, mostly by {said}"
+    assert found.title == f"1 of 5 steps is slow, mostly because of {said}"
     assert f"20.0 ms of that is {said} (mostly in train.py(40): next_batch" in found.evidence
     assert found.advice.startswith(advice)
 
@@ -133,7 +133,7 @@ def test_requests_come_as_they_come() -> None:
     made.span("annotation", "Optimizer.step#SGD.step", 1, 2)
     found = finding(made.trace(), "steps", "step_variability")
     assert found is not None
-    assert found.title == "2 of 5 steps are slow, mostly by waits of the host for something else"
+    assert found.title == "2 of 5 steps are slow, mostly because of waits of the host for something else"
 
 
 def copying(*steps: int, direction: str = "DtoH (Device -> Pageable)", work: int = 9) -> Planted:
@@ -149,7 +149,7 @@ def test_copies_that_only_a_slow_step_makes_are_a_part_of_the_reason() -> None:
     """A checkpoint takes half of its time for copies, which stood beside the slow step as something else."""
     found = finding(copying(0, 0, 9, 0, 0).trace(), "steps", "step_variability")
     assert found is not None
-    assert found.title == "1 of 5 steps is slow, mostly by Python and copies to the host"
+    assert found.title == "1 of 5 steps is slow, mostly because of Python and copies to the host"
     assert found.ns_at_stake == 20 * MS
     assert "20.0 ms of that is Python and copies to the host, 11.0 ms and 9.00 ms" in found.evidence
     assert found.advice.startswith("Do this less often, or beside the steps")
@@ -160,7 +160,7 @@ def test_copies_alone_can_be_the_reason() -> None:
         copying(0, 0, 20, 0, 0, direction="HtoD (Pageable -> Device)").trace(), "steps", "step_variability"
     )
     assert found is not None
-    assert found.title == "1 of 5 steps is slow, mostly by copies to the device"
+    assert found.title == "1 of 5 steps is slow, mostly because of copies to the device"
     assert found.ns_at_stake == 20 * MS
 
 
@@ -168,7 +168,7 @@ def test_copies_that_all_steps_make_are_none() -> None:
     made = copying(1, 1, 1, 1, 1)
     found = finding(made.trace(), "steps", "step_variability")
     assert found is not None
-    assert found.title == "1 of 5 steps is slow, mostly by Python"
+    assert found.title == "1 of 5 steps is slow, mostly because of Python"
 
 
 def test_silent_if_nothing_has_half_of_the_difference() -> None:
@@ -235,7 +235,7 @@ def test_operators_that_other_steps_do_not_run_are() -> None:
     assert found is not None
     assert (
         found.title
-        == "1 of 5 steps is slow, mostly by operators that the others do not run, in train.py(48): evaluate"
+        == "1 of 5 steps is slow, mostly because of operators that the others do not run, in train.py(48): evaluate"
     )
     assert found.ns_at_stake == 50 * MS
     assert found.advice == "Run them less often, or outside the loop."
@@ -248,7 +248,7 @@ def test_inputs_of_another_shape_are_named() -> None:
         made.span("op", "aten::mm", start * MS, end * MS, shapes=f"[[{shape}, 8]]")
     found = variability(made)
     assert found is not None
-    assert found.title == "1 of 4 steps is slow, mostly by inputs of other shapes"
+    assert found.title == "1 of 4 steps is slow, mostly because of inputs of other shapes"
     assert found.ns_at_stake == 20 * MS
 
 
@@ -256,7 +256,7 @@ def test_a_pause_is_named_by_the_code_that_only_its_step_runs() -> None:
     made = on_processors(10, 10, 60, 10, 10, same=False, extra={2: "python|train.py(70): save_checkpoint"})
     found = variability(made)
     assert found is not None
-    assert found.title == "1 of 5 steps is slow, mostly by Python, in train.py(70): save_checkpoint"
+    assert found.title == "1 of 5 steps is slow, mostly because of Python, in train.py(70): save_checkpoint"
     assert found.ns_at_stake == 50 * MS
     assert found.advice == "Save checkpoints less often, or write them in another thread or process."
 
@@ -264,7 +264,7 @@ def test_a_pause_is_named_by_the_code_that_only_its_step_runs() -> None:
 def test_a_pause_without_stacks_must_be_longer_than_other_programs_explain() -> None:
     found = variability(on_processors(10, 10, 60, 10, 10, same=False))
     assert found is not None
-    assert found.title == "1 of 5 steps is slow, mostly by Python"
+    assert found.title == "1 of 5 steps is slow, mostly because of Python"
     assert found.advice.startswith("Usual causes are checkpoints")
     assert variability(on_processors(10, 10, 25, 10, 10, same=False)) is None
 
@@ -274,7 +274,7 @@ def test_a_step_that_loads_for_long_is_told_about_the_loader() -> None:
     loader = "annotation|enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     found = variability(on_processors(10, 10, 60, 10, 10, same=False, extra={2: loader}))
     assert found is not None
-    assert found.title.startswith("1 of 5 steps is slow, mostly by data loading")
+    assert found.title.startswith("1 of 5 steps is slow, mostly because of data loading")
     assert found.advice == "Load data in other processes (DataLoader(num_workers=…)), which work ahead."
 
 
@@ -290,3 +290,13 @@ def test_inputs_that_explain_nothing_were_blamed(shapes: tuple[int, ...]) -> Non
         clock = end
     found = variability(made)
     assert found is None or "other shapes" not in found.title
+
+
+def test_an_unknown_cause_is_no_reason() -> None:
+    """A step was slow, `mostly by unknown cause`."""
+    made = steps_of(10, 10, 30, 10, 10, work=(9, 9, 9, 9, 9))
+    made.activity("k", 48 * MS, MS, launch=20 * MS + 20_000, grid="(8, 1, 1)")
+    found = finding(made.trace(), "steps", "step_variability")
+    assert found is not None
+    assert found.title == "1 of 5 steps is slow, mostly because of idle time of unknown cause"
+    assert " of that is idle time of unknown cause" in found.evidence

@@ -113,7 +113,9 @@ def top_kernels_advice(
         if each >= LEAST_NAMED * total
     )
     share = format_share(ns / total * compute / basis)
-    title = f"Of the computation, {category_name(category)} takes the most, {share} of the time"
+    what = category_name(category)
+    several = " and " in what or (what.endswith("s") and not what.endswith("ss"))
+    title = f"Of the computation, {what} {'take' if several else 'takes'} the most, {share} of the time"
     stretches = longest_work(scope, category)
     return Advice(f"{title}: {named}" if named else title, words, analysis="kernels", stretches=stretches)
 
