@@ -98,13 +98,15 @@ _CLEARS: Final = r"^Optimizer\.zero_grad#"
 
 def where_launched(scope: Scope, name: str) -> Literal["", "backward", "after_update"]:
     """Where most steps launch the collectives of this name: `SEVERAL` of them before the last work of the backward pass, or all
-    after an update of the parameters and without a backward pass after that; else empty.
+    after an update of the parameters and without a backward pass after that; else empty, also without steps.
     """
+    if scope.window != "steps":
+        return ""
     calls = calls_of(scope).table.filter(pl.col("name") == name).drop_nulls("launched")
     work = attributed(scope)
     work = kept(work, (work["phase"].cast(pl.String) == "backward") & (work["class"] == "compute"))
     backward, updates = launch_times(scope.trace, work), optimizer_ranges(scope)["start"].to_numpy()
-    begins = scope.steps["start"].to_numpy() if scope.window == "steps" else np.asarray([scope.start])
+    begins = scope.steps["start"].to_numpy()
     step, launched = np.searchsorted(begins, calls["launched"].to_numpy(), side="right"), calls["launched"]
     last, updated = (_latest(begins, times) for times in (backward, updates))
     steps, of = np.unique(step, return_inverse=True)
