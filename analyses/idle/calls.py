@@ -13,7 +13,7 @@ import polars as pl
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.facts.idle_names import FORWARDING_FRAME, PYTHON_FILE
 from tracekit.groups import at_rows
-from tracekit.spans import BoolArray, Int64Array
+from tracekit.spans import BoolArray, Int64Array, take
 
 __all__ = ["Calls"]
 
@@ -22,7 +22,8 @@ _PART: Final = 0.15
 """Where no call holds more than half, those from this part on are named."""
 _NEARLY_ALL: Final = 0.9
 _EVERYTHING: Final = 0.95
-"""A call that is open for longer than this part of the window says nothing about one part of it."""
+"""A function that is open for longer than this part of the window says nothing about one part of it, unless the time is its own, or nearly all of
+the time in its several calls is meant."""
 _LINE: Final = re.compile(r"\(\d+\): ")
 
 
@@ -60,6 +61,8 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
     """How many spans lie around each call."""
     length: Int64Array
     """How long each call is, in ns."""
+    caller: Int64Array
+    """The innermost of the calls around each row that is Python code or a range; −1 for none, and for operators and API calls."""
     names: pl.Series
     """The name of each call."""
     window: int
@@ -80,6 +83,10 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
         function = _functions(names)
         outer = np.flatnonzero(_outermost(calls, after[calls], function))
         calls, span = calls[outer], rows[calls[outer]]
+        wanted = np.zeros(stack.size, dtype=bool)
+        wanted[span] = True
+        caller = take(nesting.nearest_ancestor(wanted), rows)
+        code = (caller >= 0) & stack.of_kind("python", "annotation")[rows]
         return cls(
             rows=rows,
             after=after,
@@ -87,6 +94,7 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
             function=function[outer],
             depth=stack.frame["depth"].to_numpy()[span].astype(np.int64),
             length=nesting.end[span] - nesting.start[span],
+            caller=np.where(code, np.searchsorted(span, caller), -1),
             names=at_rows(names, outer),
             window=window,
         )
@@ -94,10 +102,11 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
     def innermost(self, spans: Int64Array, ns: Int64Array) -> str | None:
         """The innermost frame or API call that holds more than half of these times.
 
-        `spans` are the innermost host spans at these times, of `ns` each (−1 for none). A call that is open for nearly the whole
-        window is not named. None if there is no such call.
+        `spans` are the innermost host spans at these times, of `ns` each (−1 for none). A function that is open for nearly the whole
+        window is named only if that much time is its own, or if these times fill its several calls: it encloses nothing else then. None
+        if there is no such call.
         """
-        return self._innermost(self._held(self._rows_of(spans), ns), int(ns.sum()))
+        return self._innermost(self._rows_of(spans), ns)
 
     def most(self, spans: Int64Array, ns: Int64Array) -> tuple[str | None, list[tuple[str, int]]]:
         """What `innermost` gives; if that is None, few calls, none inside another, that together hold more than half of these times:
@@ -107,12 +116,13 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
         if there are no such calls.
         """
         rows = self._rows_of(spans)
-        held, total = self._held(rows, ns), int(ns.sum())
-        one = self._innermost(held, total)
-        return one, [] if one is not None else self._several(rows, ns, held, total)
+        one = self._innermost(rows, ns)
+        return one, [] if one is not None else self._several(rows, ns, self._held(rows, ns), int(ns.sum()))
 
-    def _innermost(self, held: Int64Array, total: int) -> str | None:
-        likely = self._likely(held, _MOSTLY * total)
+    def _innermost(self, rows: Int64Array, ns: Int64Array) -> str | None:
+        caller = take(self.caller, rows)
+        own = np.bincount(caller + 1, weights=ns, minlength=self.calls.size + 1)[1:].astype(np.int64)
+        likely = self._likely(self._held(rows, ns), _MOSTLY * int(ns.sum()), own)
         return None if likely is None else self._text(likely, int(np.argmax(likely.depth)))
 
     def _several(
@@ -164,14 +174,22 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
         held: Int64Array = until[self.after[self.calls]] - until[self.calls]
         return held
 
-    def _likely(self, held: Int64Array, least: float) -> _Functions | None:
-        """The functions whose calls hold more than this time and are not open for nearly the whole window; None without any."""
+    def _likely(self, held: Int64Array, least: float, own: Int64Array | None = None) -> _Functions | None:
+        """The functions whose calls hold more than this time and are not open for nearly the whole window; None without any.
+
+        With the `own` time of each call, outside the calls in it, also those that are, if they have so much of their own, or if this
+        time fills several calls.
+        """
         calls = np.flatnonzero(held)
         function, held = self.function[calls], held[calls]
         of_function = np.bincount(function, weights=held)
         length = np.bincount(function, weights=self.length[calls])
         depth = np.bincount(function, weights=self.depth[calls] * held)
-        named = np.flatnonzero((of_function > least) & (length < _EVERYTHING * self.window))
+        part = length < _EVERYTHING * self.window
+        if own is not None:
+            part |= np.bincount(function, weights=own[calls]) > least
+            part |= (np.bincount(function) > 1) & (of_function > _NEARLY_ALL * length)
+        named = np.flatnonzero((of_function > least) & part)
         if not named.size:
             return None
         number = np.full(of_function.size, -1, dtype=np.int64)

@@ -93,6 +93,48 @@ def test_what_encloses_the_window_is_no_place() -> None:
     assert bare.endswith("in Python or other code that is not recorded.")
 
 
+def simulating(*inside: str) -> Planted:
+    """Ten calls of a function in one that encloses all, which fill 98 % of the window but for what they call (`inside`), in turn."""
+    made = Planted()
+    made.step(0, 0, 100 * MS)
+    made.span("python", "main.py(1): rollout", 0, 100 * MS)
+    for number in range(10):
+        at = 10 * number * MS
+        made.activity(GEMM, at + 20 * US, 100 * US, launch=at + 10 * US)
+        made.span("python", "envs.py(30): step", at + 130 * US, at + 10 * MS - 10 * US)
+        for turn, name in enumerate(inside):
+            begin = at + 200 * US + turn * 9 * MS // len(inside)
+            made.span("python", name, begin, begin + 9 * MS // len(inside) - US)
+    return made
+
+
+@pytest.mark.parametrize("inside", [(), tuple(f"physics.py({at}): part_{at}" for at in range(10))])
+def test_what_is_called_again_and_again_is_a_place_however_long_it_is_open(inside: tuple[str, ...]) -> None:
+    """A simulator of 95 % of the window was no place, and the advice was to launch fewer kernels."""
+    verdict = build_report(simulating(*inside).trace()).verdict
+    assert "for Python code, mostly in envs.py(30): step" in verdict.headline
+    assert verdict.advice[0].title.endswith("for Python code, mostly in envs.py(30): step")
+
+
+@pytest.mark.parametrize(
+    ("call", "title"),
+    [
+        ("<built-in function sleep>", "The host sleeps"),
+        ("<built-in method acquire of _thread.lock object>", "The host waits for something else"),
+    ],
+)
+@pytest.mark.parametrize("places", [1, 10])
+def test_a_host_that_is_blocked_all_the_time_gets_the_advice(call: str, title: str, places: int) -> None:
+    """From 95 % of the window on the place was dropped, and the advice with it; without a place it stands as well."""
+    made = simulating()
+    for number, row in enumerate([row for row in made.host if row["name"] == "envs.py(30): step"]):
+        row["name"] = f"lib.py(7): wait_{number % places}"
+        made.span("python", call, row["start"] + 1, row["start"] + row["duration"] - 1)
+    advice = build_report(made.trace()).verdict.advice[0].title
+    assert advice.startswith(title)
+    assert advice.endswith("of the time, mostly in lib.py(7): wait_0" if places == 1 else "of the time")
+
+
 def test_a_range_around_a_part_of_the_window_is_its_place() -> None:
     made = pipeline({"walk": (2, 90)}, stacks=False)
     made.span("annotation", "prepare", 2 * MS, 90 * MS)

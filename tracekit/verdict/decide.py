@@ -361,9 +361,10 @@ def _advice(
     fired = {each.finding.id for each in findings}
     # Code between short gaps is what launches the kernels: it is the matter of that rule, and cannot be done less often.
     launching = "host_bound_launches" in fired and not in_long_gaps(results, parts.device_id)
-    if code is not None and code.place and not launching and code.ns >= LEAST_CODE_SHARE * parts.basis:
+    known = code is not None and (code.place or code.blocked)
+    if code is not None and known and not launching and code.ns >= LEAST_CODE_SHARE * parts.basis:
         answers.append(host_code_advice(code, parts.basis, scope))
-    unseen = code is not None and not late and not (code.place or frames(scope)) and 2 * code.ns >= worst.ns
+    unseen = code is not None and not late and not (known or frames(scope)) and 2 * code.ns >= worst.ns
     about = worst.bound if bound == "compute-bound" else bound
     # Where the work of several streams overlaps, a host that is never late saves more than the time in which none of them works.
     stake = 0 if late and parts.streams > 1 else worst.ns
