@@ -6,13 +6,16 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.attribution import attribution
+from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.idle.gaps import stream_waits
+from tracekit.analyses.idle.host_code import HOST_CODE
 from tracekit.analyses.memory import Memory
 from tracekit.analyses.rules.idle_time import LAUNCHING, LONG_GAP_NS, CausedIdle, caused_idle
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share, densest, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.device_peaks import pinned_copy_gbps
-from tracekit.facts.idle_names import PAGEABLE_COPY
+from tracekit.facts.idle_names import FORWARDING_FRAME, PAGEABLE_COPY, PYTHON_FILE
 from tracekit.facts.launch_apis import RETURNED_MEMORY
 from tracekit.facts.units import (
     NS_PER_US,
@@ -23,8 +26,10 @@ from tracekit.facts.units import (
     format_share,
     times,
 )
-from tracekit.groups import any_known, at_rows, distinct, kept, rows_of, with_series
+from tracekit.groups import any_known, at_rows, distinct, kept, or_none, rows_of, with_series
 from tracekit.intervals import IntervalSet
+from tracekit.spans import take
+from tracekit.trace import one_of
 
 __all__ = ["MEMORY_NEAR_LIMIT", "PAGEABLE_COPIES", "SMALL_COPIES", "WAITS_FOR_COPIES", "before_small_copies"]
 
@@ -169,7 +174,7 @@ def small_copies(scope: Scope, result: Memory) -> Evidence | None:
     """There are many small copies between host and device, and each costs a launch and the latency of a transfer.
 
     At stake is the time of the copies, and the idle time in which the host prepares and starts those to the device
-    (`before_small_copies`).
+    (`before_small_copies`), without that of other Python code before them, as of a simulator.
 
     Fires when a step makes `LEAST_COPIES_PER_STEP` small copies (without steps: the window does).
     """
@@ -203,7 +208,7 @@ def small_copies(scope: Scope, result: Memory) -> Evidence | None:
 def before_small_copies(scope: Scope) -> CausedIdle | None:
     """The idle time in short gaps that end with a small copy to the device, in which the host prepares and starts the copy, or waits
     for the one before; None if there are less than `LEAST_COPIES_PER_STEP` such copies a step. No graph and no faster launch saves
-    it, but one copy of all does.
+    it, but one copy of all does. A call of Python code that returned before the launch did something else.
     """
     return scope.once(before_small_copies, lambda: _before_small_copies(scope))
 
@@ -213,7 +218,21 @@ def _before_small_copies(scope: Scope) -> CausedIdle | None:
     if copies.height < LEAST_COPIES_PER_STEP * max(scope.steps.height if scope.window == "steps" else 1, 1):
         return None
     ends = pl.col("ended_by").is_in(copies["activity_id"].implode())
-    return caused_idle(scope, *LAUNCHING, "synchronisation", wanted=ends, below=LONG_GAP_NS)
+    elsewhere = one_of("cause", *HOST_CODE) & pl.col("start").is_in(_elsewhere(scope, ends).implode())
+    return caused_idle(scope, *LAUNCHING, "synchronisation", wanted=ends & ~elsewhere, below=LONG_GAP_NS)
+
+
+def _elsewhere(scope: Scope, ends: pl.Expr) -> pl.Series:
+    """The `start` of the pieces of idle time before small copies (`ends`) in calls of Python code that launched none of them."""
+    pieces, stack = (
+        idle_causes(scope).pieces.filter(ends & one_of("cause", *HOST_CODE)),
+        attribution(scope).model.stack,
+    )
+    code = stack.named(PYTHON_FILE, "python") & ~stack.named(FORWARDING_FRAME, "python")
+    call = take(stack.nesting.nearest_ancestor(code), or_none(pieces["span_id"]))
+    launch = take(or_none(scope.trace.device["launch_id"]), or_none(pieces["ended_by"]))
+    around = (call <= launch) & (launch < take(stack.nesting.after, call))
+    return kept(pieces, (call >= 0) & (launch >= 0) & ~around)["start"]
 
 
 def _small(scope: Scope, directions: str) -> pl.DataFrame:

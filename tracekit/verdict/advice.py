@@ -341,7 +341,8 @@ def choose(
     """`first`, then the advice of findings and `answers` with the most time at stake, then `loss`, then `last`.
 
     `loss` is about the largest loss, of this `bound`, in general; it is left out if an answer explains half of the loss, and else
-    stands above the answers about less. A finding that only restates a loss is left out.
+    stands above the answers about less. A finding that only restates a loss is left out. An answer that has half of the time between
+    launches stands before the advice about these.
     """
     useful = [
         of_finding(owned)
@@ -354,7 +355,8 @@ def choose(
         and _matters(owned.finding, basis)
     ]
     answers = [each for each in answers if not _explained(HOST_CODE_ADVICE, each.ns_at_stake, findings)]
-    useful = sorted([*useful, *answers], key=lambda advice: -(advice.ns_at_stake or 0))
+    told = max((each.ns_at_stake or 0 for each in answers), default=0)
+    useful = sorted([*answers, *useful], key=lambda advice: -_rank(advice, told))
     started = sum(each.ns_at_stake or 0 for each in first)
     general_ = [loss] if loss and not answers and not _answered(useful, bound, loss) else []
     general_ = [] if any(each.finding == SAME.get(bound) for each in useful) else general_
@@ -363,6 +365,12 @@ def choose(
     kept = [*first, *useful][: ADVICE - len(rest)]
     little = [each for each in kept[len(first) :] if general_ and _little(each, bound, general_[0])]
     return (*(each for each in kept if each not in little), *general_, *little, *([last] if last else []))
+
+
+def _rank(advice: Advice, told: int) -> int:
+    """The time at stake in ns, of launches at most that of the largest answer (`told`) if this has half of it."""
+    stake = advice.ns_at_stake or 0
+    return min(stake, told) if advice.finding in SAME.values() and told >= ANSWERS * stake else stake
 
 
 def _little(advice: Advice, bound: Bound, loss: Advice) -> bool:

@@ -360,7 +360,7 @@ def _advice(
     answers = [mpi] if (mpi := mpi_advice(results, parts.basis, scope)) else []
     fired = {each.finding.id for each in findings}
     # Code between short gaps is what launches the kernels: it is the matter of that rule, and cannot be done less often.
-    launching = "host_bound_launches" in fired and not in_long_gaps(results, parts.device_id)
+    launching = "host_bound_launches" in fired and not in_long_gaps(scope, results, parts.device_id)
     known = code is not None and (code.place or code.blocked)
     if code is not None and known and not launching and code.ns >= LEAST_CODE_SHARE * parts.basis:
         answers.append(host_code_advice(code, parts.basis, scope))

@@ -12,7 +12,8 @@ import polars as pl
 from tracekit.analyses.idle.host_code import HOST_CODE, formats_text, sampled_most
 from tracekit.analyses.parts import DeviceParts
 from tracekit.analyses.result import Result
-from tracekit.analyses.rules.idle_time import Blocked
+from tracekit.analyses.rules.idle_time import Blocked, caused_idle
+from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import PYTHON_FILE
 from tracekit.facts.stack_names import PARTS_OF_STEP
 from tracekit.facts.units import NS_PER_US, format_ns, format_share
@@ -33,7 +34,7 @@ MOSTLY: Final = 0.5
 """The headline names a line, layer or operator if half of the cause's time lies there."""
 
 LONG_GAP_NS: Final = 500 * NS_PER_US
-"""A launch with its operator costs the host some 10 µs. If gaps are longer than this on average, they have another cause."""
+"""A launch with its operator costs the host some 10 µs. If most of the time lies in gaps longer than this, they have another cause."""
 
 PART: Final = 0.15
 """If no place has half of a cause's time, those from this share on are named."""
@@ -85,7 +86,7 @@ def main_cause(
     causes = [row for row in _host_causes(results, parts.device_id) if row[0] != "data_loading"]
     if not causes or not parts.basis:
         return ""
-    cause, ns, _ = causes[0]
+    cause, ns = causes[0]
     place = where(results, cause, parts.device_id)
     unseen = cause in HOST_CODE and not place and not frames
     computing = cause == "operator_dispatch" and computing_ns >= MOSTLY * ns
@@ -115,16 +116,19 @@ def host_code(results: Mapping[str, Result], parts: DeviceParts, blocked: Blocke
     causes = _host_causes(results, parts.device_id)
     if not causes or causes[0][0] not in HOST_CODE:
         return None
-    cause, ns, _ = causes[0]
+    cause, ns = causes[0]
     functions = results["idle"].tables().get("by_function")
     place, formats = where(results, cause, parts.device_id), formats_text(functions) is not None
     return HostCode(IDLE_PHRASES[cause], parts.program_ns(ns), place, formats, cause, blocked)
 
 
-def in_long_gaps(results: Mapping[str, Result], device_id: int) -> bool:
-    """Whether the host's main cause of idle time lies in gaps that are long on average: no launch takes as long."""
+def in_long_gaps(scope: Scope, results: Mapping[str, Result], device_id: int) -> bool:
+    """Whether most of the host's main cause of idle time lies in gaps of which it takes long: no launch takes as long."""
     causes = _host_causes(results, device_id)
-    return bool(causes) and causes[0][1] > LONG_GAP_NS * causes[0][2] > 0
+    if not causes:
+        return False
+    mine = pl.col("device_id") == device_id
+    return caused_idle(scope, causes[0][0], wanted=mine, below=LONG_GAP_NS).ns < MOSTLY * causes[0][1]
 
 
 def largest_queued(results: Mapping[str, Result], device_id: int) -> str:
@@ -134,9 +138,9 @@ def largest_queued(results: Mapping[str, Result], device_id: int) -> str:
     return max(("kernel_gap", "dependency", "unexplained"), key=lambda cause: sums.get(cause, 0))
 
 
-def _host_causes(results: Mapping[str, Result], device_id: int) -> list[tuple[str, int, int]]:
-    """The causes on the host, largest first, each with its time in ns and its number of gaps."""
-    rows = results["idle"].tables()["by_cause"]["device_id", "cause", "total_ns", "gaps"].rows()
+def _host_causes(results: Mapping[str, Result], device_id: int) -> list[tuple[str, int]]:
+    """The causes on the host, largest first, each with its time in ns."""
+    rows = results["idle"].tables()["by_cause"]["device_id", "cause", "total_ns"].rows()
     causes = [row[1:] for row in rows if row[0] == device_id and row[1] in IDLE_PHRASES]
     return sorted(causes, key=lambda row: row[1], reverse=True)
 

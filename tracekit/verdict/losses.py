@@ -102,7 +102,7 @@ def losses_of(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[Los
         return
     # If most kernels are shorter than their launch call, the host is late for each of them, by a short time.
     launch_bound = (
-        _launch_bound(results) and not _leads_in(parts) and not in_long_gaps(results, parts.device_id)
+        _launch_bound(results) and not _leads_in(parts) and not in_long_gaps(scope, results, parts.device_id)
     )
     host = "host between short kernels" if launch_bound else "host"
     bound: Bound = "launch/short-kernel-bound" if launch_bound else "host-bound"
