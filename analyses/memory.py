@@ -18,7 +18,7 @@ from tracekit.groups import any_known, are_known, kept
 from tracekit.readers import how_to_record
 from tracekit.trace import Schema, Trace, empty
 
-__all__ = ["TABLES", "Memory", "memory"]
+__all__ = ["TABLES", "Memory", "copies_of", "memory"]
 
 _DIRECTION = r"(HtoD|DtoH|DtoD|PtoP|HtoH|HtoA|AtoH|AtoD|DtoA|AtoA)"
 
@@ -72,7 +72,7 @@ def memory(scope: Scope | Trace) -> Memory:
 
 def _memory(scope: Scope) -> Memory:
     trace = scope.trace
-    copies = _copies(scope)
+    copies = copies_of(scope.activities)
     timeline = _timeline(trace)
     peaks = None if timeline is None else _peaks(timeline, trace)
     lacking = (
@@ -89,9 +89,10 @@ def _memory(scope: Scope) -> Memory:
     )
 
 
-def _copies(scope: Scope) -> pl.DataFrame:
-    kind = scope.activities["kind"]
-    rows = kept(scope.activities, (kind == "memcpy") | (kind == "memset"))
+def copies_of(activities: pl.DataFrame) -> pl.DataFrame:
+    """The copies and fills among these activities, as `Memory.copies` has them."""
+    kind = activities["kind"]
+    rows = kept(activities, (kind == "memcpy") | (kind == "memset"))
     if not rows.height:
         return empty(_COPIES)
     name = pl.col("name").cast(pl.String)

@@ -10,12 +10,12 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.idle.gaps import stream_waits
 from tracekit.analyses.idle.host_code import HOST_CODE
-from tracekit.analyses.memory import Memory
+from tracekit.analyses.memory import Memory, copies_of
 from tracekit.analyses.rules.idle_time import LAUNCHING, LONG_GAP_NS, CausedIdle, caused_idle
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, by_share, densest, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.device_peaks import pinned_copy_gbps
-from tracekit.facts.idle_names import FORWARDING_FRAME, PAGEABLE_COPY, PYTHON_FILE
+from tracekit.facts.idle_names import FORWARDING_FRAME, PAGEABLE_COPY, PYTHON_FILE, VALUE_OPERATOR
 from tracekit.facts.launch_apis import RETURNED_MEMORY
 from tracekit.facts.units import (
     NS_PER_US,
@@ -53,11 +53,13 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
     those in the trace, by direction; without any, that of the device's link to the host (`facts.device_peaks`). Without
     a known rate, all of the time is at stake.
 
+    Reads of single values (`.item()`) do not count: what they cost is the wait for the value, of which `blocking_synchronisation` tells.
+
     Fires when pageable copies from or to the host take `LEAST_SHARE` of the window.
     """
     if not result.copies.height:
         return None
-    between = result.copies.filter(pl.col("direction").is_in(["HtoD", "DtoH"]) & (pl.col("kind") == "memcpy"))
+    between = copies_of(_copies(scope)).filter(pl.col("direction").is_in(["HtoD", "DtoH"]))
     pageable = kept(between, between["host_memory"] == "pageable")
     total = int(pageable["total_ns"].sum())
     if total / scope.duration < LEAST_SHARE:
@@ -72,9 +74,7 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
     )
     directions = large["direction"].unique().to_list()
     ways, advice = _WAYS[directions[0]] if len(directions) == 1 else ("from or to", None)
-    copies = scope.activities.filter(
-        (pl.col("kind") == "memcpy") & pl.col("name").cast(pl.String).str.contains(PAGEABLE_COPY)
-    )
+    copies = _copies(scope).filter(pl.col("name").cast(pl.String).str.contains(PAGEABLE_COPY))
     return Evidence(
         title=f"Copies {ways} pageable memory take {format_share(total / scope.duration)} of the time{_in_one_step(scope, copies)}",
         text=f"{listed}.{words}",
@@ -82,6 +82,20 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
         advice=advice,
         stretches=longest(copies),
     )
+
+
+def _copies(scope: Scope) -> pl.DataFrame:
+    """The copies that are no reads of single values."""
+    return scope.once(_copies, lambda: _without_reads(scope))
+
+
+def _without_reads(scope: Scope) -> pl.DataFrame:
+    copies, stack = (
+        kept(scope.activities, scope.activities["kind"] == "memcpy"),
+        attribution(scope).model.stack,
+    )
+    reads = stack.nesting.nearest_ancestor(stack.named(VALUE_OPERATOR, "op"))
+    return kept(copies, take(reads, or_none(copies["launch_id"])) < 0)
 
 
 def _in_one_step(scope: Scope, copies: pl.DataFrame) -> str:
@@ -100,7 +114,7 @@ def _at_stake(scope: Scope, copies: pl.DataFrame, device: int) -> tuple[int, str
     host.
     """
     names = pl.col("name").cast(pl.String).str.contains(PAGEABLE_COPY)
-    mine = scope.activities.filter((pl.col("device_id") == device) & (pl.col("kind") == "memcpy") & names)
+    mine = _copies(scope).filter((pl.col("device_id") == device) & names)
     region = IntervalSet.of(mine["start"].to_numpy(), mine["end"].to_numpy()).clip(scope.start, scope.end)
     exposed = (region - scope.intervals(device, "compute", "communication")).measure
     rows = copies.filter((pl.col("device_id") == device) & (pl.col("host_memory") == "pageable"))
@@ -174,16 +188,15 @@ def small_copies(scope: Scope, result: Memory) -> Evidence | None:
     """There are many small copies between host and device, and each costs a launch and the latency of a transfer.
 
     At stake is the time of the copies, and the idle time in which the host prepares and starts those to the device
-    (`before_small_copies`), without that of other Python code before them, as of a simulator.
+    (`before_small_copies`), without that of other Python code before them, as of a simulator. Reads of single values (`.item()`) do
+    not count.
 
     Fires when a step makes `LEAST_COPIES_PER_STEP` small copies (without steps: the window does).
     """
     if not result.copies.height:
         return None
-    rows = result.copies.filter(
-        (pl.col("kind") == "memcpy")
-        & pl.col("direction").is_in(["HtoD", "DtoH"])
-        & (pl.col("bytes") / pl.col("count") < SMALL_BYTES)
+    rows = copies_of(_copies(scope)).filter(
+        pl.col("direction").is_in(["HtoD", "DtoH"]) & (pl.col("bytes") / pl.col("count") < SMALL_BYTES)
     )
     count, total, moved = int(rows["count"].sum()), int(rows["total_ns"].sum()), int(rows["bytes"].sum())
     steps = scope.steps.height if scope.window == "steps" else 1
@@ -237,10 +250,8 @@ def _elsewhere(scope: Scope, ends: pl.Expr) -> pl.Series:
 
 def _small(scope: Scope, directions: str) -> pl.DataFrame:
     """The small copies between host and device, in these directions."""
-    return scope.activities.filter(
-        (pl.col("kind") == "memcpy")
-        & (pl.col("bytes") < SMALL_BYTES)
-        & pl.col("name").cast(pl.String).str.contains(directions)
+    return _copies(scope).filter(
+        (pl.col("bytes") < SMALL_BYTES) & pl.col("name").cast(pl.String).str.contains(directions)
     )
 
 

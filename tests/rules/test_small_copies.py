@@ -52,6 +52,21 @@ def test_the_host_prepares_each_copy() -> None:
     assert found.ns_at_stake == 2 * (20 * 100 + 1) * US
 
 
+@pytest.mark.parametrize("rule", ["small_copies", "pageable_copies"])
+def test_a_read_of_a_value_is_no_copy_to_advise_about(rule: str) -> None:
+    """For 144 .item() a step the advice was to create tensors on the device."""
+    made = Planted()
+    for number in range(2):
+        begin = number * 10 * MS
+        made.step(number, begin, begin + 10 * MS)
+        made.activity("k", begin, 4 * MS, launch=begin)
+        for at in range(begin + 4 * MS, begin + 9 * MS, 100 * US):
+            made.span("op", "aten::item", at, at + 90 * US)
+            made.span("op", "aten::_local_scalar_dense", at + US, at + 89 * US)
+            made.copy("DtoH (Device -> Pageable)", at + 10 * US, 5 * US, 4, launch=at + 5 * US)
+    assert finding(made.trace(), "memory", rule) is None
+
+
 def simulating(copies: bool) -> Planted:
     """Two steps of 25 passes of 0.7 ms, each after 0.6 ms in a simulator, and maybe a small copy of what it observes."""
     made = Planted()
