@@ -146,7 +146,10 @@ _REMEDY: Final = {
         "by torch.where."
     ),
     "item|local_scalar": Advice(
-        "Keep the value on the device: accumulate losses and metrics as tensors, and call .item() only every N steps."
+        "[!inference] Keep the value on the device: accumulate losses and metrics as tensors, and call .item() only every N steps.\n"
+        "[inference !serving] Accumulate results such as metrics as tensors on the device, and call .item() only at the end.\n"
+        "[inference] If the next step needs the value, such as a token, pass it on as a tensor: start the next forward pass before you "
+        "read it, or read it one step later."
     ),
     "nonzero|masked_select|unique|index": Advice(
         "The host waits because the size of the result depends on the data. Use a mask, torch.where or a fixed size "

@@ -93,6 +93,27 @@ def test_the_remedy_fits_the_operator() -> None:
         assert word in found.advice
 
 
+@pytest.mark.parametrize(
+    ("marks", "words", "others"),
+    [
+        (("aten::mm", "Optimizer.step#AdamW.step"), ("losses and metrics",), ("token", "at the end")),
+        (("nn.Module: GPT_0",), ("metrics as tensors on the device", "a token"), ("losses",)),
+        (("nn.Module: GPT_0", "vllm/worker.py(3): decode"), ("a token",), ("losses", "metrics")),
+    ],
+)
+def test_the_advice_about_reads_fits_training_and_inference(
+    marks: tuple[str, ...], words: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    """A decode loop that reads its tokens was told to accumulate losses and metrics."""
+    made = step_with_wait()
+    for at, mark in enumerate(marks):
+        made.span("python" if ".py" in mark or "Module" in mark else "op", mark, at * US, at * US + 500)
+    found = finding(made.trace(), "launches", "blocking_synchronisation")
+    assert found is not None
+    assert all(word in found.advice for word in words), found.advice
+    assert not any(word in found.advice for word in others), found.advice
+
+
 def test_a_slow_copy_to_the_host_is_a_wait() -> None:
     made = Planted()
     made.activity("a", 10 * US, 400 * US, launch=0)
