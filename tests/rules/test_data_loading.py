@@ -6,6 +6,7 @@ from planted import MS, Planted, finding
 from tracekit.analyses.rules import run
 from tracekit.analyses.scope import select
 from tracekit.verdict.decide import VERDICT_NEEDS, decide
+from tracekit.verdict.model import Verdict
 
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 MULTI = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -129,6 +130,37 @@ def test_the_verdict_does_not_ask_for_a_faster_loader_at_the_start() -> None:
     titles = [each.title for each in verdict.advice]
     assert titles[0].startswith("Data loading takes")
     assert "Load data faster" not in titles
+
+
+def verdict_on_code(*steps: int, before: bool = False) -> Verdict:
+    """The verdict on steps whose kernel comes after so many ms of Python code."""
+    made = steps_with_loader(*steps, before=before)
+    for row in made.host:
+        if row["name"] == MULTI:
+            row.update(kind="python", name="train.py(20): build_index")
+    scope = select(made.trace())
+    return decide(scope, {name: run(name, scope) for name in VERDICT_NEEDS})
+
+
+def test_code_that_only_the_start_of_a_recording_shows_is_not_at_stake() -> None:
+    """An index built once, before the first kernel, took 68 % of the time, and the advice was to do it less often."""
+    advice = verdict_on_code(60, *[0] * 9).advice
+    assert advice[0].title.endswith(
+        "mostly in train.py(20): build_index, once, before the first kernel of the recording"
+    )
+    assert advice[0].advice.startswith("Record from a later step on.")
+    assert advice[0].ns_at_stake is None
+    assert "Keep the device busy" not in [each.title for each in advice]
+    warm = verdict_on_code(60, *[0] * 9, before=True).advice
+    assert warm[0].advice.startswith("Do this work less often")
+    assert warm[0].ns_at_stake == 60 * MS
+
+
+def test_the_first_step_s_code_counts_as_much_as_that_of_a_later_step() -> None:
+    """The rest of the first step's wait is the recording's."""
+    first = verdict_on_code(60, *[20] * 9).advice[0]
+    assert first.ns_at_stake == 10 * 20 * MS
+    assert first.advice.endswith("40.0 ms of this passes once, before the first kernel of the recording.")
 
 
 def test_few_steps_have_no_mean_step() -> None:

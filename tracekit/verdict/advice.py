@@ -15,6 +15,7 @@ from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, WARNING_SHARE, longes
 from tracekit.analyses.rules.rule import Advice as Words
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalled_ns
+from tracekit.analyses.start import split_start
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import Bound, Finding, rank
@@ -174,6 +175,13 @@ BLOCKED: Final[dict[Blocked, tuple[str, Words]]] = {
 }
 """For code of the host that runs nothing a title and advice."""
 
+_AT_START: Final = "before the first kernel of the recording"
+_RECORD_LATER: Final = (
+    "Record from a later step on. If the first step alone does this work, it is no cost of the others, and if they do it as well, "
+    "they do it while the device works."
+)
+"""Of what the device waits for only at the start of a recording."""
+
 SAME: Final[dict[Bound, str]] = {"launch/short-kernel-bound": "host_bound_launches"}
 """By bound, the finding that advises the same as the general advice."""
 
@@ -215,12 +223,26 @@ def few_advice() -> Advice:
 
 
 def host_code_advice(code: HostCode, basis: int, scope: Scope) -> Advice:
-    """What to do about code of the host for which the device waits."""
-    share, places = format_share(code.ns / basis), caused_idle(scope, code.cause).stretches
+    """What to do about code of the host for which the device waits. What the first step has of it only since the device was empty is
+    not at stake; nothing is if hardly any is left.
+    """
+    share, caused = format_share(code.ns / basis), caused_idle(scope, code.cause)
+    places, once = caused.stretches, 0
+    if scope.window == "steps" and caused.ns:
+        once = round(code.ns * split_start(scope, caused.pieces)[1] / caused.ns)
+    at_stake, least = code.ns - once, LEAST_CODE_SHARE * basis
+    what = BLOCKED[code.blocked][0] if code.blocked else ""
+    title = (
+        f"{what} {share} of the time{code.place}"
+        if what
+        else f"The device waits {share} of the time {code.words}{code.place}"
+    )
+    if once >= EXPLAINED * code.ns and at_stake < least:
+        return Advice(f"{title}, once, {_AT_START}", _RECORD_LATER, None, stretches=places)
+    started = f" {format_ns(once)} of this passes once, {_AT_START}." if once >= least else ""
     if code.blocked:
-        title, words = BLOCKED[code.blocked]
         return Advice(
-            f"{title} {share} of the time{code.place}", words_for(words, scope), code.ns, stretches=places
+            title, f"{words_for(BLOCKED[code.blocked][1], scope)}{started}", at_stake, stretches=places
         )
     less = "Do this work less often, ahead of time, or in another thread"
     meanwhile = ", or launch the device's next work first, if that work does not need the result."
@@ -229,8 +251,7 @@ def host_code_advice(code: HostCode, basis: int, scope: Scope) -> Advice:
         f"{less} or process{meanwhile}{binary}\n[!processor !serving] Work on tensors may also move to the device.",
         plain=f"{less}{meanwhile}{binary}",
     )
-    title = f"The device waits {share} of the time {code.words}{code.place}"
-    return Advice(title, words_for(words, scope), code.ns, stretches=places)
+    return Advice(title, f"{words_for(words, scope)}{started}", at_stake, stretches=places)
 
 
 def mpi_advice(results: Mapping[str, Result], basis: int, scope: Scope) -> Advice | None:

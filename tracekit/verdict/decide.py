@@ -361,9 +361,15 @@ def _advice(
     fired = {each.finding.id for each in findings}
     # Code between short gaps is what launches the kernels: it is the matter of that rule, and cannot be done less often.
     launching = "host_bound_launches" in fired and not in_long_gaps(scope, results, parts.device_id)
+    at_start = False  # whether the device mostly waits for code that only the start of the recording shows
     known = code is not None and (code.place or code.blocked)
     if code is not None and known and not launching and code.ns >= LEAST_CODE_SHARE * parts.basis:
-        answers.append(host_code_advice(code, parts.basis, scope))
+        about_code = host_code_advice(code, parts.basis, scope)
+        at_start = about_code.ns_at_stake is None and bound == "host-bound" and 2 * code.ns >= worst.ns
+        if at_start:
+            first.append(about_code)
+        elif about_code.ns_at_stake is not None:
+            answers.append(about_code)
     unseen = code is not None and not late and not (known or frames(scope)) and 2 * code.ns >= worst.ns
     about = worst.bound if bound == "compute-bound" else bound
     # Where the work of several streams overlaps, a host that is never late saves more than the time in which none of them works.
@@ -387,6 +393,7 @@ def _advice(
     if fusible is not None:
         answers.append(fusible)
     where = loss if bound != "compute-bound" or worst.ns >= BESIDE_SHARE * parts.basis else None
+    where = None if at_start else where
     last = computing if bound == "compute-bound" and fusible is None else None
     advice = choose(findings, about, parts.basis, answers=answers, loss=where, last=last, first=first)
     if unseen or about == "idle":  # to look, or to record more, saves nothing by itself
