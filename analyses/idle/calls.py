@@ -62,7 +62,7 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
     length: Int64Array
     """How long each call is, in ns."""
     caller: Int64Array
-    """The innermost of the calls around each row that is Python code or a range; −1 for none, and for operators and API calls."""
+    """The innermost of the calls around each row that is Python code; −1 for none, and for ranges, operators and API calls."""
     names: pl.Series
     """The name of each call."""
     window: int
@@ -86,7 +86,7 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
         wanted = np.zeros(stack.size, dtype=bool)
         wanted[span] = True
         caller = take(nesting.nearest_ancestor(wanted), rows)
-        code = (caller >= 0) & stack.of_kind("python", "annotation")[rows]
+        code = (caller >= 0) & stack.of_kind("python")[rows]
         return cls(
             rows=rows,
             after=after,

@@ -135,6 +135,15 @@ def test_a_host_that_is_blocked_all_the_time_gets_the_advice(call: str, title: s
     assert advice.endswith("of the time, mostly in lib.py(7): wait_0" if places == 1 else "of the time")
 
 
+def test_a_range_has_its_time_and_not_the_frame_around_all() -> None:
+    """The wait for the data loader was that of `main`."""
+    made = simulating()
+    for row in made.host:
+        if row["name"] == "envs.py(30): step":
+            row.update(kind="annotation", name="wait")
+    assert "rollout" not in headline(made.trace())
+
+
 def test_a_range_around_a_part_of_the_window_is_its_place() -> None:
     made = pipeline({"walk": (2, 90)}, stacks=False)
     made.span("annotation", "prepare", 2 * MS, 90 * MS)
