@@ -17,7 +17,7 @@ from tracekit.analyses.traits import WORDS
 from tracekit.cli.main import declared
 from tracekit.findings import BOUNDS, SEVERITIES, Finding
 from tracekit.manifest import CaptureOptions, Settings
-from tracekit.verdict.advice import GENERAL
+from tracekit.verdict.general_advice import GENERAL
 
 """The samples, and public traces beside the checkout where there are any."""
 
