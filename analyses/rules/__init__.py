@@ -39,6 +39,7 @@ from tracekit.analyses.rules import (
     launches_once,
     layers,
     memory,
+    memory_limit,
     ops,
     roofline,
     steps,
@@ -81,6 +82,7 @@ _MODULES: Final = (
     launches_allocation,
     launches_once,
     memory,
+    memory_limit,
     counters,
 )
 
