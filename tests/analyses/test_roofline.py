@@ -568,6 +568,7 @@ def assert_laws(result: Roofline) -> None:
     assert set(covered["device_ns"]) <= {whole["device_ns"] or 0}
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda path: path.parent.name + path.name)
 def test_the_laws_hold_on_real_traces(path: Path) -> None:
     for trace in tracekit.read_all(path):

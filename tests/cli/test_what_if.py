@@ -217,6 +217,7 @@ def test_two_ranks_are_answered_as_one_job(capsys: pytest.CaptureFixture[str]) -
     assert 0 < section["scalars"]["after_ns"] < section["scalars"]["before_ns"]
 
 
+@pytest.mark.slow
 def test_changes_that_findings_advise_are_ranked_for_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(ROOT / "sample_traces" / "bert_cpu_ddp")
     said = []

@@ -78,6 +78,7 @@ def _check(found: Diff) -> None:
         assert "None" not in change.title
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(_sides, _sides)
 def test_every_dimension_sums_to_the_change(base: list[Digest], new: list[Digest]) -> None:

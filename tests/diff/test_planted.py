@@ -191,6 +191,7 @@ def _check(base: Digest, plant: Plant, seed: int, *, on_cpu: bool) -> None:
     assert first.delta_ns == pytest.approx(expected, rel=0.05), said
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(
     ("plant", "on_cpu"), PLANTS, ids=[f"{p.__name__}-{'cpu' if c else 'gpu'}" for p, c in PLANTS]
 )

@@ -219,6 +219,7 @@ def saved(tmp_path: Path) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_one_figure_in_every_format(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "trend", saved, "-f", "json")
     assert (code, err) == (0, "")

@@ -194,6 +194,7 @@ def test_a_range_was_a_single_point_although_steps_differ() -> None:
     assert same.low_ns == same.after_ns == same.high_ns == same.before_ns
 
 
+@pytest.mark.slow
 def test_a_range_holds_the_time_of_other_steps_with_the_same_noise(tmp_path: Path) -> None:
     """Loops with a loader; the truth is a loop without it, whose steps are drawn again."""
 

@@ -64,6 +64,7 @@ def test_collectives_take_few_blocks_on_purpose() -> None:
     assert finding(made.trace(), "kernels", "few_blocks") is None
 
 
+@pytest.mark.slow
 def test_faster_kernels_save_no_more_than_the_host_lets_them() -> None:
     """A loop that its host slows down was promised 27 ms; with kernels that take no time it would have gained 3."""
     scopes = {

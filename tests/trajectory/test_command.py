@@ -112,6 +112,7 @@ def test_every_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert "**Segments**" in answer(capsys, *runs, "-f", "md")[0]
 
 
+@pytest.mark.slow
 def test_a_sweep_of_two_settings_predicts_what_was_not_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:  # fmt: skip
     rows = []
     for batch, threads in ((1, 1), (8, 1), (64, 1), (1, 2), (8, 2), (64, 4), (1, 4)):
