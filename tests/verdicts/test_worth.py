@@ -6,8 +6,10 @@ import pytest
 from planted import MS, US, Planted
 
 from tracekit.analyses.scope import select
+from tracekit.findings import Finding
 from tracekit.report.build import build_report
 from tracekit.verdict import advised, decide
+from tracekit.verdict.advice import Owned, choose
 from tracekit.verdict.model import Advice
 
 LAUNCHES = Advice("launch less", "Use graphs.", 40 * MS, finding="host_bound_launches", analysis="launches")
@@ -69,3 +71,19 @@ def test_waiting_for_the_host_lies_nowhere_in_the_loader() -> None:
     report = build_report(made.trace())
     assert "of the time for the host" in report.verdict.headline
     assert "aten::stack" not in report.verdict.headline
+
+
+@pytest.mark.parametrize(("analysis", "first"), [("kernels", "launches"), ("", "answer")])
+def test_only_code_of_the_host_stands_before_the_launches_that_it_delays(analysis: str, first: str) -> None:
+    """Kernels to be fused stood before launches with more at stake."""
+    found = Finding(
+        id="host_bound_launches",
+        severity="critical",
+        title="launches",
+        evidence="",
+        advice="Use graphs.",
+        ns_at_stake=24 * MS,
+    )
+    answer = Advice("answer", "Do less.", 21 * MS, analysis=analysis)
+    chosen = choose([Owned(found, "launches")], "host-bound", 100 * MS, loss=None, answers=[answer])
+    assert chosen[0].title == first

@@ -239,8 +239,8 @@ def choose(
     """`first`, then the advice of findings and `answers` with the most time at stake, then `loss`, then `last`.
 
     `loss` is about the largest loss, of this `bound`, in general; it is left out if an answer explains half of the loss, and else
-    stands above the answers about less. A finding that only restates a loss is left out. An answer that has half of the time between
-    launches stands before the advice about these.
+    stands above the answers about less. A finding that only restates a loss is left out. An answer about the host that has half of the
+    time between launches stands before the advice about these.
     """
     useful = [
         of_finding(owned)
@@ -253,8 +253,12 @@ def choose(
         and _matters(owned.finding, basis)
     ]
     answers = [each for each in answers if not _explained(HOST_CODE_ADVICE, each.ns_at_stake, findings)]
-    told = max((each.ns_at_stake or 0 for each in answers), default=0)
-    useful = sorted([*answers, *useful], key=lambda advice: -_rank(advice, told))
+    of_host = [each for each in answers if each.analysis != "kernels"]
+    told = max((each.ns_at_stake or 0 for each in of_host), default=0)
+    useful = sorted(
+        [*of_host, *useful, *(each for each in answers if each not in of_host)],
+        key=lambda advice: -_rank(advice, told),
+    )
     started = sum(each.ns_at_stake or 0 for each in first)
     general_ = [loss] if loss and not answers and not _answered(useful, bound, loss) else []
     general_ = [] if any(each.finding == SAME.get(bound) for each in useful) else general_
