@@ -150,9 +150,8 @@ def _advice(by_cause: list[tuple[str, int]], waits: str, *, in_loss: bool, elsew
     less = f"{_PROCESS_EACH}\n{less}" if elsewhere else less
     how = f"{_COMPILE_LOSS if in_loss else _COMPILE}{_WITH_GRAPHS}"
     text = f"{less}\n{waits}\n{how}" if waits else f"{less}\n{how}\n{_REMOVE_WAITS}"
-    return Advice(
-        text, plain=f"{elsewhere * _PLAIN_EACH}{_LESS_PLAIN}\n{waits or _REMOVE_WAITS_PLAIN}", flags=_FLAGS
-    )
+    each = _PLAIN_EACH if elsewhere else ""
+    return Advice(text, plain=f"{each}{_LESS_PLAIN}\n{waits or _REMOVE_WAITS_PLAIN}", flags=_FLAGS)
 
 
 def _split(by_cause: list[tuple[str, int]]) -> str:
