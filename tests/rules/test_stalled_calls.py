@@ -6,6 +6,8 @@ from planted import MS, US, Planted, finding
 import tracekit
 from tracekit.analyses.scope import select
 from tracekit.analyses.stalls import stalled_ns
+from tracekit.diff import diff_of
+from tracekit.digest import Digest, digest_of
 from tracekit.report.build import build_report
 from tracekit.verdict.advice import category_advice
 
@@ -126,3 +128,10 @@ def test_a_program_that_stood_still_was_to_use_more_threads() -> None:
     assert "more threads" in quiet.advice
     assert still is not None
     assert "threads" not in still.advice
+
+
+def test_a_comparison_says_which_side_stood_still() -> None:
+    quiet, still = (digest_of(select(loop(stalls).trace(devices=()))) for stalls in ({}, THREE))
+    note = "The new side stood still for 19.8 % of the time, probably because something else had the cores. So its times say little."
+    assert note in diff_of([quiet], [Digest.unpacked(still.packed())]).notes
+    assert not any("stood still" in said for said in diff_of([quiet], [quiet]).notes)

@@ -6,6 +6,7 @@ from planted import MS, Planted, finding
 from tracekit.analyses.rules import run
 from tracekit.analyses.scope import select
 from tracekit.findings import Finding
+from tracekit.report.build import build_report
 
 
 def steps_of(*times: int, work: tuple[int, ...] = (), grid: str | None = "(8, 1, 1)") -> Planted:
@@ -119,6 +120,9 @@ def test_a_host_that_stands_still_runs_no_python(call: str, said: str, advice: s
     assert found.title == f"1 of 5 steps is slow, mostly because of {said}"
     assert f"20.0 ms of that is {said} (mostly in train.py(40): next_batch" in found.evidence
     assert found.advice.startswith(advice)
+    titles = [each.title for each in build_report(made.trace()).verdict.advice]
+    assert any("train.py(40): next_batch" in title for title in titles)
+    assert found.title not in titles, "said twice"
 
 
 def test_requests_come_as_they_come() -> None:

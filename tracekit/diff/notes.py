@@ -7,6 +7,7 @@ from typing import Final
 
 import polars as pl
 
+from tracekit.analyses.rules.rule import WARNING_SHARE
 from tracekit.diff.layers import Nodes
 from tracekit.diff.matching import Comparable
 from tracekit.diff.pool import Pool
@@ -53,6 +54,7 @@ def notes_of(
     if idle := [name for pool, name in sides if not _works(pool)]:
         yield f"The {' and the '.join(idle)} {'have' if len(idle) > 1 else 'has'} no work, so nothing else can be compared."
         return
+    yield from _stalled(sides)
     yield from _unlike(base, new, comparable, matched)
     if windows:
         without = " and the ".join(name for pool, name in sides if not pool.side.has_steps)
@@ -85,6 +87,17 @@ def notes_of(
     yield from _pooling(sides, per)
     if min(base.side.count, new.side.count) < 2:
         yield (f"With one {per} on a side nothing shows how much times vary, so small changes may be chance.")
+
+
+def _stalled(sides: tuple[tuple[Pool, str], ...]) -> Iterator[str]:
+    """Which sides stood still for so long that their times say little."""
+    for pool, name in sides:
+        stood, time = sum(one.stalled_ns for one in pool.side.facts), int(pool.side.steps["time_ns"].sum())
+        if time and stood >= WARNING_SHARE * time:
+            yield (
+                f"The {name} stood still for {format_share(min(stood / time, 1))} of the time, probably because something else had "
+                "the cores. So its times say little."
+            )
 
 
 def _unlike(base: Pool, new: Pool, comparable: Comparable, matched: pl.DataFrame) -> Iterator[str]:

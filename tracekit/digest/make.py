@@ -21,6 +21,7 @@ from tracekit.analyses.idle.pieces import idle_pieces
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, span_causes
 from tracekit.analyses.memory import memory
 from tracekit.analyses.scope import Scope, once, step_at, step_spans
+from tracekit.analyses.stalls import stalled_ns
 from tracekit.classify import ACTIVITY_CLASSES
 from tracekit.digest.model import KINDS, LAYERS, LEAVES, NO_STEP, STEPS, VALUES, Digest, Facts
 from tracekit.facts.idle_names import CAUSES
@@ -332,6 +333,7 @@ def _facts(scope: Scope) -> Facts:
         samples_per_step=None if manifest is None else manifest.samples_per_step,
         damage=_damage(scope),
         peak_memory_bytes=_peak_memory(scope),
+        stalled_ns=stalled_ns(scope),
     )
 
 

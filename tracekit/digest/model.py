@@ -104,6 +104,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The defects of its file by which figures may be wrong, as `health.MEANINGS` calls them."""
     peak_memory_bytes: Amount | None = None
     """The most that the allocator of a device held."""
+    stalled_ns: Amount = 0
+    """Without a device, how long the steps stood still, since something else had the processors (`analyses.stalls`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ from tracekit.analyses.rules import RULES, rule_of, words_for
 from tracekit.analyses.rules.idle_time import caused_idle, waits_before_graphs
 from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, WARNING_SHARE, longest_work, of_time
 from tracekit.analyses.rules.rule import Advice as Words
+from tracekit.analyses.rules.steps_slow import STEP_VARIABILITY
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalled_ns
 from tracekit.analyses.start import split_start
@@ -39,6 +40,7 @@ __all__ = [
     "owned",
     "python_advice",
     "restates",
+    "told_by",
     "unseen_advice",
 ]
 
@@ -298,6 +300,17 @@ def _explained(what: str, ns: int | None, findings: Sequence[Owned]) -> bool:
         and (owned.finding.ns_at_stake or 0) >= EXPLAINED * (ns or 0)
         for owned in findings
     )
+
+
+def told_by(answer: Advice, finding: Finding) -> bool:
+    """Whether nearly all that a finding about slow steps has at stake passes in what the answer is about."""
+    inside = sum(
+        min(end, last) - max(start, first)
+        for start, end in answer.stretches
+        for first, last in finding.stretches
+        if min(end, last) > max(start, first)
+    )
+    return finding.id == STEP_VARIABILITY.id and inside >= EXPLAINED * max(finding.ns_at_stake or 0, 1)
 
 
 def restates(finding_id: str) -> bool:

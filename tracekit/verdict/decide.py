@@ -39,6 +39,7 @@ from tracekit.verdict.advice import (
     of_finding,
     owned,
     restates,
+    told_by,
     unseen_advice,
 )
 from tracekit.verdict.changes import CHANGES
@@ -370,6 +371,8 @@ def _advice(
             first.append(about_code)
         elif about_code.ns_at_stake is not None:
             answers.append(about_code)
+        if code.blocked:  # what a wait in some steps has at stake, and what to do about it, is said once
+            findings = [each for each in findings if not told_by(about_code, each.finding)]
     unseen = code is not None and not late and not (known or frames(scope)) and 2 * code.ns >= worst.ns
     about = worst.bound if bound == "compute-bound" else bound
     # Where the work of several streams overlaps, a host that is never late saves more than the time in which none of them works.
