@@ -6,10 +6,11 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.attribution import attribution
+from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.idle.gaps import stream_waits
 from tracekit.analyses.idle.host_code import HOST_CODE
+from tracekit.analyses.idle.span_causes import user_frames
 from tracekit.analyses.memory import Memory, copies_of
 from tracekit.analyses.rules.idle_time import LAUNCHING, LONG_GAP_NS, CausedIdle, caused_idle
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, densest, longest, of_time
@@ -27,6 +28,7 @@ from tracekit.facts.units import (
 )
 from tracekit.groups import any_known, at_rows, distinct, kept, or_none, rows_of, with_series
 from tracekit.intervals import IntervalSet
+from tracekit.names import short_frame
 from tracekit.spans import take
 from tracekit.trace import one_of
 
@@ -40,6 +42,7 @@ LEAST_BYTES_PER_COPY: Final = 64 * 1024
 """The bandwidth of smaller copies says how long a copy takes to start, not how fast it runs."""
 LEAST_PART: Final = 0.1
 """A direction with a smaller part of the time is not worth a mention."""
+MOST_OF_THEM: Final = 0.5
 NEARLY_ALL: Final = 0.9
 """With this part of the time in one step, the copies are a matter of that step."""
 
@@ -53,6 +56,7 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
     a known rate, all of the time is at stake.
 
     Reads of single values (`.item()`) do not count: what they cost is the wait for the value, of which `blocking_synchronisation` tells.
+    Tensors that the layers of a model copy to the device, as masks and tables of positions, could be made there, or stay there.
 
     Fires when pageable copies from or to the host take `LEAST_SHARE` of the window.
     """
@@ -74,8 +78,13 @@ def pageable_copies(scope: Scope, result: Memory) -> Evidence | None:
     directions = large["direction"].unique().to_list()
     ways, advice = _WAYS[directions[0]] if len(directions) == 1 else ("from or to", None)
     copies = _copies(scope).filter(pl.col("name").cast(pl.String).str.contains(PAGEABLE_COPY))
+    where = _in_one_step(scope, copies)
+    within = _within_layers(scope, copies) if directions == ["HtoD"] else None
+    if within is not None:
+        words, advice = f"{words} The model launches them in the forward pass.", Advice(_WITHIN_LAYERS)
+        where = within or where
     return Evidence(
-        title=f"Copies {ways} pageable memory take {format_share(total / scope.duration)} of the time{_in_one_step(scope, copies)}",
+        title=f"Copies {ways} pageable memory take {format_share(total / scope.duration)} of the time{where}",
         text=f"{listed}.{words}",
         ns_at_stake=at_stake,
         advice=advice,
@@ -95,6 +104,21 @@ def _without_reads(scope: Scope) -> pl.DataFrame:
     )
     reads = stack.nesting.nearest_ancestor(stack.named(VALUE_OPERATOR, "op"))
     return kept(copies, take(reads, or_none(copies["launch_id"])) < 0)
+
+
+def _within_layers(scope: Scope, copies: pl.DataFrame) -> str | None:
+    """`, mostly in FRAME` of copies to the device that layers of the model launch in the forward pass, most of them; None of others."""
+    places = attributed(scope).join(copies.select("activity_id"), on="activity_id", how="semi")
+    inside = places.filter((pl.col("phase").cast(pl.String) == "forward") & pl.col("layer_id").is_not_null())
+    if inside["duration"].sum() < MOST_OF_THEM * places["duration"].sum():
+        return None
+    stack = attribution(scope).model.stack
+    frames = take(stack.nesting.nearest_ancestor(user_frames(stack)), or_none(inside["launch_id"]))
+    names = inside.select("duration", at_rows(stack.frame["name"], frames).cast(pl.String).alias("name"))
+    by_name = names.drop_nulls("name").group_by("name").agg(pl.col("duration").sum()).sort("duration", "name")
+    if not by_name.height or by_name["duration"][-1] < MOST_OF_THEM * places["duration"].sum():
+        return ""
+    return f", mostly in {short_frame(by_name['name'][-1])}"
 
 
 def _in_one_step(scope: Scope, copies: pl.DataFrame) -> str:
@@ -156,6 +180,12 @@ _WAYS: Final = {
     "DtoH": ("to", Advice(_TO_HOST + _FASTER)),
 }
 """The words for copies in one direction, and the advice."""
+
+_WITHIN_LAYERS: Final = (
+    "Make these tensors on the device (device=x.device), or keep them there as buffers (register_buffer), so that nothing is copied. "
+    "If they are weights that do not fit on the device, pin them and copy them ahead of their layer, on a stream of its own."
+)
+"""About copies that the layers of a model make."""
 
 PAGEABLE_COPIES = Rule(
     id="pageable_copies",

@@ -108,3 +108,22 @@ def test_copies_that_steps_in_disorder_leave_outside_of_the_window() -> None:
     outside = replace(scope, overlapping=scope.overlapping.clear())
     assert outside.device_ids == []
     assert pageable_copies(outside, memory(scope)) is not None
+
+
+@pytest.mark.parametrize(("within", "place"), [(True, ", mostly in model.py(60): causal_mask"), (False, "")])
+def test_tensors_that_a_layer_makes_on_the_host_need_no_pinned_memory(within: bool, place: str) -> None:
+    """A mask that each forward pass makes on the host was told to be pinned; made on the device, it needs no copy."""
+    made = Planted()
+    made.span("module", "nn.Module: GPT_0", 10 * MS, 50 * MS)
+    made.span("op", "aten::mm", 10 * MS, 11 * MS)
+    made.activity("k", 10 * MS, 10 * MS, launch=10 * MS)
+    at = 30 * MS if within else 60 * MS
+    made.span("python", "model.py(60): causal_mask", at, at + 20 * MS - 1)
+    made.span("op", "aten::copy_", at, at + 15 * MS)
+    made.copy("HtoD (Pageable -> Device)", at + 2 * MS, 10 * MS, 50_000_000, launch=at + MS)
+    made.activity("k", 70 * MS, 40 * MS, launch=69 * MS)
+    found = finding(made.trace(), "memory", "pageable_copies")
+    assert found is not None
+    assert found.title == f"Copies from pageable memory take 10.0 % of the time{place}"
+    assert ("The model launches them in the forward pass" in found.evidence) == within
+    assert found.advice.startswith("Make these tensors on the device" if within else "Use pinned memory")
