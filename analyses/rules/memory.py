@@ -43,6 +43,7 @@ LEAST_BYTES_PER_COPY: Final = 64 * 1024
 LEAST_PART: Final = 0.1
 """A direction with a smaller part of the time is not worth a mention."""
 MOST_OF_THEM: Final = 0.5
+"""If layers of the model launch this part of the copies' time, the advice is about those."""
 NEARLY_ALL: Final = 0.9
 """With this part of the time in one step, the copies are a matter of that step."""
 
@@ -110,13 +111,14 @@ def _within_layers(scope: Scope, copies: pl.DataFrame) -> str | None:
     """`, mostly in FRAME` of copies to the device that layers of the model launch in the forward pass, most of them; None of others."""
     places = attributed(scope).join(copies.select("activity_id"), on="activity_id", how="semi")
     inside = places.filter((pl.col("phase").cast(pl.String) == "forward") & pl.col("layer_id").is_not_null())
-    if inside["duration"].sum() < MOST_OF_THEM * places["duration"].sum():
+    most = MOST_OF_THEM * int(places["duration"].sum())
+    if int(inside["duration"].sum()) < most:
         return None
     stack = attribution(scope).model.stack
     frames = take(stack.nesting.nearest_ancestor(user_frames(stack)), or_none(inside["launch_id"]))
     names = inside.select("duration", at_rows(stack.frame["name"], frames).cast(pl.String).alias("name"))
     by_name = names.drop_nulls("name").group_by("name").agg(pl.col("duration").sum()).sort("duration", "name")
-    if not by_name.height or by_name["duration"][-1] < MOST_OF_THEM * places["duration"].sum():
+    if not by_name.height or by_name["duration"][-1] < most:
         return ""
     return f", mostly in {short_frame(by_name['name'][-1])}"
 
@@ -234,13 +236,13 @@ def small_copies(scope: Scope, result: Memory) -> Evidence | None:
     idle = before_small_copies(scope)
     waited = idle.ns if idle else 0
     at_stake = bounded(total + waited, scope)
-    per = f"{count / steps:.0f} a step" if scope.window == "steps" else "in the window"
+    per = f", {count / steps:.0f} a step" if scope.window == "steps" else ""
     takes, before = "", ""
     if idle is not None and waited > total:
         takes = f"; they and the idle time before them take {of_time(at_stake, scope)}"
         before = f" Before them, the device is idle for {format_ns(waited)}, in which the host prepares and starts them{idle.where}."
     return Evidence(
-        title=f"There are {format_count(count)} small copies between host and device, {per}{takes}",
+        title=f"There are {format_count(count)} small copies between host and device{per}{takes}",
         text=f"They move {format_bytes(moved)} in {format_ns(total)}, {format_bytes(moved / count)} a copy on average.{before}",
         ns_at_stake=at_stake,
         stretches=densest(_time_of(_small(scope, "HtoD|DtoH")), scope),

@@ -188,6 +188,10 @@ def _verdict(verdict: Verdict, width: int) -> Lines:
         yield from labelled("note", note, width)
 
 
+_TELLING: Final = 30
+"""The length from which on a sentence of advice says what to change."""
+
+
 def _costs(label: str, whole: str, costs: Sequence[Cost], width: int) -> Lines:
     each = [f"{cost.label} {format_ns(cost.ns)} ({format_share(cost.share)})" for cost in costs]
     if each:
@@ -195,8 +199,9 @@ def _costs(label: str, whole: str, costs: Sequence[Cost], width: int) -> Lines:
 
 
 def _first_sentence(text: str) -> str:
-    """Up to the first full stop before a new sentence."""
-    return re.split(r"(?<=\.) (?=[A-Z_`])", text, maxsplit=1)[0]
+    """Up to the first full stop before a new sentence; up to the second where the first says little (`Launch less from Python.`)."""
+    first, *more = re.split(r"(?<=\.) (?=[A-Z_`])", text, maxsplit=2)
+    return f"{first} {more[0]}" if more and len(first) < _TELLING else first
 
 
 # -- a section -------------------------------------------------------------------------------------
