@@ -1,7 +1,7 @@
 """The calls of operators with models in a trace, with their inputs as the models read them.
 
 Of two kinds of inputs the operator's own record does not tell enough. The type of a list's tensors stands in the name of the kernel
-that copies or updates them; what a collective moves stands in its record.
+that copies or updates them, and the sizes of a long list are those of gradients; what a collective moves stands in its record.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.flops.collective import RECORD
+from tracekit.analyses.flops.long_lists import with_long_lists
 from tracekit.analyses.flops.tensors import LIST
 from tracekit.analyses.flops.work import operator_named
 from tracekit.groups import distinct
@@ -28,13 +29,6 @@ _TYPE: Final = (
     r"(float|double|c10::Half|c10::BFloat16|long|int|short|bool|signed char|unsigned char)\b"
 )
 """Kernels that work on all tensors of a list, with the type of their elements."""
-
-_WIDTHS: Final = {
-    **dict.fromkeys(("double", "long"), 8),
-    **dict.fromkeys(("float", "int"), 4),
-    **dict.fromkeys(("c10::Half", "c10::BFloat16", "short"), 2),
-    **dict.fromkeys(("bool", "signed char", "unsigned char"), 1),
-}
 
 
 def modelled_names(names: pl.Series) -> list[str]:
@@ -57,40 +51,37 @@ def modelled_calls(
     shaped = shaped.filter(pl.col("shapes").is_not_null() & with_model)
     shaped = pl.DataFrame([shaped["span_id"], *(shaped[name].cast(pl.String) for name in ("name", *INPUTS))])
     if device is not None:
-        shaped = _with_list_widths(shaped, device)
+        shaped = with_long_lists(_with_list_types(shaped, device), host, device)
     if collectives is None:
         return shaped
     recorded = _recorded(collectives)
     return pl.concat([shaped.join(recorded, on="span_id", how="anti"), recorded])
 
 
-def _with_list_widths(calls: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
-    """The calls, with the width of the elements behind the type of a list, where all kernels of the call agree on it."""
+def _with_list_types(calls: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
+    """The calls, with the type of the elements, or their width, behind that of a list, where all kernels of the call agree on it."""
     lists = calls.filter(pl.col("dtypes").str.contains(LIST, literal=True))
     if not lists.height:
         return calls
     kernels = device.select(pl.col("op_id").alias("span_id"), "name").join(lists, on="span_id", how="semi")
     name = pl.col("name").cast(pl.String)
-    width = pl.coalesce(
-        name.str.extract(_WIDTH).cast(pl.Int64),
-        name.str.extract(_TYPE).replace_strict(_WIDTHS, default=None, return_dtype=pl.Int64),
-    )
-    by_name = kernels[["name"]].unique().with_columns(width.alias("width"))
-    widths = (
+    of = pl.coalesce(name.str.extract(_WIDTH), name.str.extract(_TYPE))
+    by_name = kernels[["name"]].unique().with_columns(of.alias("of"))
+    types = (
         kernels.join(by_name, on="name")
         .group_by("span_id")
-        .agg(pl.col("width").drop_nulls().min(), pl.col("width").drop_nulls().max().alias("widest"))
-        .filter(pl.col("width") == pl.col("widest"))
-        .drop("widest")
+        .agg(pl.col("of").drop_nulls().min(), pl.col("of").drop_nulls().max().alias("last"))
+        .filter(pl.col("of") == pl.col("last"))
+        .drop("last")
     )
-    width = pl.col("width").fill_null(
-        0
+    of = pl.col("of").fill_null(
+        ""
     )  # of a single row, Polars refuses a text that is null, even if it is not taken
-    told = pl.col("dtypes").str.replace_all(f'"{LIST}"', pl.format('"{}:{}"', pl.lit(LIST), width))
+    told = pl.col("dtypes").str.replace_all(f'"{LIST}"', pl.format('"{}:{}"', pl.lit(LIST), of))
     return (
-        calls.join(widths, on="span_id", how="left", maintain_order="left")
-        .with_columns(pl.when(pl.col("width").is_not_null()).then(told).otherwise("dtypes").alias("dtypes"))
-        .drop("width")
+        calls.join(types, on="span_id", how="left", maintain_order="left")
+        .with_columns(pl.when(pl.col("of").is_not_null()).then(told).otherwise("dtypes").alias("dtypes"))
+        .drop("of")
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Final
 
-from tracekit.analyses.flops.tensors import LIST, list_shapes, list_width, made
+from tracekit.analyses.flops.tensors import LIST, list_precision, list_shapes, list_width, made
 from tracekit.analyses.flops.work import Family, Inputs, Work
 
 __all__ = ["FAMILY"]
@@ -51,7 +51,7 @@ def _declare(name: str, flops: Callable[[Inputs], int], states: range) -> None:
             1 for place in states if inputs.shapes[place] and str(inputs.dtypes[place]).startswith(LIST)
         )
         read, written = made(elements * (2 + kept), width), made(elements * (1 + kept), width)
-        return Work(elements * flops(inputs), read, written)
+        return Work(elements * flops(inputs), read, written, list_precision(inputs, 0))
 
 
 for _name, _flops, _states in (

@@ -19,6 +19,7 @@ from tracekit.analyses.flops.tensors import (
     broadcast,
     bytes_of,
     is_floating,
+    list_precision,
     list_shapes,
     list_width,
     made,
@@ -122,7 +123,8 @@ def _in_lists(operands: int, flops: int) -> Model:
         elements = sum(map(prod, list_shapes(inputs, 0)))
         lists = sum(str(dtype).startswith(LIST) for dtype in inputs.dtypes[:operands])
         width = list_width(inputs, 0)
-        return Work(elements * flops, made(elements * lists, width), made(elements, width))
+        read, written = made(elements * lists, width), made(elements, width)
+        return Work(elements * flops, read, written, list_precision(inputs, 0))
 
     return work
 
@@ -135,7 +137,9 @@ def _declare(names: Sequence[str], operands: int, flops: int, result: Result = "
         if not name.startswith("__") and name not in _NEVER_IN_PLACE.split():
             FAMILY.model(f"aten::{name}_")(_model(operands, flops, "first"))
         if name in _LISTED.split():
-            FAMILY.model(f"aten::_foreach_{name}", f"aten::_foreach_{name}_")(_in_lists(operands, flops))
+            # What torch's optimizers multiply are the gradients, twice: the least that is read are two lists.
+            lists = operands - (name == "addcmul")
+            FAMILY.model(f"aten::_foreach_{name}", f"aten::_foreach_{name}_")(_in_lists(lists, flops))
 
 
 for (_operands, _flops), _names in POINTWISE.items():

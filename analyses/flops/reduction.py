@@ -16,6 +16,7 @@ from tracekit.analyses.flops.tensors import (
     broadcast,
     bytes_of,
     is_floating,
+    list_precision,
     list_shapes,
     list_width,
     made,
@@ -80,7 +81,7 @@ def _norms(inputs: Inputs) -> Work:
     """`_foreach_norm(tensors, ord)`: a number for each tensor."""
     shapes, width = list_shapes(inputs, 0), list_width(inputs, 0)
     elements = sum(map(prod, shapes))
-    return Work(2 * elements, made(elements, width), made(len(shapes), width))
+    return Work(2 * elements, made(elements, width), made(len(shapes), width), list_precision(inputs, 0))
 
 
 def _chosen(*written: int) -> Model:

@@ -1,6 +1,6 @@
 """Which inputs of a call are tensors, the bytes that they hold, and the shape and type of what is made of them.
 
-The profiler writes a tensor's sizes and type, and of a list of tensors the sizes alone: `analyses.flops.count` adds the width of
+The profiler writes a tensor's sizes and type, and of a list of tensors the sizes alone: `analyses.flops.calls` adds the type of
 their elements where a kernel's name tells it. Strides are not kept, so that a tensor that only repeats another (`expand`) counts in
 full.
 """
@@ -21,6 +21,7 @@ __all__ = [
     "bytes_of",
     "is_floating",
     "is_tensor",
+    "list_precision",
     "list_shapes",
     "list_width",
     "made",
@@ -34,7 +35,7 @@ INDEX: Final = 8
 """The bytes of an index that torch makes."""
 
 LIST: Final = "TensorList"
-"""What the profiler writes as the type of a list of tensors; with `:` and their width behind it if that is known."""
+"""What the profiler writes as the type of a list of tensors; with `:` and their type, or the bytes of an element, behind it if that is known."""
 
 _BOOL, _INT, _FLOAT, _COMPLEX = range(4)
 _DEFAULT_TYPES: Final = ("double", "c10::complex<double>")
@@ -162,8 +163,17 @@ def list_shapes(inputs: Inputs, place: int) -> list[list[int]]:
 
 def list_width(inputs: Inputs, place: int) -> int | None:
     """The bytes of an element of the tensors in a list; None if it is not known."""
-    width = _dtype(inputs, place).partition(":")[2]
-    return int(width) if width else None
+    of = _list_type(inputs, place)
+    return int(of) if of.isdigit() else DTYPES.get(of, (None, None))[0]
+
+
+def list_precision(inputs: Inputs, place: int) -> str | None:
+    """The precision of the tensors in a list; None if their type has none, or is not known."""
+    return DTYPES.get(_list_type(inputs, place), (None, None))[1]
+
+
+def _list_type(inputs: Inputs, place: int) -> str:
+    return _dtype(inputs, place).partition(":")[2]
 
 
 def reduced(inputs: Inputs, place: int, at: int) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import polars as pl
 import pytest
 
 import tracekit
@@ -93,7 +94,7 @@ LONG = "long int"
         ("aten::glu", [t(4, 6), s(-1)], (60, 96, 48)),
         ("aten::nonzero", [t(4, 6, dtype="bool")], (0, 24, None)),
         ("fsdp::chunk_cat", [lists([3, 4]), s(0), s(2), t(2, 6)], (0, None, 48)),
-        ("aten::_foreach_addcmul_", [*[lists([3, 4], [5], width=4)] * 3, s(1)], (51, 204, 68)),
+        ("aten::_foreach_addcmul_", [*[lists([3, 4], [5], width=4)] * 3, s(1)], (51, 136, 68)),
         (
             "aten::_fused_adamw_",
             [
@@ -190,7 +191,7 @@ def test_work_by_hand(name: str, inputs: list[Any], expected: tuple[int | None, 
     assert works(name, *inputs) == expected
 
 
-def launched(folder: Any, operators: list[tuple[str, dict[str, Any], str]]) -> Any:
+def launched(folder: Any, operators: list[tuple[str, dict[str, Any], str]], **of_kernels: Any) -> Any:
     """A trace of operators that launch one kernel of 10 µs each: their names, inputs and the kernels' names."""
     events: list[dict[str, Any]] = []
     for number, (name, inputs, kernel) in enumerate(operators, start=1):
@@ -207,7 +208,7 @@ def launched(folder: Any, operators: list[tuple[str, dict[str, Any], str]]) -> A
                 "args": link,
             }
         )
-        where = {"device": 0, "stream": 7, **link}
+        where = {"device": 0, "stream": 7, **link, **of_kernels}
         shown = {"ph": "X", "pid": 0, "tid": 7, "ts": start + 50, "dur": 10, "cat": "kernel"}
         events.append({**shown, "name": kernel, "args": where})
     path = folder / "t.json"
@@ -255,6 +256,39 @@ def test_the_types_of_lists_stand_in_the_names_of_kernels(tmp_path) -> None:
     spans = trace.host.filter(trace.host["kind"] == "op")["span_id"].to_list()
     figures = [(work.flops[span], work.read[span], work.written[span]) for span in spans]
     assert figures == [(0, 28, 28), (0, 112, 112), (-1, -1, -1), (17, 68, 34), (17, -1, -1), (-1, -1, -1)]
+
+
+LARGE, BIASES = [[1000, 1000], [300, 300]], [[1000], [70_000]]
+"""Of 16 and 2 blocks, and of 1 and 2."""
+
+
+@pytest.mark.parametrize(
+    ("blocks", "passes", "elements"),
+    [
+        (21, 1, 1_161_000),
+        (18, 1, 1_090_000),
+        (3, 1, 71_000),
+        (20, 1, None),
+        (21, 3, 1_161_000),
+        (42, 2, 2_322_000),
+    ],
+)
+def test_the_gradients_tell_the_sizes_of_a_list_that_is_too_long(
+    blocks: int, passes: int, elements: int | None, tmp_path
+) -> None:
+    """Of more than 30 tensors the profiler records no sizes, so optimizers of most models had no FLOPs and no bytes."""
+    once = [
+        ("torch::autograd::AccumulateGrad", {"Input Dims": [shape], "Input type": ["float"]}, "some_kernel")
+        for shape in [*LARGE, *BIASES]
+    ]
+    added = {"Input Dims": [[], [], []], "Input type": ["TensorList", "TensorList", "Scalar"]}
+    update = "multi_tensor_apply_kernel<at::native::TensorListMetadata<2>, at::native::BinaryOpListAlphaFunctor<float, 2>>"
+    trace = launched(tmp_path, [*once * passes, ("aten::_foreach_add_", added, update)], grid=[blocks, 1, 1])
+    work, span = counted(trace), int(trace.host.filter(pl.col("name") == "aten::_foreach_add_")["span_id"][0])
+    told = (work.flops[span], work.read[span], work.written[span])
+    assert told == ((-1, -1, -1) if elements is None else (elements, 8 * elements, 4 * elements))
+    if elements is not None:
+        assert work.names[work.precision[span]] == "fp32"
 
 
 def test_the_only_call_may_take_a_list_whose_type_no_kernel_tells(tmp_path) -> None:

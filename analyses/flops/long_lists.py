@@ -1,0 +1,123 @@
+"""Lists of more tensors than the profiler records the sizes of (30), as those of an optimizer over a whole model.
+
+The sizes of the gradients that a backward pass accumulates are recorded, and a kernel over lists (`multi_tensor_apply`) has a block
+for each 65,536 elements of each tensor. So where a call has as many blocks as all gradients of its update need, or those of them with
+one dimension or with more (parameters without and with decay), its lists are as large as theirs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import gcd, prod
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.flops.tensors import LIST
+from tracekit.analyses.flops.work import json_list
+from tracekit.facts.stack_names import ACCUMULATE_NODE
+from tracekit.groups import at_rows
+
+__all__ = ["with_long_lists"]
+
+_CHUNK: Final = 65_536
+"""The elements of a tensor that a block of `multi_tensor_apply` works on."""
+_NO_SIZES: Final = r"^[\[\], ]*$"
+_DEPTH: Final = r"multi_tensor_apply_kernel<.*?TensorList\w*Metadata<(?:[\w:]+, ?)?(\d)"
+"""The number of lists that a kernel goes through at once."""
+_MOST_PASSES: Final = 64
+"""More backward passes before one update are not looked for."""
+
+
+def with_long_lists(calls: pl.DataFrame, host: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
+    """The calls (`span_id`, `shapes`, `dtypes`), with the sizes of lists that were too long to be recorded, where gradients tell them."""
+    unknown = pl.col("dtypes").str.contains(LIST, literal=True) & pl.col("shapes").str.contains(_NO_SIZES)
+    lists = calls.filter(unknown).select("span_id", "shapes", "dtypes")
+    gradients = host.filter(
+        pl.col("name").cast(pl.String).str.contains(f"^{ACCUMULATE_NODE}") & pl.col("shapes").is_not_null()
+    )
+    if not lists.height or not gradients.height or host["process_id"].n_unique() > 1:
+        return calls
+    lists = lists.join(_launched(device), on="span_id")
+    lists = lists.with_columns(at_rows(host["start"], lists["span_id"]).alias("start")).sort("start")
+    gradients = gradients.sort("start")
+    texts = gradients["shapes"].cast(pl.String).to_list()
+    upto = np.searchsorted(gradients["start"].to_numpy(), lists["start"].to_numpy())
+    known: dict[tuple[str, ...], dict[int, str | None]] = {}
+    told: list[str | None] = []
+    first, last = 0, 0
+    for end, blocks, depth, shapes, dtypes in zip(
+        upto.tolist(), *lists[["blocks", "depth", "shapes", "dtypes"]], strict=True
+    ):
+        if end > last:
+            first, last = last, end
+        update = tuple(sorted(texts[first:last]))
+        if update not in known:
+            known[update] = _by_blocks(update)
+        sizes = known[update].get(blocks)
+        told.append(None if sizes is None else _filled(shapes, dtypes, sizes, depth))
+    found = lists.select("span_id", pl.Series("told", told, dtype=pl.String))
+    return (
+        calls.join(found, on="span_id", how="left", maintain_order="left")
+        .with_columns(pl.coalesce("told", "shapes").alias("shapes"))
+        .drop("told")
+    )
+
+
+def _launched(device: pl.DataFrame) -> pl.DataFrame:
+    """Of calls that launch such kernels (`span_id`) the `blocks` of all and the `depth`."""
+    depth = pl.col("name").cast(pl.String).str.extract(_DEPTH).cast(pl.Int64)
+    named = device[["name"]].unique().with_columns(depth.alias("depth")).drop_nulls("depth")
+    kernels = device[["op_id", "name", "grid"]].join(named, on="name")
+    blocks = kernels["grid"].cast(pl.String).str.extract(r"(\d+)").cast(pl.Int64)
+    return (
+        kernels.with_columns(blocks.alias("blocks"))
+        .drop_nulls(["op_id", "blocks"])
+        .group_by(pl.col("op_id").alias("span_id"))
+        .agg(pl.col("blocks").sum(), pl.col("depth").min())
+    )
+
+
+def _by_blocks(texts: Sequence[str]) -> dict[int, str | None]:
+    """The sizes of all gradients of an update, and of those with one dimension and with more, as JSON by the number of their blocks.
+
+    `texts` are the inputs of the nodes that accumulate them. None where lists of unlike sizes have as many blocks.
+
+    >>> _by_blocks(["[[1000, 1000]]", "[[1000]]"])
+    {17: '[[1000, 1000], [1000]]', 1: '[[1000]]', 16: '[[1000, 1000]]'}
+    """
+    found: dict[int, str | None] = {}
+    elements: dict[int, int] = {}
+    counts = Counter(texts)
+    often = gcd(*counts.values())
+    for passes in (each for each in range(1, min(often, _MOST_PASSES) + 1) if often % each == 0):
+        shapes = [
+            json_list(text)[0]
+            for text, count in counts.items()
+            for _ in range(count // passes)
+            if json_list(text)
+        ]
+        if not all(isinstance(sizes, list) and all(type(size) is int for size in sizes) for sizes in shapes):
+            return {}
+        for chosen in (shapes, [s for s in shapes if len(s) <= 1], [s for s in shapes if len(s) > 1]):
+            blocks = sum(-(-prod(sizes) // _CHUNK) for sizes in chosen)
+            total = sum(map(prod, chosen))
+            written = "[" + ", ".join(map(str, chosen)) + "]"
+            found[blocks] = written if elements.setdefault(blocks, total) == total else None
+    return found
+
+
+def _filled(shapes: str, dtypes: str, sizes: str, depth: int) -> str:
+    """The shapes of a call as JSON, in which the first `depth` lists have these sizes.
+
+    >>> _filled("[[], [], []]", '["TensorList", "TensorList", "Scalar"]', "[[3], [4]]", 3)
+    '[[[3], [4]], [[3], [4]], []]'
+    """
+    kinds, filled = json_list(dtypes), []
+    for place in range(len(json_list(shapes))):
+        is_list = depth > 0 and place < len(kinds) and str(kinds[place]).startswith(LIST)
+        depth -= is_list
+        filled.append(sizes if is_list else "[]")
+    return f"[{', '.join(filled)}]"
