@@ -379,7 +379,8 @@ def parquet(rng: random.Random, bases: Path, folder: Path) -> Case:
             case 2:
                 file.rename(path / rng.choice(["X.parquet", "[a]*.parquet", file.name.lower()]))
             case _:
-                with suppress(pl.exceptions.PolarsError, OverflowError, UnicodeEncodeError):
+                odd = (pl.exceptions.PolarsError, OverflowError, UnicodeEncodeError)
+                with suppress(*odd, pl.exceptions.PanicException):  # of a file that is damaged already
                     _change_column(rng, file)
     return Case(path)
 
