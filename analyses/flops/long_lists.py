@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.flops.tensors import LIST
-from tracekit.analyses.flops.work import json_list
+from tracekit.analyses.flops.work import MOST_DIMENSIONS, is_shape, json_list
 from tracekit.facts.stack_names import ACCUMULATE_NODE
 from tracekit.groups import at_rows
 
@@ -29,34 +29,36 @@ _DEPTH: Final = r"multi_tensor_apply_kernel<.*?TensorList\w*Metadata<(?:[\w:]+, 
 """The number of lists that a kernel goes through at once."""
 _MOST_PASSES: Final = 64
 """More backward passes before one update are not looked for."""
+_MOST_TENSORS: Final = 50_000
+"""No model has more parameters, even times its passes; their sizes would take much memory."""
 
 
 def with_long_lists(calls: pl.DataFrame, host: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
     """The calls (`span_id`, `shapes`, `dtypes`), with the sizes of lists that were too long to be recorded, where gradients tell them."""
     unknown = pl.col("dtypes").str.contains(LIST, literal=True) & pl.col("shapes").str.contains(_NO_SIZES)
     lists = calls.filter(unknown).select("span_id", "shapes", "dtypes")
-    gradients = host.filter(
-        pl.col("name").cast(pl.String).str.contains(f"^{ACCUMULATE_NODE}") & pl.col("shapes").is_not_null()
-    )
-    if not lists.height or not gradients.height or host["process_id"].n_unique() > 1:
+    if not lists.height:
+        return calls
+    gradients = host[["name", "shapes", "start", "process_id"]].drop_nulls("shapes")
+    gradients = gradients.filter(pl.col("name") == ACCUMULATE_NODE.removesuffix("$")).sort("start")
+    if gradients["process_id"].n_unique() != 1:
         return calls
     lists = lists.join(_launched(device), on="span_id")
     lists = lists.with_columns(at_rows(host["start"], lists["span_id"]).alias("start")).sort("start")
-    gradients = gradients.sort("start")
     texts = gradients["shapes"].cast(pl.String).to_list()
     upto = np.searchsorted(gradients["start"].to_numpy(), lists["start"].to_numpy())
     known: dict[tuple[str, ...], dict[int, str | None]] = {}
     told: list[str | None] = []
-    first, last = 0, 0
+    last, sizes_by_blocks = 0, dict[int, str | None]()
     for end, blocks, depth, shapes, dtypes in zip(
         upto.tolist(), *lists[["blocks", "depth", "shapes", "dtypes"]], strict=True
     ):
         if end > last:
-            first, last = last, end
-        update = tuple(sorted(texts[first:last]))
-        if update not in known:
-            known[update] = _by_blocks(update)
-        sizes = known[update].get(blocks)
+            update, last = tuple(sorted(texts[last:end])), end
+            if update not in known:
+                known[update] = _by_blocks(update)
+            sizes_by_blocks = known[update]
+        sizes = sizes_by_blocks.get(blocks)
         told.append(None if sizes is None else _filled(shapes, dtypes, sizes, depth))
     found = lists.select("span_id", pl.Series("told", told, dtype=pl.String))
     return (
@@ -88,24 +90,22 @@ def _by_blocks(texts: Sequence[str]) -> dict[int, str | None]:
     >>> _by_blocks(["[[1000, 1000]]", "[[1000]]"])
     {17: '[[1000, 1000], [1000]]', 1: '[[1000]]', 16: '[[1000, 1000]]'}
     """
+    if not 0 < len(texts) <= _MOST_TENSORS:
+        return {}
     found: dict[int, str | None] = {}
     elements: dict[int, int] = {}
     counts = Counter(texts)
+    tensors = [(sizes, count) for text, count in counts.items() for sizes in json_list(text)[:1]]
+    if not all(is_shape(sizes) for sizes, _ in tensors):
+        return {}
     often = gcd(*counts.values())
     for passes in (each for each in range(1, min(often, _MOST_PASSES) + 1) if often % each == 0):
-        shapes = [
-            json_list(text)[0]
-            for text, count in counts.items()
-            for _ in range(count // passes)
-            if json_list(text)
-        ]
-        if not all(isinstance(sizes, list) and all(type(size) is int for size in sizes) for sizes in shapes):
-            return {}
-        for chosen in (shapes, [s for s in shapes if len(s) <= 1], [s for s in shapes if len(s) > 1]):
-            blocks = sum(-(-prod(sizes) // _CHUNK) for sizes in chosen)
-            total = sum(map(prod, chosen))
-            written = "[" + ", ".join(map(str, chosen)) + "]"
-            found[blocks] = written if elements.setdefault(blocks, total) == total else None
+        for least, most in ((0, MOST_DIMENSIONS), (0, 1), (2, MOST_DIMENSIONS)):
+            chosen = [(sizes, count // passes) for sizes, count in tensors if least <= len(sizes) <= most]
+            blocks = sum(-(-prod(sizes) // _CHUNK) * count for sizes, count in chosen)
+            total = sum(prod(sizes) * count for sizes, count in chosen)
+            written = ", ".join(str(sizes) for sizes, count in chosen for _ in range(count))
+            found[blocks] = f"[{written}]" if elements.setdefault(blocks, total) == total else None
     return found
 
 

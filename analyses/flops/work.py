@@ -23,6 +23,7 @@ __all__ = [
     "DTYPES",
     "ENTRY_POINT_GROUP",
     "MOST",
+    "MOST_DIMENSIONS",
     "ODD_INPUTS",
     "Family",
     "InputTexts",
@@ -31,6 +32,7 @@ __all__ = [
     "Operator",
     "Unit",
     "Work",
+    "is_shape",
     "json_list",
     "model_patterns",
     "models",
@@ -81,7 +83,7 @@ MOST: Final = 2**53
 _TOO_LONG: Final = re.compile(r"(?<![.\d])\d{20}")
 """Whole numbers beyond 64 bits, with which floating-point arithmetic may fail."""
 
-_MOST_DIMENSIONS: Final = 64
+MOST_DIMENSIONS: Final = 64
 """No tensor has more; products of far more sizes would take minutes."""
 
 _NO_KIND: Final = (None, None)
@@ -116,7 +118,7 @@ class Inputs(msgspec.Struct, frozen=True):
     def shape(self, place: int, least: int = 1) -> list[int]:
         """The sizes of a tensor with at least so many dimensions."""
         sizes: list[int] = self.shapes[place]
-        if not (self.sound or _is_shape(sizes)) or not least <= len(sizes) <= _MOST_DIMENSIONS:
+        if not (self.sound or is_shape(sizes)) or not least <= len(sizes) <= MOST_DIMENSIONS:
             raise ValueError
         return sizes
 
@@ -155,7 +157,7 @@ class Inputs(msgspec.Struct, frozen=True):
     def tensors(self, place: int) -> list[list[int]]:
         """The shapes of a list of tensors, whose types are not recorded."""
         shapes = self.shapes[place]
-        if not isinstance(shapes, list) or not all(map(_is_shape, shapes)):
+        if not isinstance(shapes, list) or not all(map(is_shape, shapes)):
             raise ValueError
         return list(shapes)
 
@@ -388,9 +390,10 @@ def _whole_numbers(text: str) -> tuple[int, ...]:
     return values
 
 
-def _is_shape(sizes: object) -> bool:
+def is_shape(sizes: object) -> bool:
+    """Whether it is a list of sizes, as of a tensor."""
     return (
         isinstance(sizes, list)
-        and len(sizes) <= _MOST_DIMENSIONS
+        and len(sizes) <= MOST_DIMENSIONS
         and all(type(size) is int and size >= 0 for size in sizes)
     )
