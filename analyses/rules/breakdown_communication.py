@@ -14,6 +14,7 @@ from tracekit.analyses.calls import calls_of, of_one_rank
 from tracekit.analyses.exposure import exposed_by
 from tracekit.analyses.overlap import overlap
 from tracekit.analyses.rules.breakdown_reduction import (
+    SEVERAL,
     of_buckets,
     reduced_in_vain,
     slower_than_smaller,
@@ -28,7 +29,9 @@ from tracekit.analyses.rules.device_collectives import (
 )
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, by_share, densest, longest
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.traits import traits
 from tracekit.facts.collectives import ELEMENT_BYTES
+from tracekit.facts.stack_names import GRADIENT_REDUCTION_LAYER
 from tracekit.facts.units import (
     NS_PER_S,
     NS_PER_US,
@@ -98,7 +101,18 @@ OVERLAPPED: Final = 0.25
 MOSTLY: Final = 0.5
 NARROW_BYTES: Final = 2
 """Gradients in 16 bits are not reduced in fewer."""
+STEADY: Final = 1.25
+"""Equal collectives of which none takes longer than this many times another rarely wait for different work of the ranks."""
+OF_LAYERS: Final = ("forward", "backward")
+"""Phases of collectives that layers launch; those of gradients have a phase of their own."""
+LEAST_TOLD: Final = 0.25
+"""Without ranges, only the nodes of the backward pass tell that layers launch collectives, which is half of them."""
 _RANKS: Final = "Compare the ranks first: part of this time may be a wait for a slower rank."
+_RANKS_TOO: Final = "Compare the ranks as well: part of this time may be a wait for a slower rank."
+_IN_LAYERS: Final = (
+    "Layers launch it in the forward and the backward pass, so it carries no gradients of weights: let fewer ranks share a layer, "
+    "or divide the batch, so that one part computes while another is exchanged."
+)
 
 
 def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
@@ -168,6 +182,10 @@ def _largest(scope: Scope) -> dict[str, Any] | None:
     if not rows.height:
         return None
     mine = keyed.filter(pl.col("key") == rows["key"][0])
+    in_layers, of_gradients = (
+        int(mine.filter(which)["exposed_ns"].sum())
+        for which in (pl.col("phase").is_in(OF_LAYERS), pl.col("layer") == GRADIENT_REDUCTION_LAYER)
+    )
     widths = pl.col("dtype").replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
     return {**mine.select(
         pl.col("name", "group").first(),
@@ -176,7 +194,9 @@ def _largest(scope: Scope) -> dict[str, Any] | None:
         pl.col("bytes").null_count().alias("unsized"),
         (widths.is_not_null().all() & (widths <= NARROW_BYTES).all()).alias("narrow"),
         *(getattr(pl.col(name), which)().alias(f"{which}_{name}") for name in ("bytes", "duration_ns") for which in ("min", "max")),
-    ).row(0, named=True), "several": calls.table["group"].drop_nulls().n_unique() > 1}  # fmt: skip
+    ).row(0, named=True), "several": calls.table["group"].drop_nulls().n_unique() > 1,
+        "in_layers": in_layers >= max(of_gradients, LEAST_TOLD * rows["exposed_ns"][0]),
+        "gbps": (mine["bus_bytes"] / mine["duration_ns"]).max()}  # fmt: skip
 
 
 def _of_largest(row: dict[str, Any] | None) -> str:
@@ -188,6 +208,8 @@ def _of_largest(row: dict[str, Any] | None) -> str:
     each = times(row["count"])
     if row["count"] > 1:
         each += f" for {_between(row, 'duration_ns', format_ns)} each"
+    if row["gbps"]:
+        each += f", with a bus bandwidth of at most {row['gbps']:.3g} GB/s"
     return f" {format_ns(row['exposed_ns'])} of it is {row['name']}{size}{group}, {each}."
 
 
@@ -219,9 +241,16 @@ def _remedy(scope: Scope, row: dict[str, Any] | None, hidden: float) -> Advice |
         return None
     if (vain := reduced_in_vain(scope)) is not None:
         return Advice(_IN_VAIN.format(*vain))
+    steady = row is not None and _steady(row, scope)
+
+    def with_ranks(words: str) -> Advice:
+        return Advice(f"{words}\n{_RANKS_TOO}" if steady else f"{_RANKS}\n{words}")
+
+    if row is not None and row["in_layers"] and name == "all_reduce" and "training" in traits(scope):
+        return with_ranks(_IN_LAYERS)
     place = where_launched(scope, name) if re.search("reduce$", name) else ""
     if place == "after_update":
-        return Advice(f"{_RANKS}\n{_AFTER_UPDATE}")
+        return with_ranks(_AFTER_UPDATE)
     words = _HIDDEN if hidden >= OVERLAPPED else _TOO_SLOW if place == "backward" else _NOT_HIDDEN
     # Gradients in 16 bits are in a low precision already.
     wide = row is None or not row["narrow"]
@@ -229,7 +258,18 @@ def _remedy(scope: Scope, row: dict[str, Any] | None, hidden: float) -> Advice |
     in_bf16 = ", or reduce them in bf16 with a communication hook" if wide else ""
     lower = "lower precision, " if wide else ""
     said = text.format(buckets=of_buckets(scope), hidden=words, in_bf16=in_bf16, lower=lower)
-    return Advice(f"{_RANKS}\n{said.removesuffix('.')}.")
+    return with_ranks(f"{said.removesuffix('.')}.")
+
+
+def _steady(row: dict[str, Any], scope: Scope) -> bool:
+    """Whether the calls of this row of `_largest` are several a step, of one size, and each takes about as long as the others."""
+    steps = scope.steps.height if scope.window == "steps" else 1
+    alike = not row["unsized"] and row["min_bytes"] == row["max_bytes"]
+    return bool(
+        alike
+        and row["count"] >= SEVERAL * steps
+        and row["max_duration_ns"] <= STEADY * row["min_duration_ns"]
+    )
 
 
 def _bytes_sent(scope: Scope, device: int) -> int | None:
@@ -292,6 +332,10 @@ def small_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
         return None
     total = int(rows["duration"].sum())
     each = f", {rows.height / steps:,.0f} a step" if scope.window == "steps" else ""
+    theirs = calls_of(scope).table.filter(
+        (pl.col("device_id") == device) & (pl.col("duration_ns") < SMALL_NS)
+    )
+    of_layers = theirs["phase"].is_in(OF_LAYERS).sum() >= max(MOSTLY * theirs.height, 1)
     sent = rows["sent"]
     sizes = (
         ""
@@ -304,9 +348,18 @@ def small_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
         f"of that no computation runs.{sizes}",
         ns_at_stake=exposed,
         severity=by_share(exposed, window),
+        advice=_SMALL_OF_LAYERS if of_layers and "training" in traits(scope) else None,
         stretches=densest(exposed_time(scope, device, rows), scope),
     )
 
+
+_SMALL_OF_LAYERS: Final = Advice(
+    "[sync_batch_norm] SyncBatchNorm exchanges its statistics in each layer, forward and backward: use BatchNorm where the batch of "
+    "a rank is large enough, or GroupNorm, which exchanges nothing.\n"
+    "[!sync_batch_norm fsdp] Shard larger parts of the model at once, so that each collective carries more.\n"
+    "[!sync_batch_norm !fsdp] Layers launch most of them in the forward and the backward pass, so they are no reductions of gradients: "
+    "put what they exchange into fewer tensors, or let fewer ranks share a layer."
+)
 
 SMALL_COLLECTIVES = Rule(
     id="small_collectives",

@@ -20,7 +20,7 @@ from tracekit.facts.units import format_bytes, format_ns
 from tracekit.groups import NameTable, kept
 from tracekit.spans import Int64Array
 
-__all__ = ["of_buckets", "reduced_in_vain", "slower_than_smaller", "where_launched"]
+__all__ = ["SEVERAL", "of_buckets", "reduced_in_vain", "slower_than_smaller", "where_launched"]
 
 SLOWER: Final = 5.0
 """A larger collective has the higher bandwidth; if it has a fifth of that of a smaller one, it does something else than to send."""

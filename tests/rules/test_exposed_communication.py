@@ -12,6 +12,7 @@ from tracekit.trace import COLLECTIVE_SCHEMA, Trace
 
 DDP = ("annotation", "DistributedDataParallel.forward")
 FSDP = ("annotation", "FSDP::pre_forward (layer.0)")
+FSDP_1 = ("annotation", "FullyShardedDataParallel._pre_forward")
 BACKWARD = ("op", "AddmmBackward0")
 
 
@@ -22,6 +23,7 @@ BACKWARD = ("op", "AddmmBackward0")
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", [BACKWARD], "as DistributedDataParallel does"),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", [], "computation that does not need its result"),
         ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(args)", [FSDP], "forward_prefetch"),
+        ("ncclDevKernel_AllGather_RING_LL(args)", [FSDP_1], "forward_prefetch"),
         ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(args)", [], "Start it earlier"),
         ("ncclDevKernel_SendRecv(args)", [], "exchange"),
         ("ncclDevKernel_Broadcast_RING_LL(args)", [], "Start collectives earlier"),
@@ -232,6 +234,68 @@ def test_reductions_of_the_backward_pass_need_not_start_earlier(place: str, dtyp
     assert found is not None
     assert says in found.advice
     assert ("as DistributedDataParallel does" in found.advice) == (place == "after")
+
+
+def tensor_parallel(*, slowest: int = MS, ranges: bool = True) -> Trace:
+    """Two steps in which each of four layers exchanges its result, forward and in a node of the backward pass."""
+    planted, at = Planted(), 0
+    for number in range(2):
+        begin = at
+        for backward in (False, True):
+            for each in range(4):
+                if backward:
+                    planted.span("op", "RowParallelBackward", at, at + 90_000, sequence=each)
+                elif ranges:
+                    planted.span("annotation", "forward", at, at + 90_000)
+                planted.span("op", "record_param_comms", at + 10_000, at + 80_000)
+                planted.activity("gemm", at + 20_000, MS, launch=at + 5_000)
+                length = slowest if each == 3 else MS
+                planted.activity(
+                    "ncclDevKernel_AllReduce_Sum_bf16",
+                    at + MS + 30_000,
+                    length,
+                    stream=20,
+                    launch=at + 20_000,
+                )
+                at += 4 * MS
+        planted.span("annotation", "Optimizer.step#SGD.step", at, at + MS)
+        at += MS
+        planted.step(number, begin, at)
+    trace = planted.trace()
+    spans = trace.host.filter(pl.col("name").cast(pl.String) == "record_param_comms")["span_id"]
+    rows = pl.DataFrame(
+        {
+            "span_id": spans,
+            "name": "allreduce",
+            "elements_in": 8_000_000,
+            "dtype": "BFloat16",
+            "group_size": 8,
+        }
+    )
+    return replace(trace, collectives=conform(rows, COLLECTIVE_SCHEMA))
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_collectives_of_layers_are_no_reductions_of_gradients(ranges: bool) -> None:
+    """Tensor parallelism was to accumulate gradients over more micro-batches."""
+    found = finding(tensor_parallel(ranges=ranges), "breakdown", "exposed_communication")
+    assert found is not None
+    assert "it carries no gradients of weights: let fewer ranks share a layer" in found.advice
+    assert "micro-batches" not in found.advice
+    assert "16 times for 1.00 ms each, with a bus bandwidth of at most 28 GB/s." in found.evidence
+
+
+def test_ranks_are_compared_first_only_where_equal_collectives_differ() -> None:
+    """Calls that all took as long were first of all said to wait for a slower rank."""
+    steady, uneven = (
+        finding(tensor_parallel(slowest=slowest), "breakdown", "exposed_communication")
+        for slowest in (MS, 3 * MS)
+    )
+    assert steady is not None
+    assert uneven is not None
+    assert steady.advice.startswith("Layers launch it")
+    assert "Compare the ranks as well" in steady.advice
+    assert uneven.advice.startswith("Compare the ranks first")
 
 
 @pytest.mark.parametrize(("dtype", "narrow"), [("Float", False), ("BFloat16", True)])

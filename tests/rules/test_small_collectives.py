@@ -52,6 +52,21 @@ def test_the_advice_fits_the_program(span: str, word: str) -> None:
     assert word in found.advice
 
 
+@pytest.mark.parametrize(
+    ("op", "word"), [("SyncBatchNorm", "SyncBatchNorm exchanges its statistics"), ("Linear", "no reductions")]
+)
+def test_collectives_of_layers_are_no_reductions_of_gradients(op: str, word: str) -> None:
+    """The statistics of SyncBatchNorm were to be flattened into one tensor, as gradients are."""
+    made = planted(50, 20 * US)
+    made.span("op", op, 0, 500 * US)
+    made.span("annotation", "forward", 0, 500 * US)
+    made.span("annotation", "Optimizer.step#SGD.step", 5 * MS, 5 * MS + 10 * US)
+    found = finding(made.trace(), "breakdown", "small_collectives")
+    assert found is not None
+    assert word in found.advice
+    assert "flatten" not in found.advice
+
+
 def test_gives_their_size_if_it_was_recorded() -> None:
     trace = planted(50, 20 * US).trace()
     spans = trace.host.filter(pl.col("name").cast(pl.String) == "record_param_comms")["span_id"]
