@@ -5,7 +5,7 @@ late. The part of the gap before the launch is split by the innermost span of th
 launch to start, is launch latency. If b was launched before g, it waited for another stream (dependency), or the gap is
 below the threshold (kernel gap), or it is unexplained. Without a recorded launch, and after the device's last activity,
 the cause is not captured. Time outside all spans is Python, also on threads of the autograd engine, or host code if the
-trace shows no Python.
+trace shows no Python. While a thread of the autograd engine has nothing to run, the main thread counts, which has yet to call it.
 
 Without a device, the time in which no operator runs replaces the idle time, and the thread that runs the steps replaces
 the launching thread.

@@ -15,7 +15,7 @@ from tracekit.analyses.idle.gaps import KERNEL_GAP_NS, device_gaps, waits_for
 from tracekit.analyses.idle.host_code import Pieces, timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_causes
 from tracekit.analyses.scope import Scope
-from tracekit.facts.idle_names import CAUSES
+from tracekit.facts.idle_names import CAUSES, ENGINE_CALL
 from tracekit.facts.stack_names import PHASES
 from tracekit.groups import are_known, at_rows, kept, none_to_null, or_none, rows_of, with_series
 from tracekit.limits import LONGEST_NAME
@@ -73,9 +73,9 @@ def _idle_pieces(scope: Scope) -> pl.DataFrame:
     owners, gaps, causes = attribution(scope), device_gaps(scope), span_causes(scope)
     latency = _latency(gaps)
     gaps = with_series(gaps, _returned(gaps, causes)).with_columns(_host_until(latency))
-    host = _host_part(scope, owners, gaps, causes)
-    rest, dependency = _rest(scope, gaps, latency)
     main = _main_threads(scope, owners, gaps)
+    host = _host_part(scope, owners, gaps, main, causes)
+    rest, dependency = _rest(scope, gaps, latency)
     places = [_at_spans(owners, host, main, causes), _at_activities(scope, owners, gaps, rest, main, causes)]
     columns = {**_columns([host, rest]), **_columns(places)}
     del host, rest, places
@@ -148,22 +148,52 @@ def _host_until(latency: int) -> pl.Expr:
     return until.clip(pl.col("start"), pl.col("end")).alias("until")
 
 
-def _host_part(scope: Scope, owners: Attribution, gaps: pl.DataFrame, causes: SpanCauses) -> _Rows:
+def _host_part(
+    scope: Scope, owners: Attribution, gaps: pl.DataFrame, main: Int64Array, causes: SpanCauses
+) -> _Rows:
     """The time of gaps in which the host was late, by what it did."""
     stack = owners.model.stack
     start, end = gaps["start"].to_numpy(), gaps["end"].to_numpy()
     if scope.on_cpu:  # an operator is its own launch
-        late = np.arange(gaps.height)
-        main = _stepping_thread(owners)
-        thread = np.full(late.size, main, dtype=np.int64)
+        late, thread = np.arange(gaps.height), main
     else:
         end = or_none(gaps["until"], _NEVER)
         late = np.flatnonzero(end > start)
         launch = at_rows(gaps["launch_id"], late).to_numpy().astype(np.int64)
         thread = stack.thread[launch]
     pieces = timeline(stack, thread).split(thread, start[late], end[late])
+    if not scope.on_cpu:
+        pieces = _before_backward(owners, pieces, thread, main[late])
     span = _inside_steps(stack, pieces)
     return _Rows(late[pieces.interval], pieces.start, pieces.end, causes.of(span), span)
+
+
+def _before_backward(owners: Attribution, pieces: Pieces, thread: Int64Array, main: Int64Array) -> Pieces:
+    """The same pieces, but where a thread of the autograd engine has no span open, the main thread's: the engine has nothing to run
+    until that thread calls it. While it waits for the engine, and where it only runs a step, it tells nothing.
+
+    `thread` and `main` are those of the intervals.
+    """
+    stack, of = owners.model.stack, pieces.interval
+    on_engine = np.isin(thread, owners.model.backward.engine_threads) & (main >= 0) & (main != thread)
+    lost = np.flatnonzero((pieces.span < 0) & on_engine[of])
+    if not lost.size:
+        return pieces
+    callers = main[of[lost]]
+    parts = timeline(stack, callers).split(callers, pieces.start[lost], pieces.end[lost])
+    waits = take(stack.nesting.nearest_ancestor(stack.named(ENGINE_CALL, "python")), parts.span) >= 0
+    untold = waits | (take(stack.of_kind("step").astype(np.int64), parts.span) == 1)
+    each = np.ones(pieces.span.size, dtype=np.int64)
+    each[lost] = parts.counts
+    rows = np.repeat(np.arange(each.size), each)
+    start, end, span = pieces.start[rows], pieces.end[rows], pieces.span[rows]
+    split = np.zeros(each.size, dtype=bool)
+    split[lost] = True
+    inside = split[rows]
+    start[inside], end[inside] = parts.start, parts.end
+    span[inside] = np.where(untold, -1, parts.span)
+    counts = np.bincount(of[rows], minlength=pieces.counts.size)
+    return Pieces(counts.astype(np.int64), start, end, span)
 
 
 def _inside_steps(stack: HostStack, pieces: Pieces) -> Int64Array:

@@ -100,6 +100,40 @@ def test_the_frame_is_the_users_own() -> None:
     assert set(pieces["frame"][:-1]) == {"train.py(3): step"}
 
 
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        ([("python", "matcher.py(5): match")], ("python", "matcher.py(5): match")),
+        ([("op", "aten::cdist")], ("operator_dispatch", "train.py(3): step")),
+        (
+            [
+                ("python", "torch/_tensor.py(570): backward"),
+                ("python", "torch/autograd/graph.py(815): _engine_run_backward"),
+            ],
+            ("python", "train.py(3): step"),
+        ),
+    ],
+)
+def test_before_the_backward_pass_the_main_thread_tells_what_the_device_waits_for(
+    inside: list[tuple[str, str]], said: tuple[str, str]
+) -> None:
+    """What ran between the forward and the backward pass was Python of no place, since the engine's thread had nothing to run."""
+    made = Planted()
+    made.step(1, 0, 1000 * US)
+    made.span("python", "train.py(3): step", US, 990 * US)
+    made.activity("gemm", 10 * US, 90 * US, launch=2 * US)
+    for depth, (kind, name) in enumerate(inside):
+        made.span(kind, name, 120 * US + depth, 820 * US - depth)
+    made.span("op", "autograd::engine::evaluate_function: MmBackward0", 840 * US, 900 * US, 2, sequence=1)
+    made.activity("gemm", 860 * US, 100 * US)
+    made.call("cudaLaunchKernel", 850 * US, 5 * US, 2, correlation=2)
+    pieces = idle_causes(made.trace()).pieces
+    longest = pieces.sort("duration_ns").row(-1, named=True)
+    assert (longest["cause"], longest["frame"]) == said
+    assert longest["duration_ns"] == pytest.approx(700 * US, abs=10)
+    assert int(pieces["duration_ns"].sum()) == 760 * US + 50 * US
+
+
 def test_a_frame_open_before_the_recording_has_no_line() -> None:
     """Its line is where the recording began, and a report sent people there; frames that begin later have their function's line."""
     made = Planted()
