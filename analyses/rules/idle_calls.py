@@ -16,16 +16,18 @@ from tracekit.analyses.rules.idle_time import LONG_CALL_NS, caused_idle
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import LAUNCH
-from tracekit.facts.units import count_of, format_count, format_ns, listed
+from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, listed
 from tracekit.findings import Severity
 from tracekit.groups import are_known, at_rows, groups, kept, or_none
 from tracekit.names import shorten_name
 from tracekit.spans import BoolArray, Int64Array
 
-__all__ = ["LONG_CALLS", "LongCalls", "operators_by_idle", "waiting_calls"]
+__all__ = ["COMPUTES_NS", "LONG_CALLS", "LongCalls", "operators_by_idle", "waiting_calls"]
 
 # -- the calls --------------------------------------------------------------------------------------
 
+COMPUTES_NS: Final = 100 * NS_PER_US
+"""To dispatch an operator takes some µs, a few tens while stacks are recorded; one that takes longer works."""
 STANDS_OUT: Final = 10
 """Calls of an operator on the same inputs differ by less, even if something interrupts the host."""
 _OPERATOR: Final = r"^[0-9A-Za-z_]+::"
@@ -35,13 +37,13 @@ _INPUTS: Final = ("shapes", "dtypes", "concrete_inputs")
 
 
 def waiting_calls(scope: Scope) -> pl.DataFrame:
-    """The calls of operators during which a device waits for `LONG_CALL_NS` or more, without the time of the calls in them.
+    """The calls of operators during which a device waits for `COMPUTES_NS` or more, without the time of the calls in them.
 
     `span_id`, `name`, `start`, `duration`, `idle_ns`; `launches`, whether the call puts work on a device; `inputs`, a number for
     what it is called on (null: not recorded), `first`, whether it is the first on them in the trace, and `alike`, how many calls
     on them launch work too, or do not either; `stands_out`, whether it takes `STANDS_OUT` times as long as these usually do (if
-    there are no others, as all calls of the operator do); `others` and `usual_ns`, the number of the operator's calls that do
-    not stand out, and their median.
+    there are no others, as all calls of the operator do), and `long`, whether a device waits for `LONG_CALL_NS` besides; `others` and `usual_ns`, the number of the operator's calls that are not
+    long, and their median.
     """
     return scope.once(waiting_calls, lambda: _waiting_calls(scope))
 
@@ -49,7 +51,7 @@ def waiting_calls(scope: Scope) -> pl.DataFrame:
 def _waiting_calls(scope: Scope) -> pl.DataFrame:
     pieces = caused_idle(scope, "operator_dispatch").pieces.drop_nulls("op_id")
     sums = pieces.group_by(pl.col("op_id").alias("span_id")).agg(pl.col("duration_ns").sum().alias("idle_ns"))
-    sums = sums.filter(pl.col("idle_ns") >= LONG_CALL_NS)
+    sums = sums.filter(pl.col("idle_ns") >= COMPUTES_NS)
     host, stack = scope.trace.host, attribution(scope).model.stack
     called = at_rows(host["name"], sums["span_id"]).cast(pl.String).unique()
     names = {each for each in called if re.search(_OPERATOR, each) and not re.search(_NODE, each)}
@@ -74,8 +76,9 @@ def _waiting_calls(scope: Scope) -> pl.DataFrame:
         pl.when(pl.len().over(same) > 1).then(usual.over(same)).otherwise(usual.over(like)).alias("usual"),
     )
     out = pl.col("idle_ns").is_not_null() & (pl.col("duration") >= STANDS_OUT * pl.col("usual"))
-    calls = calls.with_columns(out.alias("stands_out"))
-    rest = pl.col("duration").filter(~pl.col("stands_out"))
+    long = out & (pl.col("idle_ns") >= LONG_CALL_NS).fill_null(value=False)
+    calls = calls.with_columns(out.alias("stands_out"), long.alias("long"))
+    rest = pl.col("duration").filter(~pl.col("long"))
     calls = calls.with_columns(
         rest.len().over(like).alias("others"), rest.median().over(like).alias("usual_ns")
     )
@@ -139,7 +142,7 @@ class LongCalls(msgspec.Struct, frozen=True, eq=False):
     @classmethod
     def among(cls, scope: Scope, wanted: pl.Expr) -> LongCalls | None:
         """Those for which `wanted` holds, which uses columns of `waiting_calls`; None if there are none."""
-        operators = operators_by_idle(waiting_calls(scope).filter(pl.col("stands_out") & wanted))
+        operators = operators_by_idle(waiting_calls(scope).filter(pl.col("long") & wanted))
         if not operators:
             return None
         calls, names = pl.concat([mine for _, mine in operators]), listed([name for name, _ in operators])

@@ -14,8 +14,8 @@ from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.idle.span_causes import span_causes
 from tracekit.analyses.optimizer import optimizer_ranges, unfusable
 from tracekit.analyses.processors import slowed_by_recording
-from tracekit.analyses.rules.idle_calls import operators_by_idle, waiting_calls
-from tracekit.analyses.rules.idle_time import LONG_CALL_NS, caused_idle
+from tracekit.analyses.rules.idle_calls import COMPUTES_NS, operators_by_idle, waiting_calls
+from tracekit.analyses.rules.idle_time import caused_idle
 from tracekit.analyses.rules.rule import (
     WARNING_SHARE,
     Advice,
@@ -36,6 +36,7 @@ from tracekit.groups import NameTable, at_rows, or_none
 from tracekit.intervals import IntervalSet
 from tracekit.names import short_frame
 from tracekit.spans import Int64Array, take
+from tracekit.trace import one_of
 
 __all__ = ["PROCESSOR_OPERATORS", "SHORT_OPERATORS", "VALUE_READS", "computing_calls"]
 
@@ -281,7 +282,7 @@ def computing_calls(scope: Scope) -> pl.DataFrame:
 def processor_operators(scope: Scope, _result: Idle) -> Evidence | None:
     """Operators of a run with a device compute on the processor, and the device waits for them.
 
-    Such calls launch nothing, and take `LONG_CALL_NS` or more in their own code, without API calls such as waits for the device.
+    Such calls launch nothing, and take `COMPUTES_NS` or more in their own code, without API calls such as waits for the device.
     The calls of an operator on the same inputs all take about as long: a call that stands out is the matter of `long_calls`. At
     stake is the idle time that operator dispatch causes in them (`analyses.idle.causes`), and the time in which the device only
     copies what they compute on: copies to the host after which the thread launched nothing else before them.
@@ -302,7 +303,7 @@ def processor_operators(scope: Scope, _result: Idle) -> Evidence | None:
     copies, follow = np.unique(before[before >= 0]), int((before >= 0).sum())
     copying = _only_copying(scope, int(idle.pieces["device_id"][0]), copies)
     text = (
-        f"{count_of(calls.height, 'call')} of operators launch nothing and take {format_ns(LONG_CALL_NS)} or more; the device is "
+        f"{count_of(calls.height, 'call')} of operators launch nothing and take {format_ns(COMPUTES_NS)} or more; the device is "
         f"idle for {format_ns(ns)} meanwhile{idle.where_in_code}, most in {listed(named)}."
     )
     if follow:
@@ -316,7 +317,11 @@ def processor_operators(scope: Scope, _result: Idle) -> Evidence | None:
         title=f"Operators that compute on the processor{also} keep the device from computing for {of_time(at_stake, scope)}",
         text=text,
         ns_at_stake=at_stake,
-        advice=_KEEP_ON_DEVICE if 2 * follow >= calls.height else None,
+        advice=_OPTIMIZER_ON_DEVICE
+        if 2 * _of_optimizer(idle.pieces) >= ns
+        else _KEEP_ON_DEVICE
+        if 2 * follow >= calls.height
+        else None,
         stretches=longest(calls, by="idle_ns"),
     )
 
@@ -341,6 +346,15 @@ def _only_copying(scope: Scope, device: int, launches: Int64Array) -> int:
     return (region - scope.intervals(device, "compute", "communication")).measure
 
 
+def _of_optimizer(pieces: pl.DataFrame) -> int:
+    """The idle time of these pieces that lies in the optimizer, in ns."""
+    return int(pieces.filter(one_of("phase", "optimizer"))["duration_ns"].sum())
+
+
+_OPTIMIZER_ON_DEVICE: Final = Advice(
+    "The optimizer computes in host memory. Keep the parameters and its state on the device: move the model there before you make the "
+    "optimizer, and make it with fused=True. If they do not fit, divide them among ranks (fully_shard), or keep the state in 8 bits."
+)
 _KEEP_ON_DEVICE: Final = Advice(
     'Keep their inputs on the device and compute there: leave out the copies to the host before them (.cpu(), .to("cpu")). If the '
     "host needs the result, copy that, which is smaller."

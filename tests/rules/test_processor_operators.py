@@ -51,6 +51,24 @@ def test_the_headline_says_so_too() -> None:
     assert not any("CUDA graphs" in advice.advice for advice in verdict.advice)
 
 
+def test_an_optimizer_in_host_memory_is_told_from_other_operators() -> None:
+    """Each of its operators took less than 1 ms, so 62 % of the time was called dispatch, and the advice was to use CUDA graphs."""
+    made = Planted()
+    for number in range(4):
+        start = number * 12 * MS
+        made.step(number, start, start + 12 * MS)
+        made.activity("k", start, MS, launch=start)
+        made.span("annotation", "Optimizer.step#AdamW.step", start + MS, start + 9 * MS)
+        for each in range(20):
+            at = start + MS + each * 400 * US
+            made.span("op", "aten::lerp_", at + US, at + 390 * US, shapes="[[1000, 1000]]")
+        made.activity("k", start + 9 * MS + 14 * US, MS, launch=start + 9 * MS + 10 * US)
+    found = processor_operators(made)
+    assert found is not None
+    assert found.advice.startswith("The optimizer computes in host memory.")
+    assert "80 calls of operators launch nothing and take 100 µs or more" in found.evidence
+
+
 def test_without_copies_nothing_is_said_of_them() -> None:
     found = processor_operators(steps(copies=False))
     assert found is not None

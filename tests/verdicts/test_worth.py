@@ -87,3 +87,22 @@ def test_only_code_of_the_host_stands_before_the_launches_that_it_delays(analysi
     answer = Advice("answer", "Do less.", 21 * MS, analysis=analysis)
     chosen = choose([Owned(found, "launches")], "host-bound", 100 * MS, loss=None, answers=[answer])
     assert chosen[0].title == first
+
+
+@pytest.mark.parametrize(("stake", "first"), [(15, "updates"), (11, "launches")])
+def test_launches_of_one_kind_stand_before_all_launches_if_they_have_half_of_the_time(
+    stake: int, first: str
+) -> None:
+    """Averages of weights, one tensor after the other, stood behind torch.compile(model), which does not reach them."""
+    ids = {"launches": ("host_bound_launches", 24), "updates": ("updates_one_by_one", stake)}
+    findings = [
+        Finding(id=name, severity="critical", title=title, evidence="", advice="Do.", ns_at_stake=ns * MS)
+        for title, (name, ns) in ids.items()
+    ]
+    chosen = choose(
+        [Owned(each, "kernels") for each in findings],
+        "launch/short-kernel-bound",
+        100 * MS,
+        loss=None,
+    )
+    assert chosen[0].title == first

@@ -64,6 +64,9 @@ _RECORD_LATER: Final = (
 SAME: Final[dict[Bound, str]] = {"launch/short-kernel-bound": "host_bound_launches"}
 """By bound, the finding that advises the same as the general advice."""
 
+NARROWER: Final = frozenset({"many_embeddings", "optimizer_not_fused", "updates_one_by_one"})
+"""Findings about launches of one kind, with a remedy of their own."""
+
 WAITING: Final = frozenset({"host-bound", "input-bound", "launch/short-kernel-bound", "idle"})
 """The bounds of which the longest gaps are the evidence."""
 
@@ -241,8 +244,8 @@ def choose(
     """`first`, then the advice of findings and `answers` with the most time at stake, then `loss`, then `last`.
 
     `loss` is about the largest loss, of this `bound`, in general; it is left out if an answer explains half of the loss, and else
-    stands above the answers about less. A finding that only restates a loss is left out. An answer about the host that has half of the
-    time between launches stands before the advice about these.
+    stands above the answers about less. A finding that only restates a loss is left out. An answer about the host, or a finding about
+    one kind of launches, that has half of the time between launches stands before the advice about these.
     """
     useful = [
         of_finding(owned)
@@ -256,9 +259,11 @@ def choose(
     ]
     answers = [each for each in answers if not _explained(HOST_CODE_ADVICE, each.ns_at_stake, findings)]
     of_host = [each for each in answers if each.analysis != "kernels"]
-    told = max((each.ns_at_stake or 0 for each in of_host), default=0)
+    narrow = [each for each in useful if each.finding in NARROWER]
+    told = max((each.ns_at_stake or 0 for each in (*of_host, *narrow)), default=0)
+    others = [each for each in useful if each not in narrow]
     useful = sorted(
-        [*of_host, *useful, *(each for each in answers if each not in of_host)],
+        [*of_host, *narrow, *others, *(each for each in answers if each not in of_host)],
         key=lambda advice: -_rank(advice, told),
     )
     started = sum(each.ns_at_stake or 0 for each in first)
@@ -272,7 +277,7 @@ def choose(
 
 
 def _rank(advice: Advice, told: int) -> int:
-    """The time at stake in ns, of launches at most that of the largest answer (`told`) if this has half of it."""
+    """The time at stake in ns, of launches at most that of the largest answer or narrower finding (`told`) if this has half of it."""
     stake = advice.ns_at_stake or 0
     return min(stake, told) if advice.finding in SAME.values() and told >= ANSWERS * stake else stake
 
