@@ -40,6 +40,7 @@ from tracekit.analyses.rules import (
     layers,
     memory,
     memory_limit,
+    memory_returned,
     ops,
     roofline,
     steps,
@@ -83,6 +84,7 @@ _MODULES: Final = (
     launches_once,
     memory,
     memory_limit,
+    memory_returned,
     counters,
 )
 
