@@ -285,6 +285,9 @@ def test_a_device_that_computes_with_fused_kernels_may_fuse_more(
         ("at::native::reduce_kernel", "reduction", "torch.compile"),
         ("elemWiseRNNcell", "rnn", "Use types of 16 bits"),
         ("sort_kernel", "sort", None),
+        ("indexFuncLargeIndex<float, at::native::ReduceAdd>", "embedding", "sort the indices, so that one"),
+        ("at_cuda_detail::cub::DeviceRadixSortOnesweepKernel", "embedding", "sparse=True"),
+        ("indexSelectLargeIndex<float>", "embedding", None),
     ],
 )
 def test_advice_about_kernels_names_the_largest_and_fits_them(
@@ -297,7 +300,9 @@ def test_advice_about_kernels_names_the_largest_and_fits_them(
     advice = top_kernels_advice(kernels, 500, 1_000, scope, {})
     assert (advice is None) == (says is None)
     if advice is not None and says is not None:
-        take = "recurrent layers take" if category == "rnn" else "takes"
+        take = {"rnn": "recurrent layers take", "embedding": "embedding and gather take"}.get(
+            category, "takes"
+        )
         assert f"{take} the most, 49.5 % of the time" in advice.title
         assert name.partition("<")[0][:6] in advice.title
         assert re.search(says, advice.advice)

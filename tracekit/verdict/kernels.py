@@ -40,6 +40,10 @@ _WIDTH: Final = 36
 _DOUBLE: Final = r"\bdouble\b|(?i)dgemm|_f64"
 _VECTOR: Final = r"(?i)gemv"
 _EIGHT_BITS: Final = r"(?i)fp8|f8f8|e4m3|e5m2|mxfp4|nvfp4|int8|_F8[A-Z0-9]*_|_I8"
+_ADDS: Final = r"ReduceAdd|(?i)(scatter|index)_?add|atomic_?add"
+"""Kernels that add values to the rows of a tensor, where indices may repeat."""
+_OF_TABLE: Final = r"(?i)RadixSort|compute_grad_weight|sum_and_scatter|embedding_backward"
+"""Kernels of the dense gradient of an embedding: it sorts the indices first."""
 _TENSILE: Final = r"^Cijk_"
 """Kernels of rocBLAS and hipBLASLt."""
 
@@ -132,6 +136,21 @@ def _lines(
     if category in _PASSES:
         fuse = "Fuse kernels that use each other's results, so that the data pass the memory once."
         yield "[!compiled] torch.compile fuses such kernels into the ones beside them." if pytorch else fuse
+    if category == "embedding":
+        if mostly(_ADDS):
+            yield (
+                "These kernels add to rows that several threads share, one after the other: sort the indices, so that one thread sums "
+                "a row (torch.segment_reduce, or a product with a sparse matrix)."
+                if pytorch
+                else "These kernels add to rows that several threads share, one after the other: sort the indices, so that one thread "
+                "sums a row."
+            )
+        elif pytorch and mostly(_OF_TABLE):
+            yield (
+                "The backward pass of a lookup sorts the indices and writes a gradient for every row of the table. Make it "
+                "sparse (sparse=True, with an optimizer such as SparseAdam), or use the lookups of fbgemm_gpu, which update the rows in "
+                "the backward pass."
+            )
     if category not in _MATRIX:
         return
     if mostly(_DOUBLE):
