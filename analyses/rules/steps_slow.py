@@ -30,6 +30,7 @@ from tracekit.analyses.steps import Steps
 from tracekit.analyses.traits import traits
 from tracekit.facts.stack_names import NOT_A_LAYER
 from tracekit.facts.units import format_count, format_ns, listed
+from tracekit.groups import kept
 from tracekit.names import short_frame
 from tracekit.spans import Int64Array
 from tracekit.trace import one_of
@@ -72,7 +73,7 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     apart from Python that runs; a program that only infers may wait for requests, which come as they come. Copies beside which
     nothing runs, and which other steps do not make, are named and count beside idle time. If work of the device takes longer,
     the rule looks at where it was launched. Work in the optimizer and in collectives that other steps do not have (accumulated
-    gradients), and kernels with other grids or shapes than in the other steps (inputs of another size), are no fault. Kernels
+    gradients), and kernels with other grids or shapes than in the other steps (inputs of another size), are no fault, nor are more batches before an update. Kernels
     that become slower for good are the matter of `kernels_slow_down`. If the slow steps are the first ones of the recording,
     the program warms up: that is a matter of the profile rather than of the run, so it is no more than a warning.
 
@@ -246,6 +247,14 @@ def _added(rows: pl.DataFrame) -> bool:
     return count > MORE_KERNELS * usual
 
 
+def _more_batches(rows: pl.DataFrame) -> bool:
+    """Whether slow steps run the forward and the backward pass more often: both have as many times as many activities."""
+    phase = rows["phase"].cast(pl.String)
+    parts = kept(rows, phase == "backward"), kept(rows, ~phase.is_in(["backward", "optimizer"]))
+    back, rest = (count / max(usual, 1) for count, usual in map(_counts, parts))
+    return back > 1 + MOST_VARIATION and abs(back - rest) <= MOST_VARIATION * back
+
+
 def _counts(rows: pl.DataFrame) -> tuple[float, float]:
     """How many activities a slow step has, and one of the others, on average."""
     parts = rows.filter("slow"), rows.filter(~pl.col("slow"))
@@ -254,12 +263,14 @@ def _counts(rows: pl.DataFrame) -> tuple[float, float]:
 
 
 def _kernels(rows: pl.DataFrame, more: int) -> _Cause | None:
-    """Why the kernels of slow steps take longer, by `more` ns in all; None if their inputs have another size."""
+    """Why the kernels of slow steps take longer, by `more` ns in all; None if their inputs have another size, or they run more batches."""
     slow, others = rows.filter("slow"), rows.filter(~pl.col("slow"))
     sized = bool(rows["sized"].any())
     new = slow.filter(~pl.col("like").is_in(others["like"].unique().implode()))
     added = _added(rows)
     if sized and int(new["duration"].sum()) >= (MAIN_PART if added else OTHER_SIZES) * more:
+        return None
+    if added and _more_batches(rows):
         return None
     if added:
         count, usual = _counts(rows)

@@ -92,6 +92,21 @@ def test_updates_after_several_steps_are_no_fault() -> None:
     assert finding(made.trace(), "steps", "step_variability") is None
 
 
+def test_more_batches_before_an_update_are_no_fault() -> None:
+    """Steps with four batches instead of two were slow, and the advice was about data loading, checkpoints and logging."""
+    made, at = Planted(), 0
+    for number, batches in enumerate((2, 2, 4, 2, 2)):
+        begin = at
+        for _ in range(batches):
+            made.span("op", "aten::mm", at, at + MS, sequence=at)
+            made.activity("k", at + MS, 4 * MS, launch=at + 1, grid="(8, 1, 1)")
+            made.span("op", "MmBackward0", at + 2 * MS, at + 3 * MS, sequence=at)
+            made.activity("k", at + 5 * MS, 5 * MS, launch=at + 2 * MS + 1, grid="(8, 1, 1)")
+            at += 10 * MS
+        made.step(number, begin, at)
+    assert finding(made.trace(), "steps", "step_variability") is None
+
+
 def test_names_what_the_host_did_in_the_slow_steps_and_where() -> None:
     made = steps_of(10, 10, 30, 10, 10, work=(9, 9, 9, 9, 9))
     made.span("python", "train.py(40): save", 29 * MS, 50 * MS)
