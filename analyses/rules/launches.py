@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.attribution import attribution
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.launches import Launches
 from tracekit.analyses.rules.idle_time import (
@@ -19,7 +20,7 @@ from tracekit.analyses.rules.idle_time import (
 )
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle, densest, longest
 from tracekit.analyses.scope import Scope
-from tracekit.facts.launch_apis import GRAPH_LAUNCH
+from tracekit.facts.launch_apis import GRAPH_LAUNCH, RETURNED_MEMORY
 from tracekit.facts.stack_names import HOST_TO_DEVICE
 from tracekit.facts.units import NS_PER_MS, NS_PER_US, count_of, format_count, format_ns, format_share, times
 from tracekit.groups import NameTable, at_rows, kept, or_none
@@ -170,7 +171,8 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
 
     A wait is a call with the role synchronisation that takes `NO_WAIT_NS` or more, or a copy to host memory with a long call
     (a copy into pageable memory blocks although its name says Async). The finding names the operator that waits longest (`aten::item`,
-    `aten::nonzero`, `aten::to`, …). A wait after which a step launches nothing more ends the step and does not count.
+    `aten::nonzero`, `aten::to`, …). A wait after which a step launches nothing more ends the step and does not count, nor
+    does one after which memory is freed (`allocation_calls`).
     At stake is the device's idle time inside the waits, without that between kernels already queued, and from the
     end of each wait to the next activity, at most `MOST_IDLE_AFTER_NS` each, because without the wait the host would have
     run ahead: by the time of the wait, so no more than the waits take is at stake.
@@ -181,7 +183,7 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
     if not result.calls.height:
         return None
     calls = calls_with_roles(scope, result)
-    waits = _inside_steps(_waits(trace, calls), calls, scope)
+    waits = _before_frees(_inside_steps(_waits(trace, calls), calls, scope), calls, scope)
     # Before its first activity the device does nothing that a call could wait for.
     first = trace.device["start"].min()
     waits = kept(waits, (waits["end"] > scope.start) & (waits["start"] < scope.end) & (waits["end"] > first))
@@ -261,6 +263,16 @@ def _inside_steps(waits: pl.DataFrame, calls: pl.DataFrame, scope: Scope) -> pl.
     following = np.searchsorted(launches, end, side="left")
     padded = np.append(launches, np.iinfo(np.int64).max)
     return kept(waits, padded[following] < limit)
+
+
+def _before_frees(waits: pl.DataFrame, calls: pl.DataFrame, scope: Scope) -> pl.DataFrame:
+    """The waits without those after which their thread frees memory: a cache that gives memory back waits until nothing uses it."""
+    stack, span = attribution(scope).model.stack, calls["span_id"].to_numpy()
+    order = np.lexsort((calls["start"].to_numpy(), stack.thread[span]))
+    frees = calls["name"].str.contains(RETURNED_MEMORY).to_numpy()[order]
+    thread = stack.thread[span[order]]
+    next_frees = np.append(frees[1:] & (thread[1:] == thread[:-1]), np.False_)
+    return kept(waits, ~np.isin(waits["span_id"].to_numpy(), span[order][next_frees]))
 
 
 def _idle_after(waits: pl.DataFrame, scope: Scope) -> int:

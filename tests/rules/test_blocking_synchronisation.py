@@ -57,6 +57,13 @@ def test_a_call_that_finds_the_device_done_is_no_wait() -> None:
     assert found.title.startswith("Within the step, the host waits once ")
 
 
+def test_a_cache_that_frees_memory_waits_before() -> None:
+    """Of the allocator's own wait in aten::empty it said to remove torch.cuda.synchronize()."""
+    made = step_with_wait("aten::empty")
+    made.call("cudaFree", 412 * US, 10 * US)
+    assert finding(made.trace(), "launches", "blocking_synchronisation") is None
+
+
 def test_gaps_between_queued_kernels_during_a_wait_are_not_its_cost() -> None:
     """Of 3.16 ms said to follow from two waits of BERT, 2.53 lay between kernels that were queued before them."""
     made = Planted()
