@@ -1,4 +1,4 @@
-"""A rule about kernels that become slower in the course of a recording, although their work stays the same."""
+"""Rules about kernels that become slower, for good or now and then, although their work stays the same."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from tracekit.analyses.attribution import attributed
 from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded_by_host, longest
 from tracekit.analyses.scope import Scope, step_spans
-from tracekit.facts.units import count_of, format_count, format_ns, format_share
+from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share
 from tracekit.groups import are_known, at_rows, codes_of, groups, kept
 from tracekit.spans import BoolArray, Int64Array
 
-__all__ = ["KERNELS_SLOW_DOWN", "alike_by", "become_slower", "on_other_grids", "with_shapes"]
+__all__ = [
+    "INTERRUPTED_KERNELS",
+    "KERNELS_SLOW_DOWN",
+    "alike_by",
+    "become_slower",
+    "on_other_grids",
+    "with_shapes",
+]
 
 KERNELS_SLOW_DOWN_LEAST_STEPS: Final = 3
 """Of two steps, nobody can say whether the second one will be the rule."""
@@ -225,4 +232,79 @@ KERNELS_SLOW_DOWN = Rule(
         "[amd] amd-smi metric --clock --power --temperature shows clocks and limits.\n"
         "[!amd] nvidia-smi -q -d PERFORMANCE,CLOCK names a limit of power or heat."
     ),
+)
+
+
+# -- interrupted_kernels ----------------------------------------------------------------------------
+
+LEAST_CALLS: Final = 4
+"""Of fewer equal kernels, nobody can say which time is the usual one."""
+INTERRUPTED_NS: Final = 500 * NS_PER_US
+"""Programs that share a device take turns of a millisecond or more."""
+INTERRUPTED: Final = 3
+"""A lower clock makes no kernel so many times as long."""
+LEAST_KINDS: Final = 4
+"""The work of a few kernels may depend on their data; turns interrupt whatever runs."""
+ONE_PART: Final = 0.5
+"""If one kind of kernel has more of the time, it may be its data."""
+
+
+def interrupted_kernels(scope: Scope, _result: Kernels) -> Evidence | None:
+    """Now and then a kernel takes far longer than others with the same name, grid, block and recorded shapes, whatever it computes.
+
+    So it looks when programs share a device and take turns: a kernel that is interrupted lasts until the program's next turn. Only
+    kernels count beside which no other stream of their device works, and of which there are `LEAST_CALLS`. Interrupted ones take
+    `INTERRUPTED` times as long as the faster ones of their kind, and `INTERRUPTED_NS` longer. At stake is what they take more.
+
+    Fires when this is `WARNING_SHARE` of the window or more, of `LEAST_KINDS` kinds of kernels, none of which has more than `ONE_PART`
+    of it.
+    """
+    hit = None if scope.on_cpu else _interrupted(scope)
+    if hit is None:
+        return None
+    kinds = hit.group_by("like").agg(pl.col("more").sum())["more"]
+    total = int(kinds.sum())
+    if kinds.len() < LEAST_KINDS or int(kinds.sort()[-1]) > ONE_PART * total:
+        return None
+    if total < WARNING_SHARE * scope.duration:
+        return None
+    each = hit["more"].sort()
+    return Evidence(
+        title=f"Something interrupts kernels for {format_share(total / scope.duration)} of the time, as when programs share the device",
+        text=f"{count_of(hit.height, 'kernel')} of {kinds.len()} kinds take {format_ns(each[0])} or more longer than others with "
+        f"{alike_by(hit)}, {format_ns(total)} in all, and no other stream works beside them.",
+        ns_at_stake=bounded_by_host(total, scope),
+        stretches=longest(hit),
+    )
+
+
+def _interrupted(scope: Scope) -> pl.DataFrame | None:
+    """The interrupted kernels of the busiest device, with what they take `more`, in ns; None without any."""
+    device = max(scope.device_ids, key=lambda each: (scope.intervals(each).measure, -each))
+    rows = attributed(scope)
+    rows = kept(rows, (rows["device_id"] == device) & (rows["class"] == "compute"))
+    # Most traces have no kernel that takes so long.
+    if not (rows["duration"] >= INTERRUPTED_NS).any():
+        return None
+    usual = pl.col("duration").quantile(0.25, "lower").over("like").cast(pl.Int64)
+    rows = with_shapes(rows, scope).with_columns((pl.col("duration") - usual).alias("more"))
+    far = (pl.col("more") >= INTERRUPTED_NS) & (
+        INTERRUPTED * pl.col("more") >= (INTERRUPTED - 1) * pl.col("duration")
+    )
+    wanted = rows.select(far & pl.col("sized") & (pl.len().over("like") >= LEAST_CALLS)).to_series()
+    return kept(rows, wanted & pl.Series(_alone(scope, device, rows))) if wanted.any() else None
+
+
+INTERRUPTED_KERNELS = Rule(
+    id="interrupted_kernels",
+    analysis="kernels",
+    evidence=interrupted_kernels,
+    runs="device",
+    advice=Advice(
+        "See whether other programs use the device.\n"
+        "[amd] amd-smi process lists them.\n"
+        "[!amd] nvidia-smi lists them; if they must share it, MPS lets their kernels run at the same time, and MIG gives each a part.\n"
+        "Times of kernels say little until one program has the device to itself."
+    ),
+    explains=frozenset({"far_below_roof"}),
 )
