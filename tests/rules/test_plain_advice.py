@@ -23,6 +23,7 @@ ONLY_ON_PYTORCH = {
     "autograd_in_inference": "looks for operators of PyTorch",
     "processor_operators": "looks for operators of PyTorch",
     "updates_one_by_one": "looks for operators of PyTorch",
+    "unfused_loss": "looks for operators of PyTorch",
     "value_reads": "looks for operators of PyTorch",
     "graph_breaks": "looks for regions of torch.compile",
     "sdpa_fallback": "looks for operators of PyTorch",

@@ -1,0 +1,73 @@
+"""A rule about a loss over many classes, whose scores go to memory and back several times."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from tracekit.analyses.attribution import attributed
+from tracekit.analyses.kernels import Kernels
+from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
+from tracekit.analyses.scope import Scope
+from tracekit.facts.units import count_of, format_ns
+from tracekit.groups import at_rows, kept
+from tracekit.trace import one_of
+
+__all__ = ["UNFUSED_LOSS"]
+
+UNFUSED_LOSS_LEAST_SHARE: Final = 0.10
+"""Over a few thousand classes, a loss takes less than a hundredth of a step."""
+
+_OF_LOSS: Final = r"^aten::_?(log_softmax|nll_loss|cross_entropy)"
+_SCORES: Final = r"^\[\[(\d+(?:, ?\d+)+)\]"
+"""The first input."""
+
+
+def unfused_loss(scope: Scope, _result: Kernels) -> Evidence | None:
+    """Cross-entropy runs as several kernels, each of which reads or writes the scores of all classes: a language model's vocabulary.
+
+    Casts of tensors of the scores' shape count as well, where shapes were recorded. At stake is the time of these kernels, of which one
+    that is fused with the last projection leaves little.
+
+    Fires when they take `UNFUSED_LOSS_LEAST_SHARE` of the window or more, with a backward pass among them.
+    """
+    rows = attributed(scope)
+    rows = kept(rows, rows["class"] == "compute")
+    of_loss = rows["operator"].cast(pl.String).str.contains(_OF_LOSS).fill_null(value=False)
+    loss = kept(rows, of_loss)
+    if not (loss["phase"].cast(pl.String) == "backward").any():
+        return None
+    shapes = at_rows(scope.trace.host["shapes"], rows["op_id"]).cast(pl.String)
+    scores = kept(shapes.to_frame(), of_loss).to_series().str.extract(_SCORES).drop_nulls().mode().sort()
+    casts = rows.clear()
+    if scores.len():
+        alike = shapes.str.contains(f"[{scores[0]}]", literal=True).fill_null(value=False)
+        casts = kept(rows, alike & ~of_loss & rows.select(one_of("category", "copy")).to_series())
+    total = int(loss["duration"].sum()) + int(casts["duration"].sum())
+    if total < UNFUSED_LOSS_LEAST_SHARE * scope.duration:
+        return None
+    size = f" of [{scores[0]}]" if scores.len() else ""
+    and_casts = (
+        f", and {count_of(casts.height, 'cast')} of tensors of this shape {format_ns(int(casts['duration'].sum()))}"
+        if casts.height
+        else ""
+    )
+    return Evidence(
+        title=f"The loss takes {of_time(total, scope)} in kernels that each pass over the scores of all classes",
+        text=f"{count_of(loss.height, 'kernel')} of cross-entropy on scores{size} take {format_ns(int(loss['duration'].sum()))}{and_casts}.",
+        ns_at_stake=bounded(total, scope),
+        stretches=longest(loss),
+    )
+
+
+UNFUSED_LOSS = Rule(
+    id="unfused_loss",
+    analysis="kernels",
+    evidence=unfused_loss,
+    runs="device",
+    advice=Advice(
+        "Compute the last projection and the loss together in chunks, so that all scores are never in memory (a fused linear "
+        "cross-entropy, as the Liger kernels have it), or compile the loss function with torch.compile, which fuses casts, softmax and loss."
+    ),
+)
