@@ -21,7 +21,7 @@ from tracekit.analyses.rules.idle_time import (
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle, densest, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, RETURNED_MEMORY
-from tracekit.facts.stack_names import HOST_TO_DEVICE
+from tracekit.facts.stack_names import HOST_TO_DEVICE, PHASES
 from tracekit.facts.units import NS_PER_MS, NS_PER_US, count_of, format_count, format_ns, format_share, times
 from tracekit.groups import NameTable, at_rows, kept, or_none
 from tracekit.intervals import IntervalSet
@@ -130,6 +130,8 @@ LEAST_WAIT: Final = 0.05
 """Waits for a twentieth of the window keep the host from running ahead, even if the device is hardly idle yet."""
 MOST_IDLE_AFTER_NS: Final = NS_PER_MS
 """The host launches again some tens of µs after a wait; idle time beyond 1 ms has another cause."""
+NEARLY_ALL: Final = 0.9
+"""With this part of the waits in the forward pass, the advice is about those."""
 BLOCKING_COPY_NS: Final = 50 * NS_PER_US
 """An asynchronous copy call returns within some 10 µs; one that takes longer has waited."""
 NO_WAIT_NS: Final = 10 * NS_PER_US
@@ -162,6 +164,12 @@ _REMEDY: Final = {
     ),
 }
 """The beginning of an operator's name → the advice about its waits."""
+_READ_BY_LAYERS: Final = Advice(
+    "Keep on the device what layers read on the host in the forward pass: use fixed sizes or masks, or kernels that take sizes from "
+    "device memory (for experts, a grouped matrix product)."
+)
+LAYERS: Final = 4
+"""A loss or a metric is read once or twice a step."""
 _QUEUED: Final = ("kernel_gap", "dependency")
 """Causes of gaps after which a kernel starts that was queued before."""
 
@@ -224,9 +232,24 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
         text=f"The host waited for {format_ns(waited)}, {format_share(waited / scope.duration)} of the time. The device was idle for {format_ns(at_stake)} during and after the waits.{cause} "
         f"{who} waits longest ({worst['name']}): {times(worst['count'])}, {format_ns(worst['duration'])}.",
         ns_at_stake=at_stake,
-        advice=_TO_DEVICE if worst["sent"] else _remedy(worst["operator"]),
+        advice=_TO_DEVICE
+        if worst["sent"]
+        else _READ_BY_LAYERS
+        if _read_by_layers(waits, scope)
+        else _remedy(worst["operator"]),
         stretches=longest(waits),
     )
+
+
+def _read_by_layers(waits: pl.DataFrame, scope: Scope) -> bool:
+    """Whether copies to the host, `LAYERS` or more a step and nearly all of the waits, are launched in the forward pass."""
+    if scope.window != "steps":
+        return False
+    operators = outermost_operators(scope, waits["span_id"])
+    phase = attribution(scope).model.places(waits["span_id"].to_numpy()).phase
+    reads = operators.str.contains(r"^aten::(to|copy_|_to_copy|cpu)$").fill_null(value=False).to_numpy()
+    inside = int((reads & (phase == PHASES.index("forward"))).sum())
+    return inside >= max(LAYERS * scope.steps.height, NEARLY_ALL * waits.height)
 
 
 def _often(waits: int, scope: Scope) -> str:

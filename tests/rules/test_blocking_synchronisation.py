@@ -64,6 +64,24 @@ def test_a_cache_that_frees_memory_waits_before() -> None:
     assert finding(made.trace(), "launches", "blocking_synchronisation") is None
 
 
+@pytest.mark.parametrize(("reads", "layers"), [(4, True), (2, False)])
+def test_what_layers_read_cannot_be_read_later(reads: int, layers: bool) -> None:
+    """The counts of a layer's experts, by which the host launches their products, were to be read one step later."""
+    made = Planted()
+    made.step(0, 0, 5 * MS)
+    made.span("annotation", "forward", US, 4_900 * US)
+    for number in range(reads):
+        at = number * MS + 2 * US
+        made.activity("a", at + 10 * US, 400 * US, launch=at)
+        made.span("op", "aten::to", at + 40 * US, at + 430 * US)
+        made.call("cudaStreamSynchronize", at + 50 * US, 370 * US)
+        made.activity("b", at + 510 * US, 400 * US, launch=at + 500 * US)
+    found = finding(made.trace(), "launches", "blocking_synchronisation")
+    assert found is not None
+    assert ("a grouped matrix product" in found.advice) == layers
+    assert ("one step later" in found.advice) != layers
+
+
 def test_gaps_between_queued_kernels_during_a_wait_are_not_its_cost() -> None:
     """Of 3.16 ms said to follow from two waits of BERT, 2.53 lay between kernels that were queued before them."""
     made = Planted()
