@@ -19,7 +19,7 @@ from tracekit.analyses.rules.idle_time import (
     waits_before_graphs,
 )
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle, densest, longest
-from tracekit.analyses.scope import Scope
+from tracekit.analyses.scope import Scope, launch_times
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, RETURNED_MEMORY
 from tracekit.facts.stack_names import HOST_TO_DEVICE, PHASES
 from tracekit.facts.units import NS_PER_MS, NS_PER_US, count_of, format_count, format_ns, format_share, times
@@ -242,13 +242,20 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
 
 
 def _read_by_layers(waits: pl.DataFrame, scope: Scope) -> bool:
-    """Whether copies to the host, `LAYERS` or more a step and nearly all of the waits, are launched in the forward pass."""
+    """Whether copies to the host, `LAYERS` or more a step and nearly all of the waits, are launched in the forward pass, and each is
+    followed by more computation, so that they are no results.
+    """
     if scope.window != "steps":
         return False
+    waits = waits.sort("start")
+    work = kept(scope.activities, scope.activities["class"] == "compute")
+    launched = np.sort(launch_times(scope.trace, work))
+    upcoming = np.append(waits["start"].to_numpy()[1:], np.iinfo(np.int64).max)
+    goes_on = np.searchsorted(launched, upcoming) > np.searchsorted(launched, waits["end"].to_numpy())
     operators = outermost_operators(scope, waits["span_id"])
     phase = attribution(scope).model.places(waits["span_id"].to_numpy()).phase
     reads = operators.str.contains(r"^aten::(to|copy_|_to_copy|cpu)$").fill_null(value=False).to_numpy()
-    inside = int((reads & (phase == PHASES.index("forward"))).sum())
+    inside = int((reads & goes_on & (phase == PHASES.index("forward"))).sum())
     return inside >= max(LAYERS * scope.steps.height, NEARLY_ALL * waits.height)
 
 

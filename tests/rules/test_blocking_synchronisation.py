@@ -64,18 +64,24 @@ def test_a_cache_that_frees_memory_waits_before() -> None:
     assert finding(made.trace(), "launches", "blocking_synchronisation") is None
 
 
-@pytest.mark.parametrize(("reads", "layers"), [(4, True), (2, False)])
-def test_what_layers_read_cannot_be_read_later(reads: int, layers: bool) -> None:
+@pytest.mark.parametrize(
+    ("reads", "between", "layers"), [(4, True, True), (2, True, False), (4, False, False)]
+)
+def test_what_layers_read_cannot_be_read_later(reads: int, between: bool, layers: bool) -> None:
     """The counts of a layer's experts, by which the host launches their products, were to be read one step later."""
     made = Planted()
     made.step(0, 0, 5 * MS)
     made.span("annotation", "forward", US, 4_900 * US)
     for number in range(reads):
         at = number * MS + 2 * US
-        made.activity("a", at + 10 * US, 400 * US, launch=at)
+        if between:
+            made.activity("a", at + 10 * US, 400 * US, launch=at)
+        else:
+            made.copy("DtoH (Device -> Pageable)", at + 10 * US, 400 * US, 1000, launch=at + 42 * US)
         made.span("op", "aten::to", at + 40 * US, at + 430 * US)
         made.call("cudaStreamSynchronize", at + 50 * US, 370 * US)
-        made.activity("b", at + 510 * US, 400 * US, launch=at + 500 * US)
+        if between or number == reads - 1:
+            made.activity("b", at + 510 * US, 400 * US, launch=at + 500 * US)
     found = finding(made.trace(), "launches", "blocking_synchronisation")
     assert found is not None
     assert ("a grouped matrix product" in found.advice) == layers
