@@ -196,7 +196,7 @@ def _largest(scope: Scope) -> dict[str, Any] | None:
         *(getattr(pl.col(name), which)().alias(f"{which}_{name}") for name in ("bytes", "duration_ns") for which in ("min", "max")),
     ).row(0, named=True), "several": calls.table["group"].drop_nulls().n_unique() > 1,
         "in_layers": in_layers >= max(of_gradients, LEAST_TOLD * rows["exposed_ns"][0]),
-        "gbps": (mine["bus_bytes"] / mine["duration_ns"]).max()}  # fmt: skip
+        "gbps": (mine["bus_bytes"] / mine["duration_ns"].clip(1)).max()}  # fmt: skip
 
 
 def _of_largest(row: dict[str, Any] | None) -> str:
