@@ -70,7 +70,8 @@ class Summary:
 
     facts: Facts
     steps: pl.DataFrame
-    """`step`, `time_ns` of the first `MOST_TIMES` steps of the window, as `analyses.steps` has them."""
+    """`step`, `time_ns` of the first `MOST_TIMES` steps of the window: as `analyses.steps` has them, but a step begins where the device
+    has done the work of the one before."""
     calls: pl.DataFrame
     """The first `MOST_CALLS` calls, with the columns of `analyses.calls.CALLS`."""
     layers: pl.DataFrame
@@ -137,13 +138,22 @@ def summary_of(scope: Scope) -> Summary:
     )
     return Summary(
         facts,
-        steps(scope).table[["step", "time_ns"]].head(MOST_TIMES),
+        _step_times(scope).head(MOST_TIMES),
         calls.head(MOST_CALLS),
         by_pattern.head(_MOST_ROWS),
         idle_causes(scope).by_cause[["cause", "total_ns"]].head(_MOST_ROWS),
         _work(scope, calls["start"].head(MOST_CALLS)),
         _timeline(scope),
     )
+
+
+def _step_times(scope: Scope) -> pl.DataFrame:
+    """`Summary.steps`. A host that is ahead of the device starts steps sooner than the device can, so its starts alone tell nothing."""
+    table = steps(scope).table
+    behind = pl.col("span_start") - pl.col("start")
+    after = pl.col("span_start") + pl.col("span_ns") - pl.col("start") - pl.col("duration_ns")
+    time = pl.col("time_ns") - behind + behind.shift(-1).fill_null(after)
+    return table.select("step", time.alias("time_ns"))
 
 
 def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from planted import MS, US, Planted
 from synthetic.job import LATENCY, Fault, Job, simulate, write_job
 
 import tracekit
@@ -238,3 +239,13 @@ def test_an_even_job_has_no_late_rank(tmp_path: Path) -> None:
     table = stragglers_of(made, aligned, waits_of(aligned))
     assert table["speed"].min() > 0.95
     assert table["caused_ns"].max() < 0.05 * made[0].facts.window_ns
+
+
+def test_a_step_begins_where_the_device_has_done_the_one_before() -> None:
+    """`tracekit scaling` said 7.41 ms for steps of 35.2 ms, since the host had launched them all long before the device was done."""
+    made = Planted()
+    for step in range(3):
+        made.step(step, step * 2 * MS, (step + 1) * 2 * MS)
+        made.activity("gemm", step * 10 * MS + 50 * US, 10 * MS, launch=step * 2 * MS + 10 * US)
+    times = summary_of(select(made.trace())).steps["time_ns"].to_list()
+    assert times == [10 * MS + 50 * US, 10 * MS, 10 * MS]
