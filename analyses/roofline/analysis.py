@@ -356,6 +356,8 @@ def _answer(
             text += f" The largest without: {shorten_name(name, _NAME)}, {format_ns(ns)} ({reason})."
     if model["least_ns"] is None:
         return f"{text} {_no_roof(scope)}".rstrip()
+    if not measured:  # what is left are copies and fills, whose roof says nothing of the program
+        return text
     work = "The work" if flops == moved == format_share(1) else "The work of which both are known"
     roof = f"its roofline ({', '.join(sorted(set(map(_named, device_ceilings(scope).values()))))})"
     if model["efficiency"] > _WRONG:
@@ -369,7 +371,8 @@ def _answer(
     for name, wasted, share, bound in worst[["operator", "wasted_ns", "efficiency", "bound"]].rows():
         where = "outside operators" if name is None else f"in {shorten_name(name, _NAME)}"
         limit = "" if bound is None else f", {bound}-bound"
-        text += f" Most of that is {where}: {format_ns(round(wasted))}, at {format_share(share)}{limit}."
+        most = "Most of that" if wasted > model["wasted_ns"] / 2 else "The largest part of that"
+        text += f" {most} is {where}: {format_ns(round(wasted))}, at {format_share(share)}{limit}."
     utilisation = model["model_utilisation"] or 0.0
     if utilisation >= SHOWN_SHARE and (computing_share(scope) or 0.0) >= TELLING_SHARE:
         least = "" if flops == format_share(1) else "at least "
