@@ -27,7 +27,7 @@ from tracekit.analyses.roofline.pieces import ANALYTIC
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import format_flop, format_share
 from tracekit.groups import are_known, kept, text_codes
-from tracekit.readers import flag_for
+from tracekit.readers import flag_for, format_named
 from tracekit.trace import Trace
 
 __all__ = ["Arithmetic", "arithmetic"]
@@ -65,7 +65,7 @@ class Arithmetic(msgspec.Struct, frozen=True):
     utilisation: float | None
     """Of the peak of the device for this precision, by the matrix FLOPs (MFU), 0 to 1; None if the peak is not known."""
     flag: str
-    """What records the shapes of operators; empty for a program without PyTorch."""
+    """What records operators with their shapes; empty for a program without PyTorch."""
     computing: float | None
     """The share of the time of computation whose FLOPs are known, 0 to 1; None if that is not known."""
     uncounted: str
@@ -122,6 +122,8 @@ def arithmetic(of: Scope | Trace) -> Arithmetic:
 
 def _arithmetic(scope: Scope) -> Arithmetic:
     flag = flag_for("shapes", scope.trace.meta.format) if program(scope.trace).pytorch else ""
+    if flag and "ops" not in scope.trace.meta.captured and format_named(scope.trace.meta.format).of_pytorch:
+        flag = f"{flag_for('ops', scope.trace.meta.format)} with {flag}"  # shapes are those of operators
     steps = scope.steps.height if scope.window == "steps" else 0
     manifest = scope.trace.manifest
     known = _recorded(scope)

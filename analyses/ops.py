@@ -109,9 +109,7 @@ def _ops(scope: Scope) -> Ops:
     count = int(calls["calls"].sum())
     return Ops(
         answer=_answer(by_operator, count, on_cpu=scope.on_cpu),
-        not_captured=None
-        if sums.height
-        else NotCaptured("no operators", how_to_record("ops", trace.meta.format)),
+        not_captured=None if count else NotCaptured("no operators", how_to_record("ops", trace.meta.format)),
         by_operator=by_operator,
         by_shape=None if by_shape is None else with_rates(by_shape, scope, "shapes", _SHAPE),
         calls=count,
@@ -218,7 +216,7 @@ def _table(calls: pl.DataFrame, keys: list[str], scope: Scope) -> pl.DataFrame:
 
 
 def _answer(table: pl.DataFrame, calls: int, *, on_cpu: bool) -> str:
-    if not table.height:
+    if not calls:
         return "No operator was recorded."
     rows = kept(table["operator", "share"], table["share"] > 0).head(4).rows()
     named = [(name, share) for name, share in rows if name is not None][:3]

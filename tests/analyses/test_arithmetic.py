@@ -154,3 +154,14 @@ def test_counters_come_first(tmp_path: Path) -> None:
         "600 FLOP in the window by hardware counters (counter), known for 33.3 % of the device time"
         in found.sentence
     )
+
+
+def test_without_operators_their_shapes_alone_record_no_flops() -> None:
+    """A profile of a device alone, with record_shapes=True, was told to record shapes."""
+    made = Planted()
+    made.activity("gemm", 0, 50_000)
+    found = arithmetic(made.trace(captured=frozenset({"device", "shapes"})))
+    assert (
+        found.sentence
+        == "FLOPs were not captured; ProfilerActivity.CPU with record_shapes=True records them."
+    )

@@ -137,6 +137,8 @@ def test_without_operators_or_shapes() -> None:
     found = ops(made.trace(captured=frozenset({"device"})))
     assert found.by_shape is None
     assert found.by_operator.select("operator", "calls", "device_self_ns").rows() == [(None, 0, MS)]
+    assert found.answer == "No operator was recorded."  # not `0 calls of 0 operators took 0 ns`
+    assert found.not_captured is not None
     empty = ops(Planted().trace())
     assert (empty.answer, empty.calls) == ("No operator was recorded.", 0)
     assert empty.not_captured is not None
