@@ -22,6 +22,7 @@ from synthetic import damage, dump, generate, write
 import tracekit
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.cli.commands import COMMANDS
+from tracekit.cli.commands.info import _not_captured
 from tracekit.cli.main import declared, main
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts.distribution import DISTRIBUTION, EXTRAS
@@ -507,3 +508,10 @@ def test_ctrl_c_while_python_ends_prints_no_traceback() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
     assert "Exit codes" in done.stdout
+
+
+def test_layers_that_modules_tell_are_not_said_to_lack() -> None:
+    """A trace recorded with stacks, whose layers are all known by its modules, was told to record them with with_stack=True."""
+    facts = {"not_captured": {"layers": "with_stack=True"}, "steps_inferred": 0, "named_ranges": 0}
+    assert _not_captured({**facts, "captured": ["modules"]}) == {}
+    assert _not_captured({**facts, "captured": []}) == {"layers": "with_stack=True"}

@@ -202,6 +202,8 @@ def _not_captured(facts: dict[str, Any]) -> dict[str, str]:
     lacking: dict[str, str] = dict(facts["not_captured"])
     if facts["steps_inferred"]:
         lacking.pop("steps", None)
+    if "modules" in facts["captured"]:
+        lacking.pop("layers", None)
     if facts["named_ranges"] and "layers" in lacking:
         count = count_of(facts["named_ranges"], "user range")
         lacking["layers"] = f"not marked, but {count} may count as layers (tracekit layers)"
