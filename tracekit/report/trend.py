@@ -61,7 +61,7 @@ def _answer(trend: Trend) -> Iterator[str]:
         few = f"{count_of(size, 'run')} {'is' if size == 1 else 'are'} too few to tell a change from noise; it takes {FEWEST}."
         yield f"A step takes {format_ns(first)}: {few}" if size == 1 else f"{few[:1].upper()}{few[1:]}"
     elif not trend.changes:
-        yield f"Over {size} runs the step time stays at {format_ns(first)}."
+        yield f"Over {size} runs no lasting change of the step time is found; on average it is {format_ns(first)}."
     else:
         times = count_of(len(trend.changes), "change")
         yield f"Over {size} runs the step time goes from {format_ns(first)} to {format_ns(last)}, with {times}."
