@@ -29,9 +29,9 @@ _SHORT: Final = {
     "speedups": f"device over {_RATIOS}",
     "precisions": f"device precision over {_RATIOS}",
     "misleading": "model device precision setting flops_rank latency_rank disagreement flops latency_ns",
-    "pareto_size": "model device precision setting latency_ns value in_set",
-    "pareto_accuracy": "model device precision setting latency_ns value in_set",
-    "layer_types": "model at type difference_ns share one other one_ns other_ns setting",
+    "pareto_size": "model in_set latency_ns value device precision setting",
+    "pareto_accuracy": "model in_set latency_ns value device precision setting",
+    "layer_types": "model type one other difference_ns share at one_ns other_ns setting",
 }
 _TITLES: Final = {
     "number": "no.",
@@ -91,8 +91,10 @@ def _fastest(found: Comparison) -> Iterator[str]:
         return
     compared = [row["device"] for row in devices if row["compared"]]
     if not compared:
-        but = f"; without {listed(found.apart, 'or')} some would" if found.apart else ""
-        yield f"No two of the {len(devices)} devices have a case in common{but}."
+        two = len(devices) == 2
+        ignored = f"; if {listed(found.apart, 'or')} is ignored, {'they' if two else 'some'} would"
+        none = "The two devices have no" if two else f"No two of the {len(devices)} devices have a"
+        yield f"{none} case in common{ignored if found.apart else ''}."
         return
     first = compared[0]
     own = found.speedups.filter(pl.col("device") == first)
