@@ -446,3 +446,11 @@ def test_forecasts_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp
     )
     lost = answer(capsys, "--fit", folder, "--forecast", tmp_path / "lost.csv", code=3)[1]
     assert lost.endswith("lost.csv: no such file; check the path\n")
+
+
+def test_a_series_of_one_size_has_no_speed_up() -> None:
+    """A system of 2,048 chips stood there with an efficiency of 100 %, against itself."""
+    alone, several = cells(0.0, SIZES[:1], benchmark="one"), cells(0.0, SIZES[:2])
+    found = cells_table([*alone, *several])
+    assert found["efficiency"].is_null().to_list() == [True, False, False]
+    assert found["speedup"].is_null().to_list() == [True, False, False]

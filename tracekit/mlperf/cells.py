@@ -155,7 +155,10 @@ def kind_of(system: str, chips: int | None = None) -> str:
 
 def cells_table(cells: Sequence[Cell]) -> pl.DataFrame:
     """One row per cell (`CELLS`)."""
-    least = {id(cell): group[0] for group in series_of(cells).values() for cell in group}
+    several = [
+        group for group in series_of(cells).values() if group[0].accelerators != group[-1].accelerators
+    ]
+    least = {id(cell): group[0] for group in several for cell in group}  # one size compares with nothing
     return pl.DataFrame([_row(cell, least.get(id(cell))) for cell in cells], schema=CELLS, orient="row")
 
 
