@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
@@ -11,8 +11,12 @@ from tracekit.analyses.counters.analysis import NCU_SUFFIX
 from tracekit.analyses.xsp.catalogue import Analysis
 from tracekit.analyses.xsp.runs import XspRun
 from tracekit.facts.units import count_of, format_bytes, format_count, format_ns, format_share
+from tracekit.names import shorten_name
 
 __all__ = ["answer_of", "figures_of"]
+
+_LONGEST: Final = 80
+"""Of the name of a kernel in a sentence: a whole C++ signature can fill a page."""
 
 
 def answer_of(analysis: Analysis, rows: pl.DataFrame, run: XspRun) -> str:
@@ -94,4 +98,6 @@ def _text(name: str, value: Any) -> str:
         return format_share(value)
     if name.endswith("_bytes"):
         return format_bytes(round(value))
+    if name == "name":
+        return shorten_name(value, _LONGEST)
     return format_ns(value) if name.endswith("_ns") else str(value)

@@ -15,6 +15,7 @@ from xsp_planted import H100, model
 import tracekit
 from tracekit.analyses.arithmetic import arithmetic
 from tracekit.analyses.xsp.analysis import find_runs, xsp
+from tracekit.analyses.xsp.answers import answer_of
 from tracekit.analyses.xsp.catalogue import CATALOGUE, COLUMNS
 from tracekit.analyses.xsp.runs import XspRun, run_of
 from tracekit.analyses.xsp.series import best_run, model_information
@@ -349,3 +350,15 @@ def test_a_sweep_is_a_series_of_its_runs(tmp_path: Path) -> None:
     index_of(rows[2:]).write_parquet(tmp_path / INDEX_FILE)
     with pytest.raises(UnreadableTraceError, match="no run of this sweep is done"):
         xsp([tmp_path])
+
+
+def test_an_answer_names_a_kernel_in_short() -> None:
+    """The whole signature of a batch norm filled 39 lines of one sentence."""
+    levels = one_layer(2_000, None), one_layer(5_000, 300)
+    run = run_of("planted", *levels, manifest=manifest(M=1_000, ML=3_000, MLG=9_000))
+    name = (
+        f"void at::native::batch_norm<{', '.join(['at::GenericPackedTensorAccessor<float, 3ul>'] * 40)}>(int)"
+    )
+    answer = answer_of(CATALOGUE["A10"], pl.DataFrame({"name": [name], "share": [0.5]}), run)
+    assert "batch_norm" in answer
+    assert len(answer) < 150
