@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -122,6 +123,9 @@ def test_a_damaged_one_is_said_and_the_others_are_listed(
     code, out, err = run(capsys, "baseline", "list", "-f", "csv")
     assert (code, [line.split(",")[0] for line in out.splitlines()]) == (0, ["name", "a", "c"])
     assert err == f"tracekit: left out: {path_of('b')}: no valid file of saved runs (its bytes are not those that were saved); save it again\n"  # fmt: skip
+    # The step times, which it is there for, had no room beside the names of programs and devices.
+    shown = [run(capsys, "baseline", *words)[1] for words in (["list"], ["show", "a"])]
+    assert all(re.search(r"^  name .* steps +step +program", text, re.MULTILINE) for text in shown)
     code, out, err = run(capsys, "baseline", "show", "b")
     assert (code, out) == (3, "")
     assert run(capsys, "baseline", "rm", "b")[0] == 0

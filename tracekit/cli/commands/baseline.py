@@ -93,7 +93,7 @@ def list_(format_: flags.TablesFormat = None, output: flags.Output = None) -> No
         if rows
         else f"There is no baseline in {folder()}."
     )
-    shown = ["name", "saved", "program", "device", "runs", "steps", "step_ns"]
+    shown = ["name", "saved", "runs", "steps", "step_ns", "program", "device"]
     Listing("baselines", "Which baselines are there?", answer, _frame(rows), shown).emit(chosen, output)
 
 
@@ -109,7 +109,7 @@ def show(name: Name, format_: flags.TablesFormat = None, output: flags.Output = 
     keep_inputs([one.path])
     rows = [_row(run.name, [run]) | {"saved": date_of(one.saved_ns)} for run in one.runs]
     answer = f"Saved on {date_of(one.saved_ns)} in {one.path}."
-    shown = ["name", "recorded", "program", "device", "ranks", "steps", "step_ns"]
+    shown = ["name", "recorded", "ranks", "steps", "step_ns", "program", "device"]
     Listing("runs", f"Which runs are the baseline {name}?", answer, _frame(rows), shown).emit(chosen, output)
 
 
