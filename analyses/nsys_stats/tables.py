@@ -18,7 +18,7 @@ from tracekit.analyses.nsys_stats.ranges import is_range
 from tracekit.analyses.nsys_stats.rows import summed
 from tracekit.analyses.result import StatedTable, in_order, in_schema
 from tracekit.errors import InconclusiveError, UsageError, nearest
-from tracekit.facts.units import count_of, format_count
+from tracekit.facts.units import count_of
 from tracekit.readers import format_named
 from tracekit.trace import Trace
 
@@ -120,11 +120,12 @@ def _table(entry: NsysEntry, traces: Sequence[Trace], most: int) -> StatedTable:
     if entry.where is not None:
         rows = rows.filter(entry.where)
     rows = in_order(rows, entry.order)
+    limited = ""
     if entry.where is not None and 0 < most < rows.height:
-        notes.append(f"the first {most} of {format_count(rows.height)} rows")
+        limited = f"The first {most} of {count_of(rows.height, 'row')}"
         rows = rows.head(most)
     frame = in_schema(rows, entry.schema)
     answer = "Nothing found" if entry.key in RULES else "None occurred"
     if frame.height:
-        answer = count_of(frame.height, "row")
+        answer = limited or count_of(frame.height, "row")
     return StatedTable(entry.key, frame, f"{'; '.join(filter(None, (answer, *notes)))}.")

@@ -93,7 +93,7 @@ def test_waits() -> None:
     ]
     limited = table(made.trace(), "cuda_api_sync", 2)
     assert limited.frame.height == 2
-    assert "the first 2 of 3 rows" in limited.answer
+    assert limited.answer == "The first 2 of 3 rows."
     assert report(made.trace(), "cuda_api_sync", 0).height == 3
 
 
