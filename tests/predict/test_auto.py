@@ -104,13 +104,15 @@ def test_work_grows_with_the_batch_that_is_set(tmp_path: Path) -> None:
     assert asked.numbers("flops").tolist() == [32e9, 64e9]
     asked = grid_of({"batch": ["64"], "flops": ["5"]}, described, known, support)
     assert asked.numbers("flops").tolist() == [5.0]
-    with pytest.raises(UsageError, match="differ in flops; set it too"):
+    with pytest.raises(UsageError, match="differ in flops; set it too: --set flops=…"):
         grid_of(
             {"layers": ["64"]},
             replace(described, columns={**FLOPS, "layers": "threads"}),
             known,
             replace(support, numbers={**support.numbers, "layers": (1, 2)}),
         )
+    with pytest.raises(UsageError, match="differ in gpus, batch; set them too: --set gpus=…,batch=…"):
+        grid_of({"flops": ["5"]}, described, {}, support)
 
 
 def test_configurations_too_few_to_leave_one_out_have_no_error_and_wide_intervals(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def grid_of(
     if lacking:
         raise UsageError(
             f"the runs that were measured differ in {', '.join(lacking)}",
-            remedy=f"set it too: --set {lacking[0]}=…",
+            remedy=f"set {'it' if len(lacking) == 1 else 'them'} too: --set {','.join(f'{role}=…' for role in lacking)}",
         )
     grid = {**{column: [known.get(column, "")] for column in columns}, **chosen}
     if WORK in names and any(names[role] in chosen for role in names if role not in (*_OF_DEVICE, WORK)):
