@@ -276,14 +276,17 @@ def _added_by_recording(scope: Scope, whole: DeviceParts) -> float:
 
 
 def _host_ns(scope: Scope, whole: DeviceParts) -> float:
-    """How long the host works in the window: all of it but what it waits for the device; 0 where its calls were not recorded."""
+    """How long the host works in the window: until its last step ends, without what it waits for the device; 0 where its calls were not
+    recorded.
+    """
     if not whole.launch_calls:
         return 0.0
     calls = scope.host("runtime", "sync", columns=["name", "start", "duration"])
     waits = calls.filter(pl.col("name").cast(pl.String).str.contains(SYNCHRONISATION))
-    start = np.clip(waits["start"].to_numpy(), scope.start, scope.end)
-    end = np.clip((waits["start"] + waits["duration"]).to_numpy(), scope.start, scope.end)
-    return float(whole.basis - IntervalSet.of(start, end).measure)
+    last = min(scope.end, scope.host_window()[1])  # beyond, the device does what is left
+    start = np.clip(waits["start"].to_numpy(), scope.start, last)
+    end = np.clip((waits["start"] + waits["duration"]).to_numpy(), scope.start, last)
+    return max(float(whole.basis - (scope.end - last) - IntervalSet.of(start, end).measure), 0.0)
 
 
 def _on_more(
@@ -324,4 +327,4 @@ def _on_more(
         times,
         f"{format_bytes(size)} around a ring of {count_of(gpus, 'device')} at {link:g} GB/s, behind the backward pass",
     )
-    notes.append("each device has the batch of the trace, and all devices are in one machine")
+    notes.append("each device has a whole batch of its own, and all devices are in one machine")
