@@ -8,7 +8,7 @@ get enough work; so more work hides the host's time, and less work shows it. Mor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -60,6 +60,7 @@ class FromTrace:
       known), and the `assumption` in words; the parts sum to the steps
     * `unmodelled_share`: of the time of the work, that of pieces whose FLOPs and bytes are not known
     * `notes`: what else was assumed
+    * `asked`: what changes, in words, and `samples`: how many times as many of them a step has then
     """
 
     now_ns: float
@@ -69,6 +70,8 @@ class FromTrace:
     parts: pl.DataFrame
     unmodelled_share: float
     notes: tuple[str, ...]
+    asked: str = ""
+    samples: float = 1.0
 
 
 @dataclass(slots=True)
@@ -125,7 +128,29 @@ def predict_from_trace(
             _on_more(parts, notes, scope, work, gpus, device, steps)
     else:
         basis = _on_processors(parts, whole, work, batch, steps)
-    return _told(scope, parts, notes, work, basis)
+    found = _told(scope, parts, notes, work, basis)
+    if found.unmodelled_share > 0 and (batch != 1 or device is not None):
+        notes.append(_unknown(found.unmodelled_share, device))
+    asked = _asked(batch, gpus, device)
+    return replace(found, notes=tuple(notes), asked=asked, samples=batch * (gpus or 1))
+
+
+def _asked(batch: float, gpus: int | None, device: str | None) -> str:
+    """`FromTrace.asked`."""
+    what = f"with {batch:g} times the batch" if batch != 1 else ""
+    where = f"{count_of(gpus, 'device')} of the kind " if gpus is not None else ""
+    name = "" if device is None else chosen_ceilings(device).device
+    where = f"on {where}{name}" if name else f"on {count_of(gpus, 'device')}" if gpus is not None else ""
+    return " ".join(filter(None, (what, where)))
+
+
+def _unknown(share: float, device: str | None) -> str:
+    """What is assumed of work whose FLOPs or bytes are not known."""
+    peaks = ", or as the peaks and bandwidths of the devices do" if device is not None else ""
+    return (
+        f"of {format_share(share)} of the time of the work the FLOPs or bytes are not known: it is taken to change as other work "
+        f"does{peaks}; at the other end of the range it takes as long as now"
+    )
 
 
 def _told(scope: Scope, parts: _Parts, notes: list[str], work: pl.DataFrame, basis: float) -> FromTrace:
@@ -139,11 +164,6 @@ def _told(scope: Scope, parts: _Parts, notes: list[str], work: pl.DataFrame, bas
     time = float(work["piece_ns"].sum())
     known = float(work.filter(pl.col("modelled"))["piece_ns"].sum())
     unmodelled = 1 - known / time if time else 1.0
-    if unmodelled > 0:
-        notes.append(
-            f"{format_share(unmodelled)} of the time of the work has no model; it changes as other work does, or as the "
-            "devices' peaks and memories do, and its range includes no change"
-        )
     now, step, low, high = (
         float(table[name].sum()) for name in ("now_ns", "predicted_ns", "low_ns", "high_ns")
     )
