@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from tracekit.predict.protocols import folds_of
 from tracekit.predict.questions import of_two
 from tracekit.predict.support import INSIDE, Places, support_of
 from tracekit.predict.table import Runs
+from tracekit.report.predict import evaluation_section
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -207,6 +209,9 @@ def test_an_evaluation_lists_models_beside_baselines(runs: Runs) -> None:
     assert rows["note"][0] == "gpus 4 is 2 times the largest that was measured (2)"
     expected = (100 * (rows["predicted"] / rows["measured"] - 1).abs()).mean()
     assert by_model["lattuada"] == pytest.approx(expected)
+    # `no model can do much better` read as if the error of the model were the best there can be.
+    answer = evaluation_section(replace(found, spread=0.1)).answer
+    assert "from their median by 0.1 %: no model's error can be much smaller than that." in answer
 
 
 def test_what_cannot_be_evaluated(runs: Runs, tmp_path: Path) -> None:

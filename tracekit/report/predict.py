@@ -199,7 +199,7 @@ def _judgement(found: Evaluation) -> Iterator[str]:
         best = others.sort("mean_ape").row(0, named=True)
         yield f"The best of the baselines, {best['model']}, errs by {format_share(best['mean_ape'] / 100)}."
     if found.spread:
-        yield f"Repetitions of a configuration differ from their median by {format_share(found.spread / 100)}: no model can do much better."
+        yield f"Repetitions of a configuration differ from their median by {format_share(found.spread / 100)}: no model's error can be much smaller than that."
     for name, why in found.failed.items():
         yield f"{clean(name)} could not be fitted to every part: {clean(why)}."
 
@@ -233,7 +233,13 @@ def trace_section(found: FromTrace) -> Section:
     now, then, low, high = (
         format_ns(each) for each in (found.now_ns, found.step_ns, found.low_ns, found.high_ns)
     )
-    text = f"A step would take {then} ({low} to {high}) instead of {now}."
+    when = f"{found.asked[:1].upper()}{found.asked[1:]}, a" if found.asked else "A"
+    text = f"{when} step would take {then}"
+    text += f", as now ({low} to {high})." if then == now else f" ({low} to {high}) instead of {now}."
+    if found.samples != 1:
+        rates = (found.samples * found.now_ns / each for each in (found.step_ns, found.high_ns, found.low_ns))
+        rate, least, most = (f"{each:.2f}" for each in rates)
+        text += f" That is {rate} times as many samples a second ({least} to {most})."
     notes = [f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in found.notes]
     bars = [
         {"label": label, "parts": [{"label": part, "value": round(value)} for part, value in found.parts.select("part", column).rows()]}
