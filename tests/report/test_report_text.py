@@ -313,3 +313,13 @@ def test_warnings_are_never_cut(tmp_path: Path) -> None:
     text = " ".join(terminal.render(report, Page(60)).split())
     assert ("More evidence " * 20).strip() in text
     assert ("Do it differently " * 20).strip() in text
+
+
+def test_the_line_above_one_of_several_reports_shows_that_it_is_cut() -> None:
+    """It ended within a number: `1 device that the file does not name · 16,44` of 16,446 events."""
+    trace = build_report(tracekit.read(ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz")).trace
+    whole = f"══ {format_source(trace)} "
+    assert terminal.head(trace, Page(width=len(whole) + 3)) == f"{whole}═══"
+    narrow = terminal.head(trace, Page(width=len(whole) - 4))
+    assert narrow.endswith(" …")
+    assert len(narrow) <= len(whole) - 4

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.text import Text
 
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
@@ -23,7 +23,7 @@ from tracekit.report.format import (
 from tracekit.report.formats import Page
 from tracekit.report.model import Cost, Report, Section, Table, TraceInfo, Verdict
 from tracekit.report.repeats import with_repeats
-from tracekit.report.terminal.lines import Lines, draw, labelled, tagged, wrapped
+from tracekit.report.terminal.lines import Lines, cut, draw, labelled, tagged, wrapped
 from tracekit.report.terminal.section import bars, finding_lines, heat, opening, scalars, tables
 
 __all__ = ["head", "render", "render_section", "section_text", "sort_table", "summary"]
@@ -98,7 +98,7 @@ def render(report: Report, page: Page) -> str:
 def head(trace: TraceInfo, page: Page) -> str:
     """The line above one of several reports, which says of which trace it is."""
     text = f"══ {format_source(trace)} "
-    return set_cell_size(text + "═" * (page.width - cell_len(text)), page.width)
+    return cut(text + "═" * (page.width - cell_len(text)), page.width)
 
 
 def render_section(section: Section, page: Page) -> str:
