@@ -62,7 +62,7 @@ TABLES: Final = {
     "by_layer": _by("layer", "layer", " work_ns slack_ns"),
     "by_operator": _by("operator", "operator"),
     "by_kernel": TableView(
-        "Kernels on the critical path, and how much longer each may take at no cost",
+        "Kernels, and how much longer each may take at no cost",
         "name total_ns share work_ns slack_ns",
         titles={
             "share": "of the window",
