@@ -98,11 +98,15 @@ def described(settings: Mapping[str, object], names: Sequence[str]) -> str:
 
     >>> described({"batch": 8, "channels_last": True}, ["batch", "channels_last"])
     'batch 8, channels last'
+    >>> described({"size": None, "tiny": False}, ["size", "tiny"])
+    'default size, no tiny model'
     """
-    named = {name: name.replace("_", " ") for name in names}
-    texts = {True: "{}", False: "no {}"}
+    named = {name: "tiny model" if name == "tiny" else name.replace("_", " ") for name in names}
+    texts = {True: "{}", False: "no {}", None: "default {}"}
     return ", ".join(
-        texts[value].format(name) if isinstance(value := settings[key], bool) else f"{name} {value}"
+        texts[value].format(name)
+        if (value := settings[key]) is None or isinstance(value, bool)
+        else f"{name} {value}"
         for key, name in named.items()
     )
 
