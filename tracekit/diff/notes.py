@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 from typing import Final
 
 import polars as pl
@@ -33,6 +34,8 @@ _SETTINGS: Final = {
 }
 _VERSIONS: Final = {name: name for name in ("torch", "cuda", "cudnn", "hip", "transformers")}
 _HARDLY: Final = 0.001
+_DISTORTED: Final = 0.05
+"""By so much the change of the recorded steps may differ from that without the profiler before a note says so."""
 UNLIKE: Final = 0.6
 """If less of the work has a counterpart, in the mean over both sides, they are called different programs."""
 
@@ -84,6 +87,8 @@ def notes_of(
         name = {"base": "base", "new": "new side"}[nodes.prefix[0]]
         yield f"The layers of the {name} stand below {nodes.prefix[1]}; they are matched without it."
     yield from _differences(base, new, windows=windows)
+    if not windows:
+        yield from _recorded(base, new)
     yield from _pooling(sides, per)
     if min(base.side.count, new.side.count) < 2:
         yield (f"With one {per} on a side nothing shows how much times vary, so small changes may be chance.")
@@ -157,6 +162,20 @@ def _differences(base: Pool, new: Pool, *, windows: bool) -> Iterator[str]:
         yield (
             f"A step has {count_of(before, 'sample')} in the base and {after:,} on the new side: "
             f"{format_ns(base.side.mean_ns / before)} and {format_ns(new.side.mean_ns / after)} per sample."
+        )
+
+
+def _recorded(base: Pool, new: Pool) -> Iterator[str]:
+    """How long steps take without the profiler, if it changes by how much the sides differ."""
+    plain = [[ns for one in pool.side.facts for ns in one.undisturbed_ns] for pool in (base, new)]
+    if not all(plain):
+        return
+    before, after = (median(times) for times in plain)
+    ratio = after / before
+    if abs(ratio * base.side.mean_ns / new.side.mean_ns - 1) > _DISTORTED:
+        yield (
+            f"Without the profiler a step takes {format_ns(after)} instead of {format_ns(before)} at the median, {ratio:.2f} times as "
+            "long. Compared here are the recorded steps, which recording makes longer."
         )
 
 

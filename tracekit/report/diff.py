@@ -19,6 +19,8 @@ __all__ = ["diff_section"]
 
 _MOST_TOLD: Final = 6
 """So many of the largest changes have a sentence; the table has all."""
+_TRIFLE: Final = 0.01
+"""A change that is less than this part of the largest one has no sentence beside it: many such stood above what mattered."""
 _LONGEST_NAME: Final = 48
 _TWICE: Final = 2
 _ALIKE: Final = 0.75
@@ -98,6 +100,7 @@ def _points(found: Compared) -> Iterator[tuple[str, str]]:
             f"({format_change(diff.change_ns)}); what follows sums to this.",
         )
     largest = sorted(diff.changes, key=lambda change: -abs(change.delta))[:_MOST_TOLD]
+    largest = [change for change in largest if abs(change.delta) >= _TRIFLE * abs(largest[0].delta)]
     for change in diff.changes:
         # What the spread of the steps explains too comes after what it does not.
         if change in largest:

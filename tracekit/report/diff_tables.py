@@ -142,7 +142,15 @@ def diff_tables(found: Compared) -> Iterator[Table]:
         told = not nothing and dimension != "type" and not (on_cpu and dimension == "name")
         yield _by(diff, dimension, title, shares=shares, detail=not told)
     title = f"Calls per {diff.per} that wait, allocate or load code"
-    alike = () if diff.calls[["category", "name"]].is_unique().all() else ("operator",)
+    # What tells the rows apart.
+    alike = next(
+        (
+            more
+            for more in ((), ("operator",), ("layer",))
+            if diff.calls.select("category", "name", *more).is_unique().all()
+        ),
+        ("layer", "operator"),
+    )
     short = ("category", "name", *alike, "base_calls", "new_calls", "delta_ns", "base_ns", "new_ns")
     yield _table("calls", title, diff.calls, short, _OF_CALLS, summed=True, detail=nothing)
     yield _table("changes", "Changes", _changes(diff), ("delta_ns", "kind", "title", "sure"), detail=True)
