@@ -11,6 +11,7 @@ import pytest
 from tests.diff.programs import BLOCKS, MICRO_BATCHES, Program, Work, mapped, total, trace_of, training_loop
 from tests.rules.planted import US
 from tracekit.diff import diff_of
+from tracekit.diff.words import _of_any_vendor
 from tracekit.digest import Digest, digest_of
 
 _BF16 = '["c10::BFloat16", "c10::BFloat16"]'
@@ -264,3 +265,9 @@ def test_a_layer_whose_class_has_another_name_is_matched() -> None:
         f"layer blocks.{i}.mlp.up is now blocks.{i}.mlp.Wide" for i in range(BLOCKS)
     ]
     assert not found.notes
+
+
+def test_a_call_of_the_other_vendor_is_the_same_call() -> None:
+    """`hipDeviceSynchronize is called one more time per step` stood where the base called cudaDeviceSynchronize as often."""
+    assert _of_any_vendor("hipDeviceSynchronize") == _of_any_vendor("cudaDeviceSynchronize")
+    assert _of_any_vendor("aten::item") == ["aten::item"]

@@ -213,7 +213,7 @@ class Teller:
 
     def _more_often(self, name: str, where: str = "") -> str:
         """`cudaStreamSynchronize is called 2 times more per step; `, if it is."""
-        rows = self.calls.filter(pl.col("name") == name)
+        rows = self.calls.filter(pl.col("name").cast(pl.String).is_in(_of_any_vendor(name)))
         more = _number(float((rows["new_calls"] - rows["base_calls"]).sum()))
         if more in ("0", "−0"):
             return ""
@@ -223,6 +223,12 @@ class Teller:
 
 
 # -- where ------------------------------------------------------------------------------------------
+
+
+def _of_any_vendor(call: str) -> list[str]:
+    """The names that a call has in the runtimes of CUDA and of HIP, which the two sides may have run on."""
+    stem = call.removeprefix("cuda").removeprefix("hip")
+    return [call] if stem == call else [f"cuda{stem}", f"hip{stem}"]
 
 
 def _layer(place: dict[str, str]) -> str:
