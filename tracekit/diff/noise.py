@@ -193,9 +193,11 @@ def counted_steps(base: Runs, new: Runs) -> tuple[list[list[Flags]], list[int], 
     ]
     notes = [f"Not counted: {', '.join(dropped)}."] if dropped else []
     if keep and any(hits):
-        why = "too many to be disturbances" if often else "more uneven than chance"
-        of = [f"{hit:,} of {size:,} steps" for hit, size in zip(hits, steps, strict=True)]
-        notes.append(f"Outliers count, as they are {why}: {of[0]} of the base, {of[1]} of the new side.")
+        why = "are too many to be disturbances" if often else "are more uneven than chance would make them"
+        of = [f"{hit:,} of {count_of(size, 'step')}" for hit, size in zip(hits, steps, strict=True)]
+        notes.append(
+            f"Steps far from the median of their side are counted, since they {why}: {of[0]} of the base, {of[1]} of the new side."
+        )
     return which, warm_up, left_out, notes
 
 
