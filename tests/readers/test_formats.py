@@ -131,3 +131,14 @@ def test_archives_that_hold_no_one_trace(tmp_path: Path) -> None:
     bomb.write_bytes(zstandard.compress(b"{" + b" " * 10_000_000))
     with pytest.raises(UnreadableTraceError, match="times when decompressed"):
         tracekit.read(bomb, limits=Limits(free_bytes=1 << 20))
+
+
+@pytest.mark.parametrize("head", ['"ID","Process ID","Kernel Name"\n', "==PROF== Connected to process 1\n"])
+def test_a_table_of_nsight_compute_is_not_taken_for_a_trace(head: str, tmp_path: Path) -> None:
+    """It was said to be no JSON, and that a trace of PyTorch's profiler is wanted, though a trace takes it as --ncu."""
+    (path := tmp_path / "metrics.csv").write_text(head)
+    with pytest.raises(
+        UnreadableTraceError,
+        match="a table of Nsight Compute, not a trace; give a trace of the program, and this table with --ncu",
+    ):
+        tracekit.read(path)

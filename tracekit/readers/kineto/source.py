@@ -47,6 +47,8 @@ _PACKED_ERRORS: Final = (
 _TAR_MAGIC: Final = b"ustar"
 _TAR_AT: Final = 257
 _SQLITE_MAGIC: Final = b"SQLite format 3"
+_NCU: Final = (b'"ID","Process ID"', b"==PROF==")
+"""How the output of `ncu --csv` begins, alone and with its log."""
 _FOREIGN: Final = (
     (b"\x89PNG", "it is a PNG image"),
     (b"\xfd7zXZ", "it is compressed with xz; decompress it first (xz -d)"),
@@ -55,6 +57,7 @@ _FOREIGN: Final = (
     (_SQLITE_MAGIC, "it is an SQLite database"),
     (b"%PDF", "it is a PDF document"),
     (b"\x7fELF", "it is a program"),
+    *((signature, "it is a table of Nsight Compute, not a trace") for signature in _NCU),
 )
 _BESIDE: Final = re.compile(r"^__MACOSX/|(^|/)\.[^/]*$")
 """What a file manager puts into an archive."""
@@ -155,6 +158,8 @@ class Source:
                 raise UnreadableTraceError(fault, path=self.path, remedy=self._remedy(signature))
 
     def _remedy(self, signature: bytes) -> str:
+        if signature in _NCU:
+            return "give a trace of the program, and this table with --ncu"
         if signature != _SQLITE_MAGIC:
             return _REMEDY
         # A database is read here and there, not from its beginning to its end.
