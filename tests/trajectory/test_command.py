@@ -79,7 +79,7 @@ def test_threads_that_scale_contend_and_fall_back(capsys: pytest.CaptureFixture[
     folders = sorted(tmp_path.iterdir(), reverse=True)
     text, errors = answer(capsys, *folders)
     assert errors == ""
-    assert "cnn is fastest with threads 4: 250 samples a second, 2.50 times (2.43 to 2.57) those with threads 1." in text  # fmt: skip
+    assert "cnn is fastest with threads 4: 250 samples a second, 2.50 times (2.43 to 2.57) as many as with threads 1." in text  # fmt: skip
     assert "scaling from 1 to 2, contention from 2 to 4, retrograde from 4 to 8." in text
     assert "Ceilings are not known for all runs" in text
     assert "they show no cache loss" in text

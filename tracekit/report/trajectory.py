@@ -81,7 +81,7 @@ def _best(found: Trajectories) -> Iterator[str]:
             yield f"No configuration of {program} that was run is faster than {name}: {rate} samples a second."
             continue
         own = "" if one.default.chosen else "the default, "
-        gain = f"{one.gain:.2f} times ({one.low:.2f} to {one.high:.2f}) those with {own}{default}"
+        gain = f"{one.gain:.2f} times ({one.low:.2f} to {one.high:.2f}) as many as with {own}{default}"
         if isinstance(one.best, Prediction):
             yield f"{program} should be fastest with {name}, which was not run: about {rate} samples a second, {gain}."
             if one.best.extrapolated:
