@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.diff.compared import compared
+from tracekit.diff.noise import compare_times
 from tracekit.digest.model import NO_STEP
 from tracekit.facts.units import format_change, format_ns
 from tracekit.report import formats
-from tracekit.report.diff import diff_section
+from tracekit.report.diff import _test, diff_section
 from tracekit.report.diff_tables import SCHEMAS
 from tracekit.report.format import first_rows, format_value
 from tracekit.report.formats import Format, Page
@@ -267,3 +269,20 @@ def test_steps_without_the_profiler_are_told_where_they_change_otherwise() -> No
             *(replace(one, facts=own) for one, own in zip((base, new), facts, strict=True))
         ).points
         assert any(note in text for _, text in points) == told
+
+
+def test_calls_that_take_next_to_nothing_do_not_take_100_percent_less() -> None:
+    """`the same calls take 100 % less time` stood where they took 0.02 % of it."""
+    found = planted_sides.section(planted_sides.digest(), planted_sides.digest({"encoder.1": 0.002}, seed=1))
+    assert any("the same calls take 0.2 % of the time" in text for _, text in found.points)
+
+
+def test_a_rank_test_that_so_few_steps_cannot_pass_is_said_to_tell_little() -> None:
+    """`FASTER` stood above `p = 0.112 for faster` without a word on why both hold."""
+
+    def side(*times: int) -> Sequence[Sequence[int]]:
+        return [[1_000 * each for each in times]]
+
+    rising = compare_times(side(100, 101, 102, 103, 104), side(60, 61, 62, 63, 64))
+    assert (rising.verdict, rising.median.p < 0.95) == ("faster", True)
+    assert "(the rank test of Mann and Whitney, which so few steps tell little)" in _test(rising, "step")

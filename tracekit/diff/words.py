@@ -22,6 +22,8 @@ __all__ = ["Teller"]
 
 _LONGEST: Final = 80
 _NEARLY: Final = 0.95
+_ALL: Final = 0.995
+"""So much less would read as 100 % less."""
 _PLACE: Final = ("phase", "type", "operator", "category", "name", "shapes", "dtypes")
 _PHASES: Final = {
     "forward": "the forward pass",
@@ -282,6 +284,8 @@ def _slower(one: Contribution, where: str) -> str:
     longer, amount = part > 0, format_ns(abs(one.delta_ns))
     less = f"{_percent(abs(part))} {'longer' if longer else 'less time'}"
     how = f"{1 + part:.1f} times as long" if part >= 1 else less
+    if part <= -_ALL:
+        how = f"{100 * (1 + part):.2g} % of the time"
     takes = f"{_verb(where, 'takes', 'take')} {amount} {'longer' if longer else 'less'}"
     return f"{where} {takes}: the same calls take {how}"
 

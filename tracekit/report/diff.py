@@ -26,6 +26,8 @@ _TWICE: Final = 2
 _ALIKE: Final = 0.75
 """If fewer of the steps are independent, a reader who counts steps would wonder at the test."""
 _LEAST_P: Final = 0.001
+_CONVINCING_P: Final = 0.025
+"""What lies beyond one end of the interval. Of few independent steps the rank test cannot give less, however far apart they lie."""
 
 
 def diff_section(found: Compared) -> Section:
@@ -133,8 +135,13 @@ def _test(times: StepComparison, per: str) -> str:
         return f"Each {per} takes as long on both sides; {steps}."
     way, chance = ("slower", middle.p) if middle.ratio >= 1 else ("faster", 1 - middle.p)
     p = f"p < {_LEAST_P}" if chance < _LEAST_P else f"p = {chance:.3f}"
+    few = (
+        ", which so few steps tell little"
+        if chance > _CONVINCING_P and times.verdict in ("slower", "faster")
+        else ""
+    )
     interval = f"95 % interval {format_number(middle.low)} to {format_number(middle.high)} ({times.method})"
-    return f"{ratio}, {interval}; {p} for {way} ({middle.test}); {steps}."
+    return f"{ratio}, {interval}; {p} for {way} ({middle.test}{few}); {steps}."
 
 
 def _steps(side: StepFigures, per: str) -> str:
