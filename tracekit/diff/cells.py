@@ -34,7 +34,7 @@ class Cells:
     """One entry per cell. Times are ns per step."""
 
     frame: pl.DataFrame
-    """`how`, `leaves`, `base_sum`, `new_sum`, `base_calls`, `new_calls` (per step), and of the largest leaf of either side the texts and the node as
+    """`how`, `leaves`, `base_sum`, `new_sum`, `base_calls`, `new_calls`, `base_whole`, `new_whole` (per step; the last two in ns, also what others hide), and of the largest leaf of either side the texts and the node as
     `base_NAME`, `new_NAME`; as `NAME` those of the new side, else of the base.
     """
     sums: tuple[Array, Array]
@@ -79,7 +79,7 @@ def cells_as_arrays(rows: pl.DataFrame, base: Pool, new: Pool) -> Cells:
     ]
     of_sides = [
         pl.when(pl.col("new") == side).then(column).otherwise(0).alias(f"{('base', 'new')[side]}_{name}")
-        for column, name in (("ns", "sum"), ("calls", "calls"))
+        for column, name in (("ns", "sum"), ("calls", "calls"), ("duration_ns", "whole"))
         for side in (False, True)
     ]  # columns first: a filter for each group takes twice as long
     sums = (
@@ -93,8 +93,8 @@ def cells_as_arrays(rows: pl.DataFrame, base: Pool, new: Pool) -> Cells:
     denominators = base.side.denominator, new.side.denominator
     frame = frame.with_columns(
         *(pl.coalesce(f"new_{name}", f"base_{name}").alias(name) for name in columns),
-        pl.col("base_calls") / denominators[0],
-        pl.col("new_calls") / denominators[1],
+        pl.col("base_calls", "base_whole") / denominators[0],
+        pl.col("new_calls", "new_whole") / denominators[1],
     )
     exact = frame["base_sum"].to_numpy(), frame["new_sum"].to_numpy()
     values, variances = zip(

@@ -21,6 +21,8 @@ from tracekit.verdict.idle_words import IDLE_PHRASES
 __all__ = ["Teller"]
 
 _LONGEST: Final = 80
+_HIDDEN: Final = 0.2
+"""If the time that nothing hides changed by so much more or less than all of it, other work hides more or less of it."""
 _NEARLY: Final = 0.95
 _ALL: Final = 0.995
 """So much less would read as 100 % less."""
@@ -77,9 +79,11 @@ class Teller:
             noise_ns=found.noise,
             sure=found.sure,
         )
-        return replace(made, title=self._title(made, _subject(found, made), found.by))
+        whole = float(rows["base_whole"].sum()), float(rows["new_whole"].sum())
+        whole = whole if self.on_cpu is False else (0.0, 0.0)  # operators are not hidden by others
+        return replace(made, title=self._title(made, _subject(found, made), found.by, whole))
 
-    def _title(self, one: Contribution, where: str, by: tuple[str, ...]) -> str:
+    def _title(self, one: Contribution, where: str, by: tuple[str, ...], whole: tuple[float, float]) -> str:
         if one.kind == "idle":
             return self._idle(one, by)
         signed = f"({format_change(one.delta_ns)})"
@@ -88,7 +92,7 @@ class Teller:
         if one.kind in ("added", "removed"):
             return f"{self._alone(one, where, by)} {signed}"
         return (
-            _slower(one, where)
+            _slower(one, where, whole)
             if one.kind in ("slower", "faster")
             else f"{_changed(one, where, by)} {signed}"
         )
@@ -279,8 +283,20 @@ def _verb(subject: str, one: str, several: str) -> str:
     return several if subject.startswith(_PLURAL) else one
 
 
-def _slower(one: Contribution, where: str) -> str:
+def _slower(one: Contribution, where: str, whole: tuple[float, float]) -> str:
+    """What takes longer; `whole` is its time on both sides with what other work hides."""
     part = one.delta_ns / one.base_ns
+    if whole[0] > 0 and abs(whole[1] / whole[0] - 1 - part) > _HIDDEN * max(abs(part), 1.0):
+        hidden = [max(ns - shown, 0.0) for ns, shown in zip(whole, (one.base_ns, one.new_ns), strict=True)]
+        more, (before, after), (covered, covers) = (
+            "more" if part > 0 else "less",
+            map(format_ns, whole),
+            map(format_ns, hidden),
+        )
+        return (
+            f"{where} {_verb(where, 'is', 'are')} exposed for {format_ns(abs(one.delta_ns))} {more}: {_verb(where, 'it takes', 'they take')} {after} "
+            f"in all, of which other work hides {covers}, instead of {before}, of which it hides {covered}"
+        )
     longer, amount = part > 0, format_ns(abs(one.delta_ns))
     less = f"{_percent(abs(part))} {'longer' if longer else 'less time'}"
     how = f"{1 + part:.1f} times as long" if part >= 1 else less
