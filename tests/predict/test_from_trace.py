@@ -315,3 +315,16 @@ def test_the_answer_says_what_changes_and_what_it_gains() -> None:
     assert f"That is {2 * found.now_ns / found.step_ns:.2f} times as many samples a second (" in answer
     same = dataclasses.replace(predicted(trace, device="A100 SXM 40 GB"), step_ns=found.now_ns)
     assert trace_section(same).answer.startswith("On A100 SXM 40 GB, a step would take 4.10 ms, as now (")
+
+
+def test_devices_that_take_turns_wait_longer_at_twice_the_batch() -> None:
+    """Two devices of which one waits for the other were said to do 1.96 times as many samples a second at twice the batch."""
+    made = Step()
+    made.mm(65536, 4096, 4096, 8 * MS)
+    made.mm(65536, 4096, 4096, 8 * MS, device=1)
+    other = dataclasses.replace(A100, device_id=1)
+    made.call("cudaDeviceSynchronize", made.clock, made.busy - made.clock)
+    made.step(1, 0, made.busy)
+    found = predicted(made.trace(devices=(A100, other)), batch=2)
+    assert factor(found, "waiting for other devices") == 2
+    assert found.step_ns > 1.9 * found.now_ns

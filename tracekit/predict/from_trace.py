@@ -253,9 +253,15 @@ def _on_device(
     parts.add("waiting for data", loading, loaded, "grows with the batch")
     added = _added_by_recording(scope, whole) / steps
     waited = (whole.host_wait + whole.recording) / steps - added
+    behind = min(_behind_others(scope, whole) / steps, waited)
+    waited, following = waited - behind, _between(behind, conditions.batch)
+    parts.add("waiting for other devices", behind, following, "grows with the batch")
     other = (whole.queued_wait + whole.unknown_wait) / steps
     parts.add("between kernels", other, dict.fromkeys(_CASES, other), "takes what it took")
-    busy = {case: computed[case] + copying[case] + communicated + other + loaded[case] for case in _CASES}
+    busy = {
+        case: computed[case] + copying[case] + communicated + other + loaded[case] + following[case]
+        for case in _CASES
+    }
     recorded, loads = _host_ns(scope, whole) / steps, loader_ns(scope) / steps * (conditions.batch - 1)
     speeds = _speeds(scope)
     host = {case: recorded / speed + loads for case, speed in speeds.items()}
@@ -293,6 +299,18 @@ def _added_by_recording(scope: Scope, whole: DeviceParts) -> float:
     plain = unrecorded_ns(scope)
     longer = whole.basis - plain if plain is not None else 0.0
     return min(max(longer, 0.0), whole.host_wait + whole.recording)
+
+
+def _behind_others(scope: Scope, whole: DeviceParts) -> float:
+    """How long the device does nothing while another one of its process works, in ns: it may wait for that one's results."""
+    if whole.devices < 2:
+        return 0.0
+    rows, own = scope.activities, scope.activities["device_id"] == whole.device_id
+    mine, others = (
+        IntervalSet.of(part["start"].to_numpy(), part["end"].to_numpy())
+        for part in (rows.filter(own), rows.filter(~own))
+    )
+    return float((others - mine).measure)
 
 
 def _host_ns(scope: Scope, whole: DeviceParts) -> float:
