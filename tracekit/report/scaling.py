@@ -105,7 +105,8 @@ def _headline(scaling: Scaling) -> Iterator[str]:
     if len(rows) == 1:
         yield f"There is one run, on {most}, so there is nothing to compare; a step of it takes {step}."
     elif first["ranks"] == last["ranks"]:
-        yield f"All {len(rows)} runs are on {most}, so they do not show how the program scales."
+        several = "Both" if len(rows) == 2 else f"All {len(rows)}"
+        yield f"{several} runs are on {most}, so they do not show how the program scales."
     elif scaling.kind == "unknown":
         yield (
             f"A step takes {step} on {count_of(first['ranks'], 'rank')} and {longest} on {most}. Without the batches of the runs, only "
