@@ -31,6 +31,8 @@ __all__ = ["TABLES", "CriticalPath", "critical_path"]
 
 _LISTED: Final = 100
 """The number of rows in the table of the longest parts."""
+_DOUBTFUL: Final = 0.1
+"""Replays of traces whose links are all known differ by at most a few percent."""
 _SAID: Final = 0.005
 """A smaller share of the window is not worth a word."""
 
@@ -168,8 +170,14 @@ def _critical_path(joint: Joint) -> CriticalPath:
     activities = _activities(joint)
     ranks = _ranks(joint, path, parts)
     work = parts.filter(pl.col("category").is_not_null())
+    error = abs(int(usual[-1]) - joint.end) / window if window else 0.0
+    doubt = (
+        f" A replay with usual lags gives a window that differs by {format_share(error)}, so links between the work may be missing, and what is called waiting may be for other work."
+        if error >= _DOUBTFUL
+        else ""
+    )
     return CriticalPath(
-        answer=_answer(joint, sums, causes, ranks),
+        answer=_answer(joint, sums, causes, ranks) + doubt,
         not_captured=joint.missing,
         by_cause=causes,
         by_rank=ranks,
@@ -191,7 +199,7 @@ def _critical_path(joint: Joint) -> CriticalPath:
         links=joint.between,
         inferred_links=joint.inferred,
         inferred_ns=int((path.end - path.start)[path.by_time].sum()) if joint.inferred else None,
-        replay_error=abs(int(usual[-1]) - joint.end) / window if window else 0.0,
+        replay_error=error,
     )
 
 
