@@ -28,7 +28,7 @@ import polars as pl
 from tracekit.analyses.nsys_stats.columns import COLUMNS
 from tracekit.analyses.nsys_stats.ranges import range_name
 from tracekit.analyses.nsys_stats.rows import shape_text
-from tracekit.analyses.result import Entry
+from tracekit.analyses.stated import Entry
 
 if TYPE_CHECKING:
     from tracekit.analyses.nsys_stats.rows import Rows

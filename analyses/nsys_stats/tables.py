@@ -16,7 +16,7 @@ from tracekit.analyses.nsys_stats.catalogue import CATALOGUE, ELSEWHERE, RULES, 
 from tracekit.analyses.nsys_stats.columns import COLUMNS, MISSING, SOURCES
 from tracekit.analyses.nsys_stats.ranges import is_range
 from tracekit.analyses.nsys_stats.rows import summed
-from tracekit.analyses.result import StatedTable, in_order, in_schema
+from tracekit.analyses.stated import StatedTable, in_order, in_schema
 from tracekit.errors import InconclusiveError, UsageError, nearest
 from tracekit.facts.units import count_of
 from tracekit.readers import format_named

@@ -14,7 +14,7 @@ import msgspec
 
 import tracekit
 from tracekit.analyses.counters.ncu import with_ncu
-from tracekit.analyses.result import StatedTable
+from tracekit.analyses.stated import StatedTable
 from tracekit.analyses.xsp.catalogue import CATALOGUE
 from tracekit.analyses.xsp.runs import XspRun, run_of
 from tracekit.analyses.xsp.series import best_run, model_information, model_kernels

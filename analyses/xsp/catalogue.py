@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from tracekit.analyses.result import Entry
+from tracekit.analyses.stated import Entry
 
 __all__ = ["CATALOGUE", "COLUMNS", "MISSING", "Analysis", "Figure"]
 

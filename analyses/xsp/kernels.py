@@ -22,8 +22,8 @@ from tracekit.analyses.counters.analysis import (
 )
 from tracekit.analyses.flops import counted
 from tracekit.analyses.flops.count import WIDENED
-from tracekit.analyses.result import in_schema
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.stated import in_schema
 from tracekit.analyses.xsp.catalogue import COLUMNS
 from tracekit.analyses.xsp.layers import FORWARD_METHODS
 from tracekit.analyses.xsp.runs import UNATTRIBUTED, XspRun, paths_of, placed, steps_of

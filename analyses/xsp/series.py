@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.result import StatedTable
+from tracekit.analyses.stated import StatedTable
 from tracekit.analyses.xsp.catalogue import CATALOGUE
 from tracekit.analyses.xsp.runs import XspRun
 from tracekit.analyses.xsp.views import finished

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analyses.result import StatedTable, in_order, in_schema
+from tracekit.analyses.stated import StatedTable, in_order, in_schema
 from tracekit.analyses.xsp.answers import answer_of
 from tracekit.analyses.xsp.catalogue import CATALOGUE, MISSING, Analysis
 from tracekit.analyses.xsp.kernels import kernel_calls, union_by

@@ -9,7 +9,7 @@ import pytest
 import xsp_brute as brute
 from xsp_planted import model
 
-from tracekit.analyses.result import StatedTable
+from tracekit.analyses.stated import StatedTable
 from tracekit.analyses.xsp.runs import run_of
 from tracekit.analyses.xsp.views import tables_of
 

@@ -13,7 +13,7 @@ from tracekit.report.formats import Can, Format, choose_format, encode_frame, re
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.analyses.result import Entry, StatedTable
+    from tracekit.analyses.stated import Entry, StatedTable
     from tracekit.report.model import Column, Section
 
 __all__ = ["format_for", "keys_of", "section_of", "write_tables"]

@@ -11,7 +11,8 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from tracekit.analyses.result import StatedTable, unit_of
+from tracekit.analyses.result import unit_of
+from tracekit.analyses.stated import StatedTable
 from tracekit.analyses.xsp.catalogue import CATALOGUE, Analysis, Figure
 from tracekit.files import write_all
 from tracekit.names import clean_frame, shorten_name

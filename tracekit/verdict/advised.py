@@ -11,7 +11,7 @@ import polars as pl
 from tracekit.analyses.graph.joint import Joint, joint_graph
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.analyses.result import Result, TableView
-from tracekit.analyses.rules import run
+from tracekit.analyses.rules import rule_of, run
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.what_if import Change, predicted
 from tracekit.analyses.what_if.written import changes_of
@@ -90,7 +90,11 @@ def advised(scopes: Sequence[Scope]) -> Advised:
     ranked = pl.DataFrame(rows, schema=schema, orient="row").sort(
         "gain_ns", "change", descending=[True, False]
     )
-    unknown = [name for name in found if name not in CHANGES]
+    unknown = [
+        name
+        for name in found
+        if name not in CHANGES and (rule := rule_of(name)) is not None and rule.about_run and not rule.restates
+    ]
     return Advised(
         answer=_answer(ranked, joint, unknown),
         not_captured=joint.missing,
@@ -150,20 +154,20 @@ def _answer(ranked: pl.DataFrame, joint: Joint, unknown: list[str]) -> str:
     if ranked.height:
         first = ranked.row(0, named=True)
         if first["gain_ns"] <= 0:
-            gains = "would gain nothing"
+            gains = "would save nothing"
         else:
             gain = format_ns(first["gain_ns"] / max(joint.steps, 1))
-            gains = f"would gain {gain} of {what} ({format_share(first['gain_share'])})"
+            gains = f"would save {gain} of {what} ({format_share(first['gain_share'])})"
         if ranked.height == 1:
             text = f"Findings advise one change, {first['change']}. It {gains}."
         elif first["gain_ns"] <= 0:
             text = (
-                f"None of the {count_of(ranked.height, 'change')} that findings advise would gain anything."
+                f"None of the {count_of(ranked.height, 'change')} that findings advise would save anything."
             )
         else:
             text = f"Of {count_of(ranked.height, 'change')} that findings advise, {first['change']} is best: it {gains}."
     else:
         text = "No finding advises a change whose gain a replay can tell."
     if unknown:
-        text += f" A replay cannot tell what the advice of these findings would gain: {listed(unknown)}."
+        text += f" A replay cannot tell what the advice of these findings would save: {listed(unknown)}."
     return text

@@ -19,7 +19,7 @@ from tracekit.cli.sources import Sources, expanded
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.analyses.result import Entry, StatedTable
+    from tracekit.analyses.stated import Entry, StatedTable
     from tracekit.report.model import Column, Section
     from tracekit.trace import Trace
 

@@ -17,7 +17,7 @@ from tracekit.cli.sources import attached, local, read_one, read_reports
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.analyses.result import StatedTable
+    from tracekit.analyses.stated import StatedTable
     from tracekit.analyses.xsp.catalogue import Analysis
     from tracekit.report.model import Column, Section
     from tracekit.trace import Trace
