@@ -93,7 +93,10 @@ def advised(scopes: Sequence[Scope]) -> Advised:
     unknown = [
         name
         for name in found
-        if name not in CHANGES and (rule := rule_of(name)) is not None and rule.about_run and not rule.restates
+        if name not in CHANGES
+        and (rule := rule_of(name)) is not None
+        and rule.about_run
+        and not rule.restates
     ]
     return Advised(
         answer=_answer(ranked, joint, unknown),
