@@ -34,7 +34,7 @@ _PHASES: Final = {
     "communication": "the reduction of gradients",
     "data": "loading and copying of data",
     "set_up": "the set-up",
-    "other": "work outside the phases",
+    "other": "the rest of the work",
 }
 _OTHER_CAUSES: Final = {
     "dependency": "for work on other streams",
