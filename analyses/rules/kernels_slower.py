@@ -259,7 +259,7 @@ def interrupted_kernels(scope: Scope, _result: Kernels) -> Evidence | None:
     Fires when this is `WARNING_SHARE` of the window or more, of `LEAST_KINDS` kinds of kernels, none of which has more than `ONE_PART`
     of it.
     """
-    hit = None if scope.on_cpu else _interrupted(scope)
+    hit = None if scope.on_cpu or not scope.device_ids else _interrupted(scope)
     if hit is None:
         return None
     kinds = hit.group_by("like").agg(pl.col("more").sum())["more"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -54,7 +55,9 @@ def finish(machine: Machine, threads: Sequence[Thread], steps: list[Step]) -> Tr
             return []
         return [replace(collective, op=place[collective.op]) for collective in collectives]
 
-    return Truth(kept, activities, steps, _gaps(activities, kept, segments), renumber)
+    return Truth(
+        kept, activities, steps, _gaps(activities, kept, _with_main_thread(segments, kept)), renumber
+    )
 
 
 def _relink(activity: Activity, place: dict[int, int], steps: list[Step], host_recorded: bool) -> None:
@@ -70,6 +73,42 @@ def _relink(activity: Activity, place: dict[int, int], steps: list[Step], host_r
     for step in steps:
         if step.start_ns <= activity.launch_start_ns < step.end_ns:
             activity.step = step.number
+
+
+def _with_main_thread(segments: Segments, spans: list[HostSpan]) -> Segments:
+    """While a thread of the autograd engine runs nothing, what counts is the main thread, which has yet to call it; not its bare steps."""
+    outer = [span for span in spans if span.parent is None]
+    others = {(span.process, span.thread) for span in outer if not span.name.startswith(_OF_ENGINE)}
+    calls = Counter((span.process, span.thread) for span in spans if span.kind == "runtime")
+    mains = [key for key, _ in calls.most_common() if key in others]
+    ends = [at for pieces in segments.values() for begin, finish_, _ in pieces for at in (begin, finish_)]
+    filled = dict(segments)
+    for engine in (key for key in segments if mains and key in calls and key not in others):
+        filled[engine] = []
+        for begin, finish_, top in _during(segments[engine], min(ends), max(ends)):
+            pieces = [(begin, finish_, top)]
+            if top is None:
+                pieces = _during(segments[mains[0]], begin, finish_)
+                pieces = [(a, b, None if x is None or spans[x].kind == "step" else x) for a, b, x in pieces]
+            filled[engine] += pieces
+    return filled
+
+
+_OF_ENGINE = ("autograd::engine", "torch::autograd::AccumulateGrad")
+
+
+def _during(
+    segments: list[tuple[int, int, int | None]], start: int, end: int
+) -> list[tuple[int, int, int | None]]:
+    """The pieces from start to end, with those between them, in which nothing ran."""
+    found: list[tuple[int, int, int | None]] = []
+    for begin, finish_, top in sorted(segments, key=lambda one: one[0]):
+        first, last = max(begin, start), min(finish_, end)
+        if first < last:
+            found += [(start, first, None)] if start < first else []
+            found.append((first, last, top))
+            start = last
+    return [*found, (start, end, None)] if start < end else found
 
 
 def _gaps(activities: list[Activity], spans: list[HostSpan], segments: Segments) -> list[Gap]:
