@@ -11,7 +11,7 @@ from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns
-from tracekit.groups import at_rows, kept
+from tracekit.groups import NameTable, at_rows, kept
 from tracekit.trace import one_of
 
 __all__ = ["UNFUSED_LOSS"]
@@ -34,7 +34,7 @@ def unfused_loss(scope: Scope, _result: Kernels) -> Evidence | None:
     """
     rows = attributed(scope)
     rows = kept(rows, rows["class"] == "compute")
-    of_loss = rows["operator"].cast(pl.String).str.contains(_OF_LOSS).fill_null(value=False)
+    of_loss = pl.Series(NameTable(rows["operator"]).matching(_OF_LOSS))
     loss = kept(rows, of_loss)
     if not (loss["phase"].cast(pl.String) == "backward").any():
         return None

@@ -283,8 +283,11 @@ def _interrupted(scope: Scope) -> pl.DataFrame | None:
     device = max(scope.device_ids, key=lambda each: (scope.intervals(each).measure, -each))
     rows = attributed(scope)
     rows = kept(rows, (rows["device_id"] == device) & (rows["class"] == "compute"))
-    # Most traces have no kernel that takes so long.
-    if not (rows["duration"] >= INTERRUPTED_NS).any():
+    # Most traces have no kernel that takes so much longer than another of its name.
+    least, most = pl.col("duration").min(), pl.col("duration").max()
+    names = rows.group_by("name").agg((most >= INTERRUPTED_NS) & (most >= INTERRUPTED * least))
+    rows = rows.filter(pl.col("name").is_in(names.filter("duration")["name"].implode()))
+    if not rows.height:
         return None
     usual = pl.col("duration").quantile(0.25, "lower").over("like").cast(pl.Int64)
     rows = with_shapes(rows, scope).with_columns((pl.col("duration") - usual).alias("more"))

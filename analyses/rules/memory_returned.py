@@ -31,8 +31,8 @@ def returned_copies(scope: Scope, _result: Memory) -> Evidence | None:
     """
     if scope.window != "steps" or scope.on_cpu:
         return None
-    name = scope.activities["name"].cast(pl.String)
-    copies = kept(scope.activities, name.str.contains(r"^Memcpy (DtoH|HtoD)"))
+    copies = kept(scope.activities, scope.activities["kind"] == "memcpy")
+    copies = kept(copies, copies["name"].cast(pl.String).str.contains(r"^Memcpy (DtoH|HtoD)"))
     if not copies.height or copies["bytes"].has_nulls():
         return None
     device = int(copies["device_id"].mode()[0])
