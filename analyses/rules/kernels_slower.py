@@ -252,7 +252,8 @@ ONE_PART: Final = 0.5
 def interrupted_kernels(scope: Scope, _result: Kernels) -> Evidence | None:
     """Now and then a kernel takes far longer than others with the same name, grid, block and recorded shapes, whatever it computes.
 
-    So it looks when programs share a device and take turns: a kernel that is interrupted lasts until the program's next turn. Only
+    So it looks when programs share a device and take turns: a kernel that is interrupted lasts until the program's next turn. Where no
+    shapes are recorded, a kernel is compared with those in its place in other steps, since one grid may serve all sizes. Only
     kernels count beside which no other stream of their device works, and of which there are `LEAST_CALLS`. Interrupted ones take
     `INTERRUPTED` times as long as the faster ones of their kind, and `INTERRUPTED_NS` longer. At stake is what they take more.
 
@@ -289,12 +290,17 @@ def _interrupted(scope: Scope) -> pl.DataFrame | None:
     rows = rows.filter(pl.col("name").is_in(names.filter("duration")["name"].implode()))
     if not rows.height:
         return None
-    usual = pl.col("duration").quantile(0.25, "lower").over("like").cast(pl.Int64)
-    rows = with_shapes(rows, scope).with_columns((pl.col("duration") - usual).alias("more"))
+    shaped, in_step = pl.col("shapes").is_not_null(), pl.col("step").is_not_null() & (scope.window == "steps")
+    place = pl.when(~shaped).then(pl.int_range(pl.len()).over("step", "like"))
+    rows = with_shapes(rows.sort("start"), scope).with_columns(place.alias("place"))
+    equal = ("like", "place")
+    usual = pl.col("duration").quantile(0.25, "lower").over(equal).cast(pl.Int64)
+    rows = rows.with_columns((pl.col("duration") - usual).alias("more"))
     far = (pl.col("more") >= INTERRUPTED_NS) & (
         INTERRUPTED * pl.col("more") >= (INTERRUPTED - 1) * pl.col("duration")
     )
-    wanted = rows.select(far & pl.col("sized") & (pl.len().over("like") >= LEAST_CALLS)).to_series()
+    known = shaped | (pl.col("sized") & in_step)
+    wanted = rows.select(far & known & (pl.len().over(equal) >= LEAST_CALLS)).to_series()
     return kept(rows, wanted & pl.Series(_alone(scope, device, rows))) if wanted.any() else None
 
 

@@ -170,7 +170,7 @@ def _answer(ranked: pl.DataFrame, joint: Joint, unknown: list[str]) -> str:
         else:
             text = f"Of {count_of(ranked.height, 'change')} that findings advise, {first['change']} is best: it {gains}."
     else:
-        text = "No finding advises a change whose gain a replay can tell."
+        text = "No finding advises a change that a replay can try."
     if unknown:
         text += f" A replay cannot tell what the advice of these findings would save: {listed(unknown)}."
     return text
