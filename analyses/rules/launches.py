@@ -301,7 +301,8 @@ def _before_frees(waits: pl.DataFrame, calls: pl.DataFrame, scope: Scope) -> pl.
     order = np.lexsort((calls["start"].to_numpy(), stack.thread[span]))
     frees = calls["name"].str.contains(RETURNED_MEMORY).to_numpy()[order]
     thread = stack.thread[span[order]]
-    next_frees = np.append(frees[1:] & (thread[1:] == thread[:-1]), np.False_)
+    next_frees = np.zeros(frees.size, dtype=bool)
+    next_frees[:-1] = frees[1:] & (thread[1:] == thread[:-1])
     return kept(waits, ~np.isin(waits["span_id"].to_numpy(), span[order][next_frees]))
 
 

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from planted import MS, US, Planted, finding
+
+import tracekit
 
 
 def step_with_wait(operator: str | None = "aten::item") -> Planted:
@@ -189,3 +194,21 @@ def test_silent_without_waits_and_on_the_cpu() -> None:
     cpu = Planted()
     cpu.span("op", "aten::item", 0, MS)
     assert finding(cpu.trace(devices=()), "launches", "blocking_synchronisation") is None
+
+
+def test_a_trace_whose_only_call_never_ends_has_no_waits(tmp_path: Path) -> None:
+    """The call is left out, and a look at what follows each of no calls was a fault."""
+    at = {"ph": "X", "pid": 1, "tid": 1}
+    events = [
+        {**at, "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 1_000},
+        {**at, "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": 100, "dur": 900_000_000},
+        *(
+            {**at, "cat": "kernel", "name": "k", "ts": ts, "dur": 300, "args": {"device": 0, "stream": 7}}
+            for ts in (200, 600)
+        ),
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(events))
+    trace = tracekit.read(path)
+    assert "endless_call" in trace.health["kind"].to_list()
+    assert finding(trace, "launches", "blocking_synchronisation") is None
