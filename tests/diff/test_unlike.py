@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import planted_sides
 import polars as pl
+import pytest
 
 import tracekit
 from tests.diff.programs import mapped, trace_of, training_loop
@@ -123,6 +124,27 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
             .startswith("Figures of the new side may be wrong: the file is trunc")
         )
     assert not any("may be wrong" in note for note in diff_of([base], [base]).notes)
+
+
+@pytest.mark.parametrize(("before", "after", "said"), [(9, 3, True), (9, 9, False), (0, 3, False)])
+def test_what_steps_take_without_the_profiler_is_told_where_it_differs(
+    before: int, after: int, *, said: bool
+) -> None:
+    """A capture that says 0 ns divides nothing."""
+    sides = [
+        replace(
+            planted_sides.digest(),
+            facts=msgspec.structs.replace(planted_sides.digest().facts, undisturbed_ns=(ns * 10**6,)),
+        )
+        for ns in (before, after)
+    ]
+    assert (
+        any(
+            note.startswith("Without the profiler a step takes 3.00 ms")
+            for note in diff_of(*([side] for side in sides)).notes
+        )
+        == said
+    )
 
 
 def test_of_a_side_without_work_nothing_else_is_said(tmp_path: Path) -> None:

@@ -171,6 +171,8 @@ def _recorded(base: Pool, new: Pool) -> Iterator[str]:
     if not all(plain):
         return
     before, after = (median(times) for times in plain)
+    if not before or not new.side.mean_ns:
+        return
     ratio = after / before
     if abs(ratio * base.side.mean_ns / new.side.mean_ns - 1) > _DISTORTED:
         yield (

@@ -236,7 +236,7 @@ def trace_section(found: FromTrace) -> Section:
     when = f"{found.asked[:1].upper()}{found.asked[1:]}, a" if found.asked else "A"
     text = f"{when} step would take {then}"
     text += f", as now ({low} to {high})." if then == now else f" ({low} to {high}) instead of {now}."
-    if found.samples != 1:
+    if found.samples != 1 and found.low_ns > 0:
         rates = (found.samples * found.now_ns / each for each in (found.step_ns, found.high_ns, found.low_ns))
         rate, least, most = (f"{each:.2f}" for each in rates)
         text += f" That is {rate} times as many samples a second ({least} to {most})."
