@@ -172,7 +172,8 @@ def _critical_path(joint: Joint) -> CriticalPath:
     work = parts.filter(pl.col("category").is_not_null())
     error = abs(int(usual[-1]) - joint.end) / window if window else 0.0
     doubt = (
-        f" A replay with usual lags gives a window that differs by {format_share(error)}, so links between the work may be missing, and what is called waiting may be for other work."
+        f" A replay with usual lags gives a window that differs by {format_share(error)}, so links between the work may be missing, and "
+        "what is called waiting may be for other work."
         if error >= _DOUBTFUL
         else ""
     )

@@ -5,7 +5,8 @@ One FLOP is an addition, multiplication, division, power, root, change of sign, 
 counts what its formula holds: sigmoid 1 / (1 + exp(−x)) and silu 4, gelu 5, hardswish 3, addcmul and lerp 3, dropout 2; backward,
 sigmoid and tanh 3, silu 9, gelu 11, a squared error 3. Of gelu it is the exact form, x / 2 · (1 + erf(x / √2)): which form a call has is
 not recorded. The factor `alpha` of an addition is not counted. Bytes: each input once and the output once; an operator in place reads and
-writes its first input. Of operators on lists of tensors (`_foreach_…`) the bytes are known if a kernel's name tells their type.
+writes its first input. Of operators on lists of tensors (`_foreach_…`) the bytes are known if a kernel's name tells their type;
+`addcmul` reads two of them, since torch's optimizers pass the gradients twice.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ def waiting_calls(scope: Scope) -> pl.DataFrame:
     `span_id`, `name`, `start`, `duration`, `idle_ns`; `launches`, whether the call puts work on a device; `inputs`, a number for
     what it is called on (null: not recorded), `first`, whether it is the first on them in the trace, and `alike`, how many calls
     on them launch work too, or do not either; `stands_out`, whether it takes `STANDS_OUT` times as long as these usually do (if
-    there are no others, as all calls of the operator do), and `long`, whether a device waits for `LONG_CALL_NS` besides; `others` and `usual_ns`, the number of the operator's calls that are not
-    long, and their median.
+    there are no others, as all calls of the operator do), and `long`, whether a device waits for `LONG_CALL_NS` besides; `others` and
+    `usual_ns`, the number of the operator's calls that are not long, and their median.
     """
     return scope.once(waiting_calls, lambda: _waiting_calls(scope))
 

@@ -9,8 +9,9 @@ import polars as pl
 from tracekit.analyses.memory import Memory
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
+from tracekit.facts.stack_names import DEVICE_TO_HOST, HOST_TO_DEVICE
 from tracekit.facts.units import count_of, format_bytes, format_ns
-from tracekit.groups import kept
+from tracekit.groups import NameTable, kept
 from tracekit.intervals import IntervalSet
 
 __all__ = ["RETURNED_COPIES"]
@@ -32,13 +33,13 @@ def returned_copies(scope: Scope, _result: Memory) -> Evidence | None:
     if scope.window != "steps" or scope.on_cpu:
         return None
     copies = kept(scope.activities, scope.activities["kind"] == "memcpy")
-    copies = kept(copies, copies["name"].cast(pl.String).str.contains(r"^Memcpy (DtoH|HtoD)"))
+    names = NameTable(copies["name"])
+    away, back_again = names.matching(DEVICE_TO_HOST), names.matching(HOST_TO_DEVICE)
+    copies = copies.with_columns(pl.Series("away", away)).filter(pl.Series(away | back_again))
     if not copies.height or copies["bytes"].has_nulls():
         return None
-    device = int(copies["device_id"].mode()[0])
-    copies = copies.filter(pl.col("device_id") == device).sort("start").with_columns(
-        pl.col("name").cast(pl.String).str.contains("DtoH").alias("away")
-    )  # fmt: skip
+    device = int(copies["device_id"].mode().sort()[0])
+    copies = copies.filter(pl.col("device_id") == device).sort("start")
     region = IntervalSet.of(copies["start"].to_numpy(), copies["end"].to_numpy()).clip(scope.start, scope.end)
     alone = (region - scope.intervals(device, "compute", "communication")).measure
     if alone < WARNING_SHARE * scope.duration or not _come_back(copies, scope.steps.height):

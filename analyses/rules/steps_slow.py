@@ -73,9 +73,10 @@ def step_variability(scope: Scope, result: Steps) -> Evidence | None:
     apart from Python that runs; a program that only infers may wait for requests, which come as they come. Copies beside which
     nothing runs, and which other steps do not make, are named and count beside idle time. If work of the device takes longer,
     the rule looks at where it was launched. Work in the optimizer and in collectives that other steps do not have (accumulated
-    gradients), and kernels with other grids or shapes than in the other steps (inputs of another size), are no fault, nor are more batches before an update. Kernels
-    that become slower for good are the matter of `kernels_slow_down`. If the slow steps are the first ones of the recording,
-    the program warms up: that is a matter of the profile rather than of the run, so it is no more than a warning.
+    gradients), and kernels with other grids or shapes than in the other steps (inputs of another size), are no fault, nor are more
+    batches before an update. Kernels that become slower for good are the matter of `kernels_slow_down`. If the slow steps are the
+    first ones of the recording, the program warms up: that is a matter of the profile rather than of the run, so it is no more than a
+    warning.
 
     Without a device, only operators count that the median step does not run, or not on inputs of this shape, and time outside
     operators in stretches that no other program explains: where the same operators take longer, the machine was busy.
