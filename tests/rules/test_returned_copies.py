@@ -46,3 +46,11 @@ def test_what_goes_to_the_host_and_comes_back() -> None:
 )
 def test_batches_and_results_do_not_come_back(order: str, back: int) -> None:
     assert found(offloading(order, back=back)) is None
+
+
+def test_copies_as_rocm_names_them_come_back_too() -> None:
+    made = offloading("ooooiiii")
+    for row in made.device:
+        if row["kind"] == "memcpy":
+            row["name"] = "CopyDeviceToHost" if "DtoH" in row["name"] else "CopyHostToDevice"
+    assert found(made) is not None
