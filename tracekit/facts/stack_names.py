@@ -130,8 +130,8 @@ NO_LAYERS: Final = {
 """What the names in tables of layers stand for that are no layers, in a sentence."""
 
 ENGINE_PREFIX: Final = "autograd::engine::evaluate_function: "
-DEVICE_TO_HOST: Final = r"^(Memcpy|memcpy|CopyDeviceToHost).*(DtoH|DeviceToHost)"
-HOST_TO_DEVICE: Final = r"^(Memcpy|memcpy|CopyHostToDevice).*(HtoD|HostToDevice)"
+DEVICE_TO_HOST: Final = r"^(Memcpy|memcpy|Copy).*(DtoH|DeviceToHost)"
+HOST_TO_DEVICE: Final = r"^(Memcpy|memcpy|Copy).*(HtoD|HostToDevice)"
 """Copies from and to the device, as CUPTI and ROCm name them."""
 
 PEER_COPY: Final = r"^Memcpy PtoP"
