@@ -213,13 +213,20 @@ def idle_gaps(
     return gaps
 
 
-def host_time_in(spans: Sequence[HostSpan], thread: ThreadKey, window: Interval) -> dict[int | None, int]:
-    """What a (process, thread) did in a window: ns by innermost span, None where no span was open."""
-    own = [s for s in spans if (s.process, s.thread) == thread]
-    cuts = sorted({*window, *(t for s in own for t in (s.start_ns, s.end_ns) if window[0] < t < window[1])})
+def host_time_in(
+    spans: Sequence[HostSpan], thread: ThreadKey, window: Interval, caller: ThreadKey | None = None
+) -> dict[int | None, int]:
+    """What a (process, thread) did in a window: ns by innermost span; where none was open, what its caller did other than a bare step, or None."""
+    asked = [key for key in (thread, caller) if key is not None]
+    edges = {t for s in spans if (s.process, s.thread) in asked for t in (s.start_ns, s.end_ns)}
+    cuts = sorted({*window, *(t for t in edges if window[0] < t < window[1])})
     result: dict[int | None, int] = defaultdict(int)
     for low, high in pairwise(cuts):
-        result[innermost_at(own, thread, low)] += high - low
+        found = innermost_at(spans, thread, low)
+        if found is None and caller is not None:
+            found = innermost_at(spans, caller, low)
+            found = None if found is None or spans[found].kind == "step" else found
+        result[found] += high - low
     return dict(result)
 
 
