@@ -362,9 +362,9 @@ def _said_errors(parts: SplitResult) -> Iterator[None]:
         if not type(error).__module__.startswith("obstore"):
             raise
         said = str(error).partition("\n")[0].rpartition(" - ")[2]
-        raise UnreadableTraceError(
-            f"it cannot be fetched ({said})", path=path, remedy=_CREDENTIALS[parts.scheme]
-        ) from None
+        unreached = "error sending request" in said
+        remedy = "check the network and the endpoint" if unreached else _CREDENTIALS[parts.scheme]
+        raise UnreadableTraceError(f"it cannot be fetched ({said})", path=path, remedy=remedy) from None
 
 
 def _store_of(scheme: str, bucket: str) -> Any:
