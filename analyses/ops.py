@@ -107,9 +107,12 @@ def _ops(scope: Scope) -> Ops:
     by_operator = with_rates(sums, scope, "operators", ["operator"])
     by_shape = _table(calls, _SHAPE, scope) if "shapes" in trace.meta.captured else None
     count = int(calls["calls"].sum())
+    outside = int((trace.host["kind"] == "op").sum()) - count
     return Ops(
-        answer=_answer(by_operator, count, on_cpu=scope.on_cpu),
-        not_captured=None if count else NotCaptured("no operators", how_to_record("ops", trace.meta.format)),
+        answer=_answer(by_operator, count, outside, on_cpu=scope.on_cpu),
+        not_captured=None
+        if count or outside
+        else NotCaptured("no operators", how_to_record("ops", trace.meta.format)),
         by_operator=by_operator,
         by_shape=None if by_shape is None else with_rates(by_shape, scope, "shapes", _SHAPE),
         calls=count,
@@ -215,7 +218,10 @@ def _table(calls: pl.DataFrame, keys: list[str], scope: Scope) -> pl.DataFrame:
     )
 
 
-def _answer(table: pl.DataFrame, calls: int, *, on_cpu: bool) -> str:
+def _answer(table: pl.DataFrame, calls: int, outside: int, *, on_cpu: bool) -> str:
+    if not calls and outside:
+        begin = "begins" if outside == 1 else "begin"
+        return f"No operator begins in the window; {count_of(outside, 'operator')} {begin} before or after it."
     if not calls:
         return "No operator was recorded."
     rows = kept(table["operator", "share"], table["share"] > 0).head(4).rows()

@@ -109,11 +109,11 @@ def questions(
     if rng.random() < 0.06:
         return [("report", path, *JSON, *flags), ("info", path, *JSON), ("doctor", path, *JSON)]
     weights: dict[tuple[str, ...], int] = {  # what costs most is asked less often
-        ("report", path, *JSON, *flags): 18,
-        ("report", path, *JSON, "--only", rng.choice(BUILT_IN).name, *flags): 12,
-        ("report", path, *JSON, "--window", "trace"): 5,
-        ("report", path, *JSON, "--max-events", "200"): 5,
-        ("report", path, "-o", str(folder / "page.html"), *flags): 2,
+        ("report", path, *JSON, *flags): 11,
+        ("report", path, *JSON, "--only", rng.choice(BUILT_IN).name, *flags): 16,
+        ("report", path, *JSON, "--window", "trace"): 3,
+        ("report", path, *JSON, "--max-events", "200"): 4,
+        ("report", path, "-o", str(folder / "page.html"), *flags): 1,
         ("report", path, *flags): 3,
         ("report", path, "-f", "md"): 1,
         ("info", path, *JSON): 20,

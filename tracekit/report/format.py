@@ -168,12 +168,18 @@ _SCALAR_NAMES: Final = {
     ("roofline", "bytes_share"): "bytes known for",
     ("roofline", "model_utilisation"): "model FLOPs utilisation",
 }
+_OF_PROCESSORS: Final = {
+    ("idle", "device_idle_ns"): "outside operators",
+    ("idle", "idle_ns"): "threads without an operator",
+    ("idle", "host_wait_ns"): "threads between operators",
+}
+"""What these figures are where no device was captured."""
 
 
 def format_scalars(section: Section) -> list[tuple[str, str]]:
     """The figures of a section that are known, each by the name and in the words that a reader sees."""
     return [
-        (_scalar_name(section.name, name), _format_scalar(name, value))
+        (_scalar_name(section.name, name, on_cpu=section.on_cpu), _format_scalar(name, value))
         for name, value in section.scalars.items()
         if value is not None
     ]
@@ -191,12 +197,14 @@ def format_window(window: Window) -> str:
 _DIFFERS: Final = 0.1
 
 
-def _scalar_name(section: str, name: str) -> str:
+def _scalar_name(section: str, name: str, *, on_cpu: bool = False) -> str:
     """How a figure of a section is called before its value.
 
     >>> _scalar_name("idle", "device_idle_ns"), _scalar_name("idle", "idle_ns")
     ('device idle', 'streams idle')
     """
+    if on_cpu and (section, name) in _OF_PROCESSORS:
+        return _OF_PROCESSORS[section, name]
     plain = name.removesuffix("_ns").removesuffix("_bytes").replace("_", " ")
     return _SCALAR_NAMES.get((section, name), plain.replace("tflops", "TFLOP/s").replace("flops", "FLOPs"))
 

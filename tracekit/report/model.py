@@ -136,7 +136,7 @@ class Figure:
 class Section:
     """What one analysis found. `not_captured` says what the profile lacks and which flag captures it.
 
-    A page of its own is called `title`, without one by the `name`. A `tag` of a word or two stands before the answer; the `points` below it are pairs of a label and a text. `error` is the one line of an analysis from another package that failed; None otherwise.
+    A page of its own is called `title`, without one by the `name`. A `tag` of a word or two stands before the answer; the `points` below it are pairs of a label and a text. `error` is the one line of an analysis from another package that failed; None otherwise. `on_cpu`: its times are those of operators, because no device was captured.
     """
 
     name: str
@@ -151,6 +151,7 @@ class Section:
     title: str = ""
     tag: str = ""
     points: tuple[tuple[str, str], ...] = ()
+    on_cpu: bool = False
 
     def table(self, name: str) -> Table | None:
         """The table of this name, None when there is none."""

@@ -74,6 +74,7 @@ def present_section(
             if not (value is None and _is_frame(outcome, name))
         },
         figures=figures_of(analysis.name, full, on_cpu=scope.on_cpu),
+        on_cpu=scope.on_cpu,
     )
 
 
