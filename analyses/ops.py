@@ -221,7 +221,9 @@ def _table(calls: pl.DataFrame, keys: list[str], scope: Scope) -> pl.DataFrame:
 def _answer(table: pl.DataFrame, calls: int, outside: int, *, on_cpu: bool) -> str:
     if not calls and outside:
         begin = "begins" if outside == 1 else "begin"
-        return f"No operator begins in the window; {count_of(outside, 'operator')} {begin} before or after it."
+        return (
+            f"No operator begins in the window; {count_of(outside, 'operator')} {begin} before or after it."
+        )
     if not calls:
         return "No operator was recorded."
     rows = kept(table["operator", "share"], table["share"] > 0).head(4).rows()

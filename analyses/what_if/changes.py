@@ -8,6 +8,7 @@ from typing import Final, Protocol
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.calls import calls_of
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
 from tracekit.analyses.optimizer import in_place_calls, updates_groups, usual_passes
 from tracekit.analyses.roofline.analysis import device_ceilings
@@ -17,7 +18,7 @@ from tracekit.analyses.traits import traits
 from tracekit.analyses.what_if.draft import Draft
 from tracekit.errors import UsageError
 from tracekit.facts.ceilings import Ceilings, chosen_ceilings
-from tracekit.facts.units import NS_PER_US
+from tracekit.facts.units import NS_PER_US, format_ns
 from tracekit.spans import BoolArray
 
 __all__ = [
@@ -42,6 +43,10 @@ _FUSED_WORDS: Final = 7 / 4
 """Of Adam, a fused optimizer reads 4 tensors and writes 3, where its costliest operator reads 3 and writes 1."""
 _PARAMETER_NS: Final = (2 * NS_PER_US, 4 * NS_PER_US, 8 * NS_PER_US)
 """What it takes the host to collect a parameter and its states for one call."""
+_LATENCY_NS: Final = 20 * NS_PER_US
+"""About what an all-reduce of a few bytes takes among the boards of a machine."""
+_UNLIKE: Final = 2
+"""From here on the largest message is so many times the smallest that their times show a latency."""
 _CALL_NS: Final = (20 * NS_PER_US, 50 * NS_PER_US, 100 * NS_PER_US)
 """What such a call takes the host."""
 _OUTSIDE: Final = tuple(CAUSE_NUMBER[name] for name in ("python", "host_code"))
@@ -347,19 +352,41 @@ class Bandwidth:
         return f"--bandwidth {self.factor:g}x"
 
     def apply(self, draft: Draft) -> None:
-        """Scale what collectives take beyond the shortest of them, which is their latency."""
+        """Scale what collectives take beyond their latency."""
         rows = _communication(draft)
         _some(rows, "the window has no communication on a device", self.label)
         took = draft.moving()
-        latency = 0.0 if draft.spread < 0 else float(took[rows].min())
+        shortest = float(took[rows].min())
+        latency, why = _latency(draft, shortest)
+        latency = (0.0, latency, shortest)[draft.spread + 1]
         factors = np.where(
             took > 0, (latency + np.maximum(took - latency, 0) / self.factor) / np.maximum(took, 1), 1
         )
         draft.scale_rows(rows, factors)
-        others = "" if draft.waits else "; waits for other ranks count as data"
-        draft.assume(
-            f"A collective takes a latency, that of the shortest one, and a time for its data{others}."
+        others = "" if draft.waits else " Waits for other ranks count as data."
+        draft.assume(f"A collective takes a latency, {why}, and a time for its data.{others}")
+
+
+def _latency(draft: Draft, shortest: float) -> tuple[float, str]:
+    """What collectives take however little they send, in ns, and where that is from: their shortest calls of the smallest and of the largest size."""
+    calls = calls_of(draft.made.scope).table
+    sizes = (
+        calls.filter(pl.col("device_id") >= 0, pl.col("bus_bytes") > 0, pl.col("duration_ns") > 0)
+        .group_by("bus_bytes")
+        .agg(pl.col("duration_ns").min())
+        .sort("bus_bytes")
+        .rows()
+    )
+    if not sizes:
+        return shortest, "that of the shortest one"
+    (least, brief), (most, long) = sizes[0], sizes[-1]
+    if most < _UNLIKE * least or long <= brief:
+        latency = min(shortest, _LATENCY_NS)
+        return latency, (
+            f"for which {format_ns(int(latency))} is taken, since their sizes do not differ enough to show it (0 to {format_ns(int(shortest))})"
         )
+    latency = min(max(brief - least * (long - brief) / (most - least), 0.0), shortest)
+    return latency, f"{format_ns(int(latency))} as their times by size show"
 
 
 def _communication(draft: Draft) -> BoolArray:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import polars as pl
 import pytest
 
 from tests.rules.planted import MS, US, Planted
 from tracekit.analyses.scope import Scope, select
-from tracekit.analyses.what_if import BucketInputs, PartitionSpace, predicted, what_if
+from tracekit.analyses.what_if import Bandwidth, BucketInputs, PartitionSpace, predicted, what_if
 from tracekit.errors import UsageError
-from tracekit.trace import DeviceInfo
+from tracekit.readers.assemble import conform
+from tracekit.trace import COLLECTIVE_SCHEMA, DeviceInfo
 
 A100 = DeviceInfo(0, "NVIDIA A100-SXM4-40GB", (8, 0), 108, 40_000_000_000, 2048, 32)
 PICTURE = "[8, 16, 32, 32]"
@@ -95,3 +99,40 @@ def test_equal_inputs_have_nothing_to_sort() -> None:
         predicted(of_lengths([64], [0]), [BucketInputs()])
     told = what_if(of_lengths([64, 64], [0, MS], shapes=False), [BucketInputs()]).assumptions["assumption"]
     assert any("no shapes that would show it" in line for line in told)
+
+
+def reductions(*sizes: tuple[int, int]) -> Scope:
+    """A step of all-reduces over 8 ranks, one after the other, each of so many elements and ns; 0 elements: its size was not recorded."""
+    planted, free = Planted(), 2 * MS
+    for number, (_, ns) in enumerate(sizes):
+        at = MS + 20 * US * number
+        planted.span("op", "record_param_comms", at, at + 19 * US)
+        planted.activity("ncclDevKernel_AllReduce_Sum_f32_RING_LL", free, ns, launch=at + 5 * US)
+        free += ns
+    planted.call("cudaDeviceSynchronize", MS + 20 * US * len(sizes), free - MS - 20 * US * len(sizes))
+    planted.step(1, MS, free + 10 * US)
+    trace = planted.trace(devices=(A100,))
+    spans = trace.host.filter(pl.col("name").cast(pl.String) == "record_param_comms")["span_id"]
+    rows = pl.DataFrame({"span_id": spans, "elements_in": [count or None for count, _ in sizes]})
+    rows = rows.with_columns(name=pl.lit("allreduce"), dtype=pl.lit("Float"), group_size=8)
+    return select(replace(trace, collectives=conform(rows, COLLECTIVE_SCHEMA)))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "latency", "said"),
+    [
+        (((1_000, 60 * US), (1_001_000, 1_060 * US), (1_000, 90 * US)), 59 * US, "59.0 µs as their times by size"),
+        (((1_000_000, 1_000 * US), (1_000_000, 1_200 * US)), 20 * US, "20.0 µs is taken, since their sizes do not differ"),
+        (((0, 300 * US), (0, 400 * US)), 300 * US, "that of the shortest one"),
+    ],
+    ids=["unlike", "alike", "unknown"],
+)  # fmt: skip
+def test_a_full_bucket_is_no_latency(sizes: tuple[tuple[int, int], ...], latency: int, said: str) -> None:
+    scope = reductions(*sizes)
+    before = predicted(scope, [])
+    gain = sum(ns - latency for _, ns in sizes) / 2
+    assert before - predicted(scope, [Bandwidth(2)]) == pytest.approx(gain, abs=50)
+    shortest = min(ns for _, ns in sizes)
+    assert before - predicted(scope, [Bandwidth(2)], 1) == pytest.approx(sum(ns - shortest for _, ns in sizes) / 2, abs=50)  # fmt: skip
+    assert before - predicted(scope, [Bandwidth(2)], -1) == pytest.approx(sum(ns for _, ns in sizes) / 2, abs=50)  # fmt: skip
+    assert said in what_if(scope, [Bandwidth(2)]).assumptions["assumption"][0]
