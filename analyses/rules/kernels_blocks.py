@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.kernels import Kernels
+from tracekit.analyses.roofline.analysis import rated_pieces
 from tracekit.analyses.rules.kernels import costliest, worth_faster
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded_by_host, longest, of_time
 from tracekit.analyses.scope import Scope
@@ -43,7 +44,7 @@ def few_blocks(scope: Scope, result: Kernels) -> Evidence | None:
     Kernels below `LEAST_NS` do not count, nor those of collectives, which take few blocks on purpose, nor those beside which
     another kernel runs on the device. Where several streams hold them in turns (`LEAST_TURNS`), the advice is about what keeps these
     from overlapping. At stake is the part of their time that the other multiprocessors could take over:
-    (1 − blocks / multiprocessors) of it.
+    (1 − blocks / multiprocessors) of it, and no more than what a kernel takes beyond its least time at the roof of the device.
 
     Fires when this is `FEW_BLOCKS_LEAST_SHARE` of the summed device time, and as much of the window as `no_tensor_cores` asks.
     """
@@ -60,6 +61,10 @@ def few_blocks(scope: Scope, result: Kernels) -> Evidence | None:
     rows = rows.with_columns(
         (pl.col("duration") * (1 - pl.col("blocks") / pl.col("processors"))).cast(pl.Int64).alias("unused")
     )
+    if rows["unused"].sum() < FEW_BLOCKS_LEAST_SHARE * result.total_ns:
+        return None
+    idle = int(rows["unused"].sum())
+    rows = _with_room(rows, scope)
     unused, total = int(rows["unused"].sum()), int(rows["duration"].sum())
     at_stake = bounded_by_host(unused, scope)
     if unused < FEW_BLOCKS_LEAST_SHARE * result.total_ns or not worth_faster(at_stake, scope):
@@ -74,12 +79,22 @@ def few_blocks(scope: Scope, result: Kernels) -> Evidence | None:
     return Evidence(
         title=f"Kernels with fewer blocks than the device has multiprocessors take {of_time(total, scope)}",
         text=f"{count_of(rows.height, 'kernel')} of {LEAST_NS // 1000} µs or more, with {blocks} for {there}, "
-        f"{'takes' if rows.height == 1 else 'take'} {format_ns(total)}, in which {format_share(unused / total)} of the multiprocessors have no block on average. "
+        f"{'takes' if rows.height == 1 else 'take'} {format_ns(total)}, in which {format_share(idle / total)} of the multiprocessors have no block on average. "
         f"{costliest(names)} leaves the most unused.",
         ns_at_stake=at_stake,
         advice=_OF_BATCH_NORM if 2 * of_batch_norm > unused else _of_streams(scope, rows),
         stretches=longest(rows, by="unused"),
     )
+
+
+def _with_room(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
+    """`unused` is no more than a kernel takes beyond its least time, where that is known: no block makes it faster than its roof."""
+    least = rated_pieces(scope).select(
+        pl.col("call").alias("activity_id"), (1 - pl.col("least_ns") / pl.col("piece_ns")).alias("room")
+    )
+    rows = rows.join(least, on="activity_id", how="left", maintain_order="left")
+    room = (pl.col("duration") * pl.col("room").clip(0, 1)).cast(pl.Int64)
+    return rows.with_columns(pl.min_horizontal("unused", room).alias("unused"))
 
 
 def _of_streams(scope: Scope, rows: pl.DataFrame) -> Advice | None:

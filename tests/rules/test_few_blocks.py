@@ -9,7 +9,9 @@ from planted import MS, US, Planted, finding
 import tracekit
 from tracekit.analyses.scope import select
 from tracekit.analyses.what_if import Scale, predicted
+from tracekit.trace import DeviceInfo
 
+KNOWN = DeviceInfo(0, "NVIDIA A100-SXM4-40GB", (8, 0), 108, 40_000_000_000, 2048, 32)
 BATCH_NORM = "void at::native::batch_norm_backward_kernel<c10::BFloat16, float, float, int>(args)"
 
 
@@ -41,6 +43,21 @@ def test_batch_norm_is_told_to_change_its_layout() -> None:
     found = finding(planted(27, name=BATCH_NORM).trace(), "kernels", "few_blocks")
     assert found is not None
     assert "channels_last" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("elements", "stake"), [(110_000_000, None), (65_000_000, 500 * US), (1_000, 750 * US)]
+)
+def test_no_block_makes_a_kernel_faster_than_its_roof(elements: int, stake: int | None) -> None:
+    """An addition at 85 %, half and nothing of the bandwidth of the memory."""
+    made = Planted()
+    shapes = f"[[{elements}], [{elements}], []]"
+    made.span("op", "aten::add", 0, 20 * US, shapes=shapes, dtypes='["float", "float", "Scalar"]')
+    made.activity("vectorized_elementwise_kernel", MS, MS, blocks=27, launch=5 * US)
+    made.activity("sm80_xmma_gemm_f16", 2 * MS, 8 * MS, blocks=4096)
+    found = finding(made.trace(devices=(KNOWN,)), "kernels", "few_blocks")
+    assert (found is None) == (stake is None)
+    assert found is None or found.ns_at_stake == pytest.approx(stake, abs=5 * US)
 
 
 @pytest.mark.parametrize(
