@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -18,7 +19,29 @@ from tracekit.groups import are_known, at_rows, kept, none_to_null, or_none
 from tracekit.spans import take
 from tracekit.trace import Schema, Trace, empty
 
-__all__ = ["UNMODELLED", "Coverage", "coverage"]
+__all__ = ["CALLS_OTHERS", "UNMODELLED", "Coverage", "coverage"]
+
+CALLS_OTHERS: Final = "makes a view or calls others"
+"""The reason for time in which a processor only gets to the work, or has none."""
+
+_OWN_CODE: Final = (
+    "_batch_norm_impl_index|_convolution|_embedding_bag_backward|_embedding_bag_sparse_backward|_indices|_nnz|"
+    "_reshape_alias|_safe_softmax|"
+    "_scaled_dot_product_attention_math|_sparse_coo_tensor_unsafe|_sparse_coo_tensor_with_dims_and_tensors|_unsafe_view|"
+    "_values|alias|as_strided|batch_norm|binary_cross_entropy_with_logits|chunk|concat|contiguous|conv1d|conv2d|"
+    "conv3d|convolution|cross_entropy_loss|detach|diagonal|dropout|embedding_backward|embedding_bag|"
+    "embedding_sparse_backward|empty|empty_like|empty_strided|expand|expand_as|flatten|full|full_like|group_norm|"
+    "hstack|index_put_|instance_norm|is_coalesced|item|layer_norm|lift_fresh|log_softmax|movedim|narrow|"
+    "new_empty|new_empty_strided|new_full|new_ones|new_zeros|nll_loss|nll_loss_nd|numpy_T|ones|ones_like|pad|"
+    "permute|rand|rand_like|randint|randn|randn_like|reshape|resize_|resolve_conj|resolve_neg|result_type|"
+    "scaled_dot_product_attention|select|select_backward|set_|slice|softmax|split|split_with_sizes|squeeze|"
+    "swapaxes|t|to|transpose|unbind|unflatten|unfold|unsafe_chunk|unsafe_split|unsqueeze|view|view_as|"
+    "view_as_complex|view_as_real|vstack|zeros|zeros_like"
+)
+_CALLS_OTHERS: Final = re.compile(
+    rf"(?:aten::)?(?:{_OWN_CODE})_?|autograd::engine::.*|torch::autograd::.*|\w+Backward\d+", re.DOTALL
+)
+"""Operators and nodes of autograd whose own code moves and computes nothing; those that they call have a time of their own."""
 
 UNMODELLED: Final[Schema] = {
     "name": pl.String,
@@ -48,7 +71,8 @@ class Coverage(msgspec.Struct, frozen=True, eq=False):
     """What is not known, the longest first: `name` (the operator; of an activity without one its own), `reason`, `calls` (of the
     operator, or activities without one), `device_ns`, `share` of `device_ns`. The reasons are
 
-    * `no formula for it`: so have operators that only call others, or that make views;
+    * `no formula for it`;
+    * `makes a view or calls others`: on processors, the operator's own code, which computes and moves nothing;
     * `shapes not recorded`;
     * `its inputs do not tell`: there is a model, and the inputs do not tell the work;
     * `replayed graph`: one call launched many activities; the operators that made them, and their shapes, are not recorded;
@@ -99,6 +123,10 @@ def _coverage(scope: Scope) -> Coverage:
     )
 
 
+def _only_calls(name: str) -> bool:
+    return _CALLS_OTHERS.fullmatch(name) is not None or is_composite(name)
+
+
 def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int) -> pl.DataFrame:
     """The table of that name, of the activities that are not known."""
     if not rows.height:
@@ -111,8 +139,12 @@ def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int
     operator = or_none(rows["op_id"])
     named = none_to_null(np.where(span >= 0, span, operator)).alias("span")
     replayed = take(stack.named(GRAPH_LAUNCH, "runtime").astype(np.int64), anchor) == 1
+    calling = np.zeros(rows.height, dtype=bool)
+    if scope.on_cpu:
+        calling = take(stack.names.which(_only_calls).astype(np.int64), operator) == 1
     shown = rows.with_columns(
         named,
+        pl.Series("calls others", calling),
         pl.Series("replayed", replayed),
         pl.Series("modelled", span >= 0),
         at_rows(host["shapes"], named).alias("shapes"),
@@ -121,6 +153,7 @@ def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int
     reason = (
         pl.when("replayed").then(pl.lit("replayed graph"))
         .when(pl.col("span").is_null()).then(pl.lit("no operator"))
+        .when("calls others").then(pl.lit(CALLS_OTHERS))
         .when(~pl.col("modelled")).then(pl.lit("no formula for it"))
         .when(pl.col("shapes").is_not_null()).then(pl.lit("its inputs do not tell"))
         .otherwise(pl.lit("shapes not recorded"))

@@ -16,7 +16,7 @@ import polars as pl
 from tracekit.analyses.attribution import UNATTRIBUTED, attribution
 from tracekit.analyses.attribution.layer_spans import OF_MODEL
 from tracekit.analyses.counters.analysis import has_ranges
-from tracekit.analyses.flops import coverage
+from tracekit.analyses.flops.coverage import CALLS_OTHERS, UNMODELLED, coverage
 from tracekit.analyses.processors import CPU_DEVICE
 from tracekit.analyses.program import program
 from tracekit.analyses.recording import is_slowed
@@ -31,7 +31,7 @@ from tracekit.findings import SHOWN_SHARE
 from tracekit.groups import are_known, at_rows, kept, or_none, text_codes
 from tracekit.names import shorten_name
 from tracekit.readers import how_to_record
-from tracekit.trace import DeviceInfo, Schema, Trace
+from tracekit.trace import DeviceInfo, Schema, Trace, empty
 
 __all__ = [
     "TABLES",
@@ -351,7 +351,11 @@ def _answer(
     if not measured:
         text = f"Only the bytes of copies and fills are known, {moved} of the {time}."
         text = text if model["bytes_ns"] else f"Neither FLOPs nor bytes are known for any of the {time}."
-    for name, reason, ns, share in () if unmodelled is None else unmodelled[:1, _OF_LOST].rows():
+    lost = empty(UNMODELLED) if unmodelled is None else unmodelled
+    calling = kept(lost, lost["reason"] == CALLS_OTHERS)["share"].sum()
+    if calling >= _TOLD_SHARE:
+        text += f" Another {format_share(calling)} is the own time of operators that only make views or call others."
+    for name, reason, ns, share in kept(lost, lost["reason"] != CALLS_OTHERS)[:1, _OF_LOST].rows():
         if share >= _TOLD_SHARE:
             text += f" The largest without: {shorten_name(name, _NAME)}, {format_ns(ns)} ({reason})."
     if model["least_ns"] is None:

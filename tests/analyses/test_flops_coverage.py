@@ -11,7 +11,8 @@ import pytest
 from paths import PUBLIC, SAMPLES
 
 import tracekit
-from tracekit.analyses.flops import counted, coverage
+from tracekit.analyses.flops import counted
+from tracekit.analyses.flops.coverage import CALLS_OTHERS, coverage
 from tracekit.analyses.scope import select
 from tracekit.spans import take
 
@@ -72,6 +73,43 @@ def test_each_activity_is_known_or_named_with_its_reason(tmp_path: Path) -> None
         ("my::region", "replayed graph", 1, 3_000),
         ("k", "no operator", 1, 2_000),
     ]
+
+
+def test_on_processors_views_and_callers_are_told_apart_from_what_lacks_a_formula(tmp_path: Path) -> None:
+    events = [
+        {
+            "ph": "X",
+            "pid": 1,
+            "tid": 1,
+            "cat": "cpu_op",
+            "name": name,
+            "ts": start,
+            "dur": dur,
+            "args": inputs,
+        }
+        for name, start, dur, inputs in (
+            ("ProfilerStep#1", 0, 1_000, {}),
+            ("aten::linear", 0, 50, {}),
+            ("aten::t", 10, 5, {}),
+            ("aten::mm", 20, 20, SHAPED),
+            ("autograd::engine::evaluate_function: MmBackward0", 100, 30, {}),
+            ("MmBackward0", 110, 10, {}),
+            ("my::mystery", 200, 40, {}),
+            ("aten::empty", 210, 10, {}),
+            ("MyFunctionBackward", 300, 7, {}),
+        )
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    reasons = dict(coverage(tracekit.read(path)).unmodelled["name", "reason"].rows())
+    assert {name for name, reason in reasons.items() if reason == CALLS_OTHERS} == {
+        "aten::linear",
+        "aten::t",
+        "autograd::engine::evaluate_function: MmBackward0",
+        "MmBackward0",
+        "aten::empty",
+    }
+    assert reasons["my::mystery"] == reasons["MyFunctionBackward"] == "no formula for it"
 
 
 def test_a_trace_without_activities_has_no_share(tmp_path: Path) -> None:
