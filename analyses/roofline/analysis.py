@@ -351,11 +351,11 @@ def _answer(
     if not measured:
         text = f"Only the bytes of copies and fills are known, {moved} of the {time}."
         text = text if model["bytes_ns"] else f"Neither FLOPs nor bytes are known for any of the {time}."
-    lost = empty(UNMODELLED) if unmodelled is None else unmodelled
-    calling = kept(lost, lost["reason"] == CALLS_OTHERS)["share"].sum()
+    without = empty(UNMODELLED) if unmodelled is None else unmodelled
+    calling = float(kept(without, without["reason"] == CALLS_OTHERS)["share"].sum())
     if calling >= _TOLD_SHARE:
         text += f" Another {format_share(calling)} is the own time of operators that only make views or call others."
-    for name, reason, ns, share in kept(lost, lost["reason"] != CALLS_OTHERS)[:1, _OF_LOST].rows():
+    for name, reason, ns, share in kept(without, without["reason"] != CALLS_OTHERS)[:1, _OF_LOST].rows():
         if share >= _TOLD_SHARE:
             text += f" The largest without: {shorten_name(name, _NAME)}, {format_ns(ns)} ({reason})."
     if model["least_ns"] is None:

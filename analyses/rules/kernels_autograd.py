@@ -11,13 +11,22 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.recording import unrecorded_ns
 from tracekit.analyses.rules.idle_time import LAUNCHING, caused_idle
-from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded_by_removal, longest, of_time
+from tracekit.analyses.rules.rule import (
+    Advice,
+    Evidence,
+    Rule,
+    bounded,
+    bounded_by_removal,
+    longest,
+    of_time,
+)
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.traits import traits
+from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.groups import kept, or_none
 
-__all__ = ["AUTOCAST_CASTS", "AUTOGRAD_IN_INFERENCE"]
+__all__ = ["ANOMALY_DETECTION", "AUTOCAST_CASTS", "AUTOGRAD_IN_INFERENCE"]
 
 LEAST_NODES: Final = 10
 """Without nodes, all operators carry the same number; fewer nodes than a small network makes prove nothing."""
@@ -127,4 +136,61 @@ AUTOCAST_CASTS = Rule(
         "[!compiled] torch.compile fuses casts into the kernels beside them.\n"
         "Parameters in 16 bits, with fp32 copies of them in the optimizer, need no casts in the step."
     ),
+)
+
+
+# -- anomaly_detection ------------------------------------------------------------------------------
+
+CHECKED: Final = 0.5
+"""Of autograd's nodes. Hooks of a program look at some gradients, anomaly detection at what each node returns."""
+
+_NODE: Final = r"^autograd::engine::evaluate_function: [A-Z]"
+"""Not those of AccumulateGrad, which return nothing; these begin with their namespace."""
+_CHECK: Final = r"^aten::(isnan|_is_any_true|any|item|is_nonzero)$"
+
+
+def anomaly_detection(scope: Scope, _result: Kernels) -> Evidence | None:
+    """Each node of the backward pass looks for NaN in the gradients that it returns, and the host reads each answer.
+
+    At stake is the time of these operators, on the device or, without one, on the processors, and on a device also the idle time
+    during the backward pass's nodes, because each answer that the host reads keeps it from running ahead.
+
+    Fires when `CHECKED` of the nodes, and `LEAST_NODES` or more, call `aten::isnan` and read a value themselves.
+    """
+    stack = attribution(scope).model.stack
+    names = [stack.named(pattern, "op") for pattern in ("^aten::isnan$", "^aten::(item|is_nonzero)$")]
+    if not names[0].any():
+        return None
+    nodes, checks = stack.named(_NODE, "op"), stack.named(_CHECK, "op")
+    parent = stack.nesting.parent.astype(np.int64)
+    checks &= nodes[parent] & (parent >= 0)
+    checked = np.intersect1d(parent[checks & names[0]], parent[checks & names[1]])
+    if checked.size < max(LEAST_NODES, CHECKED * int(nodes.sum())):
+        return None
+    inside = np.append(stack.nesting.nearest_ancestor(checks & np.isin(parent, checked)) >= 0, False)
+    rows = kept(scope.activities, inside[or_none(scope.activities["op_id"])])
+    work, idle = int(rows["duration"].sum()), 0
+    if not scope.on_cpu:
+        backward = pl.Series(np.flatnonzero(stack.nesting.nearest_ancestor(nodes) >= 0)).implode()
+        idle = caused_idle(scope, *CAUSES, wanted=pl.col("span_id").is_in(backward)).ns
+    reads = count_of(int((checks & names[1]).sum()), "value")
+    waits = f", and the device is idle for {format_ns(idle)} during the backward pass" if idle else ""
+    return Evidence(
+        title=f"The backward pass checks gradients for NaN; this takes {'up to ' if idle else ''}{of_time(work + idle, scope)}",
+        text=f"{format_count(checked.size)} of {format_count(int(nodes.sum()))} nodes of autograd call aten::isnan and read the answer. "
+        f"The host reads {reads} in this way. The checks take {format_ns(work)}{waits}.",
+        ns_at_stake=bounded(work + idle, scope),
+        stretches=longest(rows),
+    )
+
+
+ANOMALY_DETECTION = Rule(
+    id="anomaly_detection",
+    analysis="kernels",
+    evidence=anomaly_detection,
+    advice=Advice(
+        "Turn anomaly detection off when no NaN is being looked for: remove torch.autograd.set_detect_anomaly(True) and "
+        "torch.autograd.detect_anomaly(). It also records a stack trace for each operator of the forward pass."
+    ),
+    explains=frozenset({"blocking_synchronisation", "value_reads", "short_operators"}),
 )

@@ -19,6 +19,7 @@ ONLY_ON_PYTORCH = {
     "optimizer_in_passes": "looks for operators of PyTorch",
     "optimizer_not_fused": "looks for ranges of torch.optim",
     "unfused_attention": "looks for operators of PyTorch",
+    "anomaly_detection": "looks for nodes of autograd",
     "autocast_casts": "looks for operators of PyTorch",
     "autograd_in_inference": "looks for operators of PyTorch",
     "processor_operators": "looks for operators of PyTorch",
