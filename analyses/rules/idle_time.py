@@ -18,7 +18,7 @@ from tracekit.analyses.program import program
 from tracekit.analyses.rules.rule import longest_of
 from tracekit.facts.idle_names import CAUSES, FORWARDING_FRAME, PYTHON_FILE, SLEEPING_CALL, WAITING_CALL
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH, SYNCHRONISATION
-from tracekit.facts.stack_names import PARTS_OF_STEP
+from tracekit.facts.stack_names import ENGINE_PREFIX, PARTS_OF_STEP
 from tracekit.facts.units import NS_PER_MS, format_count, listed
 from tracekit.findings import Stretches
 from tracekit.groups import NameTable, at_rows, codes_of, falling, groups, or_none, text_codes
@@ -326,12 +326,12 @@ def calls_with_roles(scope: Scope, result: Launches) -> pl.DataFrame:
 
 
 def outermost_operators(scope: Scope, span_ids: pl.Series) -> pl.Series:
-    """For each span the operator that encloses it, the outermost of an unbroken chain; null outside operators.
+    """For each span the operator that encloses it, the outermost of an unbroken chain below autograd's engine; null outside operators.
 
     `aten::_local_scalar_dense` inside `aten::item` inside `aten::is_nonzero` gives `aten::is_nonzero`.
     """
     stack = attribution(scope).model.stack
-    is_op = stack.of_kind("op")
+    is_op = stack.of_kind("op") & ~stack.named(f"^{ENGINE_PREFIX}", "op")
     operators = take(stack.operator, span_ids.to_numpy())
     while operators.size:
         above = take(stack.nesting.parent, operators)

@@ -23,6 +23,7 @@ from tracekit.analyses.rules.rule import (
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.traits import traits
 from tracekit.facts.idle_names import CAUSES
+from tracekit.facts.stack_names import ENGINE_PREFIX
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.groups import kept, or_none
 
@@ -144,7 +145,7 @@ AUTOCAST_CASTS = Rule(
 CHECKED: Final = 0.5
 """Of autograd's nodes. Hooks of a program look at some gradients, anomaly detection at what each node returns."""
 
-_NODE: Final = r"^autograd::engine::evaluate_function: [A-Z]"
+_NODE: Final = rf"^{ENGINE_PREFIX}[A-Z]"
 """Not those of AccumulateGrad, which return nothing; these begin with their namespace."""
 _CHECK: Final = r"^aten::(isnan|_is_any_true|any|item|is_nonzero)$"
 
