@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -354,16 +355,19 @@ def _peers(row: dict[str, object], rank: int | None) -> tuple[int | None, int | 
         values = json_list(row["concrete_inputs"]) if row["op"] in _WITH_PEER else []  # type: ignore[arg-type]
         if in_name:
             own, other = int(in_name[2]), int(in_name[3])
-        elif len(values) > _PEER_INPUT and str(values[_PEER_INPUT]).isdecimal():
+        elif len(values) > _PEER_INPUT and _RANK.fullmatch(str(values[_PEER_INPUT])):
             other = int(values[_PEER_INPUT])
         if isinstance(other, int) and other < len(members):
             own, other = rank, members[other]
-    if not isinstance(other, int) or other < 0:  # any rank
+    if not isinstance(other, int) or not 0 <= other < _MOST_RANKS:  # less than 0: any rank
         return None, None
     return (own, other) if name == "send" else (other, own)
 
 
 _WITH_PEER: Final = frozenset({"c10d::send", "c10d::recv_"})
+_MOST_RANKS: Final = 1_000_000_000
+"""More are a damaged number."""
+_RANK: Final = re.compile(r"[0-9]{1,9}")
 _PEER_INPUT: Final = 2
 """The place of the other rank among the inputs of these operators: tensors, group, rank, tag."""
 

@@ -203,6 +203,17 @@ def test_peers_of_gloo_are_those_of_the_operator_that_queued_the_call(
     )
 
 
+@pytest.mark.parametrize("peer", ["9999999999999999999", "²", "1" * 5000, "-1"])
+def test_a_damaged_number_of_a_rank_is_none(peer: str) -> None:
+    """19 nines were no Int64, which ended the report."""
+    made = Planted()
+    inputs = {"shapes": "[[[1000]], [], [], []]", "concrete_inputs": f'["", "", "{peer}", "0"]'}
+    made.span("op", "c10d::send", 0, US, **inputs)
+    made.span("annotation", "gloo:send", 10 * US, 15 * US, 2, shapes="[[1000]]", dtypes='["float"]')
+    found = collectives(made.trace(devices=())).calls
+    assert found.select("source", "destination").rows() == [(None, None)]
+
+
 def test_kineto_records_name_the_other_rank(tmp_path: Path) -> None:
     def record(at: int, **args: Any) -> dict[str, Any]:
         known = {
