@@ -48,14 +48,14 @@ def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
     total = found.softmax_ns + beside + copies
     if not found.is_by_hand or total / max(result.total_ns, 1) < UNFUSED_ATTENTION_LEAST_SHARE:
         return None
-    what = "without its products it takes" if beside or copies else "its softmax takes"
+    what = "apart from its matrix products, it takes" if beside or copies else "its softmax takes"
     further = [f"other work on the scores takes {format_ns(beside)}"] if beside else []
-    further += [f"copies of what the products multiply take {format_ns(copies)}"] if copies else []
+    further += [f"copies of the products' inputs take {format_ns(copies)}"] if copies else []
     return Evidence(
         title=f"Attention is not fused: {what} {of_time(total, scope)}",
         text=f"{count_of(found.softmax_calls, 'softmax call takes', 'softmax calls take')} {format_ns(found.softmax_ns)}, in "
         f"addition to {format_count(found.products)} batched matrix products (aten::bmm). "
-        f"{_sentence_of(further)}The scores go to memory and back.",
+        f"{_sentence_of(further)}The scores are written to memory and read back.",
         ns_at_stake=bounded(total, scope),
         stretches=longest_work(scope, "softmax"),
     )
@@ -73,8 +73,8 @@ UNFUSED_ATTENTION = Rule(
     advice=Advice(
         "[!sdpa] Use torch.nn.functional.scaled_dot_product_attention (in Hugging Face models "
         'attn_implementation="sdpa"), or flex_attention for custom masks and biases.\n'
-        "[sdpa] Other attention of this run is fused or in scaled_dot_product_attention; use it here too, or flex_attention for "
-        "custom masks and biases."
+        "[sdpa] Other attention in this run is fused or uses scaled_dot_product_attention; use it here too, or flex_attention "
+        "for custom masks and biases."
     ),
 )
 
@@ -85,8 +85,8 @@ SDPA_FALLBACK_LEAST_SHARE: Final = 0.05
 """Below a twentieth of the time a fused kernel gains little."""
 
 _REMAINING: Final = (
-    "a last dimension that is not contiguous, data that are not aligned, a backend that is switched off, or a release of "
-    "PyTorch that takes fewer inputs"
+    "a last dimension that is not contiguous, unaligned data, a backend that is switched off, or a PyTorch release that supports "
+    "fewer inputs"
 )
 _REMAINING_CPU: Final = "a last dimension that is not contiguous, or a backend that is switched off"
 _OF_MASK: Final = "a mask that requires a gradient, "
@@ -98,7 +98,7 @@ _POSSIBLE_CPU: Final = (
     "dropout in the attention, a mask that requires a gradient, head sizes or types that differ, or a backend that is "
     "switched off"
 )
-_ASK: Final = "torch.nn.attention.sdpa_kernel with one backend says in a warning why it cannot run."
+_ASK: Final = "torch.nn.attention.sdpa_kernel with a single backend warns why that backend cannot run."
 _CASES: Final = 2
 """Reasons for the two kinds of inputs with the most time are enough."""
 
@@ -120,8 +120,8 @@ def sdpa_fallback(scope: Scope, result: Kernels) -> Evidence | None:
     why, remedies = _reasons(scope, found)
     return Evidence(
         title="scaled_dot_product_attention is not fused and takes "
-        f"{of_time(total, scope)}, not counting its products",
-        text=f"{count_of(found.math_calls, 'call runs', 'calls run')} as separate matrix products and a softmax. Without the "
+        f"{of_time(total, scope)}, not counting its matrix products",
+        text=f"{count_of(found.math_calls, 'call runs', 'calls run')} as separate matrix products and a softmax. Apart from the "
         f"products, this takes {format_ns(total)}. {why}",
         ns_at_stake=bounded(total, scope),
         advice=Advice("\n".join(dict.fromkeys(remedies))),
@@ -151,12 +151,12 @@ def _reasons(scope: Scope, found: AttentionWork) -> tuple[str, list[str]]:
     on_cpu = scope.on_cpu
     if not known and "shapes" in scope.trace.meta.captured:
         return (
-            "Its recorded inputs have no shapes, as those of nested tensors, for which fused attention has limits.",
+            "The recorded inputs have no shapes, as with nested tensors, which fused attention supports only within limits.",
             [_ASK],
         )
     if not known:
         possible = _POSSIBLE_CPU if on_cpu else _POSSIBLE
-        return f"The inputs were not recorded, so the reason is unknown. Possible are {possible}.", [
+        return f"The inputs were not recorded, so the reason is unknown. Possible reasons are {possible}.", [
             "Record {shapes} to see the inputs.",
             _ASK,
         ]
@@ -174,7 +174,7 @@ def _sentence(call: Call, kernels: tuple[Kernel, ...], remaining: str) -> str:
     parts = [
         f"{kernel.name} cannot run, because {_joined(kernel.reasons)}"
         if kernel.reasons
-        else f"{kernel.name} could take what was recorded; what remains is {remaining}"
+        else f"{kernel.name} could run on the recorded inputs; the remaining possible reasons are {remaining}"
         for kernel in kernels
     ]
     return f"For a query of {list(call.query)}, {', and '.join(parts)}."
@@ -241,9 +241,9 @@ def flash_attention_2(scope: Scope, result: Kernels) -> Evidence | None:
     if capability is None or capability < FIRST_WGMMA:
         return None
     return Evidence(
-        title=f"Kernels of FlashAttention 2 take {of_time(total, scope)}",
-        text=f"{count_of(int(rows['count'].sum()), 'call')} of them take {format_ns(total)}: {costliest(rows)} the most. They use the instructions "
-        "of compute capability 8.0, and this device has faster ones.",
+        title=f"FlashAttention 2 kernels take {of_time(total, scope)}",
+        text=f"{count_of(int(rows['count'].sum()), 'launch takes', 'launches take')} {format_ns(total)}; {costliest(rows)} takes "
+        "the most. They use the instructions of compute capability 8.0, and this device has faster ones.",
         ns_at_stake=at_stake,
         stretches=longest(scope.activities.filter(pl.col("name").cast(pl.String).str.contains(_OF_FLASH_2))),
     )
@@ -255,8 +255,8 @@ FLASH_ATTENTION_2 = Rule(
     evidence=flash_attention_2,
     runs="device",
     advice=Advice(
-        "Use the attention of cuDNN (torch.nn.attention.sdpa_kernel(SDPBackend.CUDNN_ATTENTION) around the calls) or, on Hopper, "
-        "FlashAttention 3, if they take the same head sizes, masks and types.",
-        plain="Use the attention of cuDNN or, on Hopper, FlashAttention 3, if they take the same head sizes, masks and types.",
+        "Use cuDNN attention (torch.nn.attention.sdpa_kernel(SDPBackend.CUDNN_ATTENTION) around the calls) or, on Hopper, "
+        "FlashAttention 3, if they support the same head sizes, masks and types.",
+        plain="Use cuDNN attention or, on Hopper, FlashAttention 3, if they support the same head sizes, masks and types.",
     ),
 )

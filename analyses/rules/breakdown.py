@@ -117,7 +117,7 @@ def _lacking(trace: Trace, scope: Scope) -> list[tuple[str, str, str]]:
         (
             called and not trace.has_device and not has_ranges(trace),
             "device activity",
-            "figures of the device",
+            "device figures",
             "everything",
         ),
         (not has_ops, "operators", "times by operator and layer", "everything"),
@@ -205,6 +205,6 @@ DAMAGED_CAPTURE = Rule(
     evidence=damaged_capture,
     advice=Advice(
         "Record again with fewer active steps, let export_chrome_trace finish before the process ends, and use a "
-        "current driver and profiler, which keep the clocks of host and device synchronised."
+        "current driver and profiler, which keep the host and device clocks synchronised."
     ),
 )

@@ -55,25 +55,25 @@ EXPOSED_SHARE: Final = 0.05
 _REMEDY: Final[tuple[tuple[str, str], ...]] = (
     (
         r"^(send|recv)$",
-        "Start it earlier (torch.distributed.isend, irecv), beside the computation of another part of the batch, and wait for it "
-        "only where its result is used.",
+        "Start the transfer earlier (torch.distributed.isend, irecv), alongside the computation of another part of the batch, "
+        "and wait for it only where its result is used.",
     ),
     (
         r"send_?recv|all_?to_?all",
-        "Start the exchange earlier, beside computation, and wait for it only where its result is used; send fewer bytes "
+        "Start the exchange earlier, alongside computation, and wait for it only where its result is used; send fewer bytes "
         "({lower}balanced sharding)",
     ),
     (
         r"all_?gather|reduce_?scatter",
         "[fsdp] Prefetch the parameters of the next layer (forward_prefetch=True, BackwardPrefetch.BACKWARD_PRE, or "
         "set_modules_to_forward_prefetch of fully_shard), and shard within a node first.\n"
-        "[!fsdp] Start it earlier, beside computation, and wait for it only where its result is used.",
+        "[!fsdp] Start the collective earlier, alongside computation, and wait for it only where its result is used.",
     ),
     (
         r"all_?reduce|reduce",
         "[training ddp] {buckets}Accumulate gradients under DistributedDataParallel's no_sync(){in_bf16}.\n"
         "[training !ddp] {hidden}\n"
-        "[!training] Overlap it with computation that does not need its result, or send fewer bytes.",
+        "[!training] Overlap the collective with computation that does not need its result, or send fewer bytes.",
     ),
 )
 SLOWEST_BYTES_PER_S: Final = 25_000_000
@@ -86,12 +86,17 @@ _ITEM: Final = 4
 _LONGEST: Final = 60
 
 _NOT_HIDDEN: Final = (
-    "Reduce while the backward pass computes, as DistributedDataParallel does, or send fewer bytes."
+    "Reduce gradients during the backward pass, as DistributedDataParallel does, or send fewer bytes."
 )
 _FEWER: Final = "send fewer bytes{how} accumulate gradients over more micro-batches."
-_HIDDEN: Final = "Computation hides {share} of it already, so " + _FEWER
-_TOO_SLOW: Final = "The backward pass launches reductions already and is too short to hide them, so " + _FEWER
-_AFTER_UPDATE: Final = "It starts after the update of the parameters, where no backward pass is left to hide it: average them less often, or send fewer bytes."
+_HIDDEN: Final = "Computation already hides {share} of the communication, so " + _FEWER
+_TOO_SLOW: Final = (
+    "The backward pass already launches the reductions but is too short to hide them, so " + _FEWER
+)
+_AFTER_UPDATE: Final = (
+    "The reduction starts after the parameter update, when no backward pass is left to hide it: average the parameters less "
+    "often, or send fewer bytes."
+)
 _IN_VAIN: Final = (
     "Gradients are reduced in {} steps and applied in {}: reduce them only before an update (no_sync() of DistributedDataParallel, "
     "set_requires_gradient_sync(False) of fully_shard)."
@@ -107,11 +112,11 @@ OF_LAYERS: Final = ("forward", "backward")
 """Phases of collectives that layers launch; those of gradients have a phase of their own."""
 LEAST_TOLD: Final = 0.25
 """Without ranges, only the nodes of the backward pass tell that layers launch collectives, which is half of them."""
-_RANKS: Final = "Compare the ranks first: part of this time may be a wait for a slower rank."
-_RANKS_TOO: Final = "Compare the ranks as well: part of this time may be a wait for a slower rank."
+_RANKS: Final = "Compare the ranks first: part of this time may be spent waiting for a slower rank."
+_RANKS_TOO: Final = "Compare the ranks as well: part of this time may be spent waiting for a slower rank."
 _IN_LAYERS: Final = (
-    "Layers launch it in the forward and the backward pass, so it carries no gradients of weights: let fewer ranks share a layer, "
-    "or divide the batch, so that one part computes while another is exchanged."
+    "Layers launch this collective in the forward and the backward pass, so it carries no weight gradients: let fewer ranks "
+    "share a layer, or split the batch so that one part computes while another is exchanged."
 )
 
 
@@ -134,7 +139,7 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     sent = _bytes_sent(scope, device)
     alone = of_one_rank(calls_of(scope).table)
     waiting = not alone and sent is not None and sent * NS_PER_S < SLOWEST_BYTES_PER_S * communication
-    more = f" All collectives send only {format_bytes(sent)}." if waiting else _worst_layer(scope)
+    more = f" All collectives together send only {format_bytes(sent)}." if waiting else _worst_layer(scope)
     slower = None if waiting or alone else slower_than_smaller(scope)
     if slower is not None:
         waiting, more = slower.exposed_ns >= MOSTLY * exposed, f"{slower.text}{more}"
@@ -145,13 +150,13 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     waited = waited if waited >= WARNING_SHARE * window else 0
     at_stake, rest = exposed - waited, ""
     if waited:
-        rest = f" {format_ns(waited)} of the exposed time may be waits for other ranks, which are not at stake here."
-    mostly = "mostly latency or" if waiting else "of which most may be" if waited > MOSTLY * exposed else ""
+        rest = f" {format_ns(waited)} of the exposed time may be spent waiting for other ranks, which is not at stake here."
+    mostly = "mostly latency or" if waiting else "most of which may be" if waited > MOSTLY * exposed else ""
     return Evidence(
         title=f"Exposed communication takes {format_share(exposed / window)} of the time"
         + (f", {mostly} waits for other ranks" if mostly else ""),
-        text=f"In a window of {format_ns(window)}, {format_ns(exposed)} of {format_ns(communication)} of "
-        f"communication ran while no computation ran.{_of_largest(largest)}{more}{rest}",
+        text=f"In a window of {format_ns(window)}, {format_ns(exposed)} of the {format_ns(communication)} of communication ran "
+        f"while no computation did.{_of_largest(largest)}{more}{rest}",
         ns_at_stake=at_stake,
         severity=by_share(at_stake, window),
         advice=remedy,
@@ -162,11 +167,11 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
 
 
 _OF_ONE_RANK: Final = Advice(
-    "Its groups have one rank each, so nothing is exchanged: leave these calls out where a run has one rank."
+    "Its groups have one rank each, so nothing is exchanged: skip these calls when a run has only one rank."
 )
 _WAITS_FOR_RANKS: Final = Advice(
-    "[processor] Give ranks on one machine cores of their own (taskset, torch.set_num_threads).\nCompare the ranks at the same "
-    "steps, and see which one comes last: it needs less work, or the same as the others."
+    "[processor] Give ranks on one machine cores of their own (taskset, torch.set_num_threads).\nCompare the ranks over the same "
+    "steps, and see which one arrives last: give it less work, or the same amount as the others."
 )
 
 
@@ -254,7 +259,7 @@ def _remedy(scope: Scope, row: dict[str, Any] | None, hidden: float) -> Advice |
     words = _HIDDEN if hidden >= OVERLAPPED else _TOO_SLOW if place == "backward" else _NOT_HIDDEN
     # Gradients in 16 bits are in a low precision already.
     wide = row is None or not row["narrow"]
-    words = words.format(share=format_share(hidden), how=", in a lower precision, or" if wide else ":")
+    words = words.format(share=format_share(hidden), how=" (in a lower precision), or" if wide else ":")
     in_bf16 = ", or reduce them in bf16 with a communication hook" if wide else ""
     lower = "lower precision, " if wide else ""
     said = text.format(buckets=of_buckets(scope), hidden=words, in_bf16=in_bf16, lower=lower)
@@ -294,7 +299,7 @@ EXPOSED_COMMUNICATION = Rule(
     analysis="breakdown",
     evidence=exposed_communication,
     advice=Advice(
-        f"Start collectives earlier, beside computation, and wait for them only where the result is used.\n{_RANKS}",
+        f"Start collectives earlier, alongside computation, and wait for them only where the result is used.\n{_RANKS}",
         plain=(
             "Start communication earlier, on a separate stream, and wait for it only where the result is used; send "
             f"fewer bytes.\n{_RANKS}"
@@ -344,8 +349,8 @@ def small_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
     )
     return Evidence(
         title=f"There are {format_count(rows.height)} short collectives{each}, which run alone for {format_share(exposed / window)} of the time",
-        text=f"They take {format_ns(total / rows.height)} each on average and {format_ns(total)} in all; for {format_ns(exposed)} "
-        f"of that no computation runs.{sizes}",
+        text=f"They take {format_ns(total / rows.height)} each on average and {format_ns(total)} in all; for "
+        f"{format_ns(exposed)} of that, no computation runs.{sizes}",
         ns_at_stake=exposed,
         severity=by_share(exposed, window),
         advice=_SMALL_OF_LAYERS if of_layers and "training" in traits(scope) else None,
@@ -354,11 +359,11 @@ def small_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
 
 
 _SMALL_OF_LAYERS: Final = Advice(
-    "[sync_batch_norm] SyncBatchNorm exchanges its statistics in each layer, forward and backward: use BatchNorm where the batch of "
-    "a rank is large enough, or GroupNorm, which exchanges nothing.\n"
+    "[sync_batch_norm] SyncBatchNorm exchanges its statistics in each layer, forward and backward: use BatchNorm where the batch "
+    "per rank is large enough, or GroupNorm, which exchanges nothing.\n"
     "[!sync_batch_norm fsdp] Shard larger parts of the model at once, so that each collective carries more.\n"
-    "[!sync_batch_norm !fsdp] Layers launch most of them in the forward and the backward pass, so they are no reductions of gradients: "
-    "put what they exchange into fewer tensors, or let fewer ranks share a layer."
+    "[!sync_batch_norm !fsdp] Layers launch most of them in the forward and the backward pass, so they are not gradient "
+    "reductions: pack what they exchange into fewer tensors, or let fewer ranks share a layer."
 )
 
 SMALL_COLLECTIVES = Rule(
@@ -367,14 +372,13 @@ SMALL_COLLECTIVES = Rule(
     evidence=small_collectives,
     runs="device",
     advice=Advice(
-        "[ddp] DistributedDataParallel puts gradients into buckets: raise bucket_cap_mb, and do not reduce parameter by "
+        "[ddp] DistributedDataParallel puts gradients into buckets: raise bucket_cap_mb, and do not reduce them parameter by "
         "parameter.\n"
         "[fsdp] Shard larger parts of the model at once, so that each collective carries more.\n"
-        "[!ddp !fsdp training] Reduce gradients in one collective: flatten them into one tensor, or use "
-        "DistributedDataParallel, whose buckets (bucket_cap_mb) do so.\n"
-        "[!ddp !fsdp !training] Use larger collectives: put the tensors into one, or use "
-        "torch.distributed._coalescing_manager.",
-        plain="Send more in one collective: put small buffers into one, or group the calls (ncclGroupStart, ncclGroupEnd).",
+        "[!ddp !fsdp training] Reduce gradients in one collective: flatten them into one tensor, or use DistributedDataParallel, "
+        "whose buckets (bucket_cap_mb) do so.\n"
+        "[!ddp !fsdp !training] Use larger collectives: pack the tensors into one, or use torch.distributed._coalescing_manager.",
+        plain="Send more in each collective: merge small buffers into one, or group the calls (ncclGroupStart, ncclGroupEnd).",
     ),
     answers=frozenset({"communication-bound"}),
     explains=frozenset({"exposed_communication"}),

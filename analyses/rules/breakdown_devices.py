@@ -63,19 +63,21 @@ def devices_take_turns(scope: Scope, _result: Breakdown) -> Evidence | None:
     most = max(busy, key=lambda device: busy[device].measure)
     waits = some - busy[most]
     shares = [
-        f"device {device} for {format_share(each.measure / scope.duration)}" for device, each in busy.items()
+        f"{format_share(each.measure / scope.duration)} (device {device})" for device, each in busy.items()
     ]
     waited, turns = _waited_turns(scope, list(busy))
     by_waits = waited >= BY_WAITS * max(turns, 1)
     between = (
-        f" At {waited} of {count_of(turns, 'turn')}, the host waited for a device and copied nothing before it launched for another one."
+        f" On {waited} of {count_of(turns, 'turn')}, the host waited for a device and copied nothing before it launched work on "
+        "another one."
         if by_waits
         else ""
     )
     return Evidence(
         title=f"The {len(busy)} devices take turns: for {format_share((some - several).measure / scope.duration)} of the time only one of them works",
-        text=f"Busy are {listed(shares)} of the window, and more than one at a time for {format_share(several.measure / scope.duration)}. "
-        f"{count_of(copies, 'copy', 'copies')} took data from one device to another.{between}",
+        text=f"They are busy for {listed(shares)} of the window, and more than one at a time for "
+        f"{format_share(several.measure / scope.duration)}. {count_of(copies, 'copy', 'copies')} moved data from one device to "
+        f"another.{between}",
         ns_at_stake=bounded(waits.measure, scope),
         advice=_NO_WAITS if by_waits else None,
         stretches=longest(pl.DataFrame({"start": waits.starts, "duration": waits.ends - waits.starts})),
@@ -102,9 +104,9 @@ def _waited_turns(scope: Scope, devices: list[int]) -> tuple[int, int]:
 
 
 _NO_WAITS: Final = Advice(
-    "Let them work at the same time: launch for all of them before the host waits for one. Remove the calls that wait in between, such "
-    "as torch.cuda.synchronize() and .item(), or make them at the end of the step.",
-    plain="Let them work at the same time: launch for all of them before the host waits for one.",
+    "Let them work at the same time: launch work on all of them before the host waits for one. Remove the calls that wait in "
+    "between, such as torch.cuda.synchronize() and .item(), or move them to the end of the step.",
+    plain="Let them work at the same time: launch work on all of them before the host waits for one.",
 )
 
 DEVICES_TAKE_TURNS = Rule(
@@ -114,9 +116,9 @@ DEVICES_TAKE_TURNS = Rule(
     runs="device",
     advice=Advice(
         "Let them work at the same time: split each batch into micro-batches that follow one another through the devices (a "
-        "pipeline, as torch.distributed.pipelining makes).\n"
-        "If the model fits one device, a copy of it on each, with a part of the batch, needs no turns at all (data "
-        "parallelism).",
+        "pipeline, as torch.distributed.pipelining builds).\n"
+        "If the model fits on one device, put a copy on each and give each a part of the batch, so that none waits its turn "
+        "(data parallelism).",
         plain="Let them work at the same time: split the work into parts that follow one another through the devices, or give each "
         "device a part of the data.",
     ),

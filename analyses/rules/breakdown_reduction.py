@@ -61,8 +61,9 @@ def slower_than_smaller(scope: Scope) -> Slower | None:
     _, waited, row, fast = max(found, key=lambda one: one[0])
     return Slower(
         sum(exposed for exposed, *_ in found),
-        f" {row['name'].capitalize()} of {format_bytes(row['bytes'])} reaches {row['bus_gbps']:.3g} GB/s, and of {format_bytes(fast['bytes'])} "
-        f"{fast['bus_gbps']:.3g} GB/s: about {format_ns(waited)} of its {format_ns(row['total_ns'])} may be a wait for another rank.",
+        f" {row['name'].capitalize()} of {format_bytes(row['bytes'])} reaches {row['bus_gbps']:.3g} GB/s, while "
+        f"{format_bytes(fast['bytes'])} reaches {fast['bus_gbps']:.3g} GB/s: about {format_ns(waited)} of its "
+        f"{format_ns(row['total_ns'])} may be spent waiting for another rank.",
     )
 
 
@@ -142,6 +143,6 @@ def of_buckets(scope: Scope) -> str:
     if int(steps["last"].sum()) < LAST_BUCKET_SHARE * int(steps["exposed_ns"].sum()):
         return ""
     size = format_bytes(int(steps["bytes"].max() or 0))  # type: ignore[arg-type]
-    one = f"All gradients are in one bucket ({size}), which is only reduced when the last gradient is there"
-    last = f"Most of the exposed time is the last bucket ({size}), beside which nothing is left to compute"
+    one = f"All gradients are in one bucket ({size}), which is reduced only once the last gradient is ready"
+    last = f"Most of the exposed time is the last bucket ({size}), with no computation left to hide it"
     return f"{one if int(steps['len'].max() or 0) == 1 else last}: lower bucket_cap_mb. "  # type: ignore[arg-type]

@@ -29,12 +29,12 @@ _BETWEEN_TWO: Final = {
 }
 """What moves data from one rank to another, in words, and whom it waits for: not for the last of all ranks."""
 _PIPELINE: Final = Advice(
-    "[training] In a pipeline, a stage waits until the stage before it, in the backward pass the one after it, has a result: give the "
-    "stages equal work, and split each batch into more micro-batches, which makes the waits at the beginning and the end of a step "
-    "shorter.\n"
-    "[!training] In a pipeline, a stage waits until the one before it has a result: give the stages equal work, and have more "
-    "batches on their way at once.\n"
-    "Compare the ranks: record all of them at the same steps.",
+    "[training] In a pipeline, a stage waits until the stage before it (in the backward pass, the one after it) has a result: "
+    "give the stages equal work, and split each batch into more micro-batches, which shortens the waits at the beginning and the "
+    "end of a step.\n"
+    "[!training] In a pipeline, a stage waits until the one before it has a result: give the stages equal work, and keep more "
+    "batches in flight.\n"
+    "Compare the ranks: record all of them over the same steps.",
     plain="Compare the ranks: record all of them at the same time. This one waits until another has a result: give them equal work, "
     "and send results in smaller parts.",
 )
@@ -82,12 +82,12 @@ def unequal_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
     name = worst_key["kind"] if between_two else worst_key["name"].partition("(")[0]
     least, most = worst_key["least"], worst_key["most"]
     return Evidence(
-        title=f"Equal {what} take {format_ns(least)} to {format_ns(most)}; {format_share(at_stake / window)} of the time may be a "
-        f"wait for {whom}",
-        text=f"{format_count(worst_key['len'])} times {name} {alike} take between {format_ns(least)} and {format_ns(most)} "
-        f"(1 : {most / max(least, 1):.1f}). What equal {what} take more than the shortest of them, with no computation beside "
-        f"them, is {format_ns(at_stake)}. This trace is of one process, so it does not show whether another rank came late or "
-        "the network was slow.",
+        title=f"Equal {what} take {format_ns(least)} to {format_ns(most)}; {format_share(at_stake / window)} of the time may be "
+        f"spent waiting for {whom}",
+        text=f"{format_count(worst_key['len'])} {name} calls {alike} take between {format_ns(least)} and {format_ns(most)} (1 : "
+        f"{most / max(least, 1):.1f}). Beyond what the shortest of them takes, equal {what} take {format_ns(at_stake)} with no "
+        "computation alongside. The trace covers one process, so it does not show whether another rank arrived late or the "
+        "network was slow.",
         advice=_PIPELINE if between_two else None,
         ns_at_stake=at_stake,
         stretches=longest(waits, by="exposed_wait"),
@@ -100,11 +100,11 @@ UNEQUAL_COLLECTIVES = Rule(
     evidence=unequal_collectives,
     runs="device",
     advice=Advice(
-        "Compare the ranks: record all of them at the same steps. The rank whose collectives are shortest comes last, and "
-        "the others wait for it. Give it less work, or the same (equal batches and sequence lengths, even sharding), and "
-        "look at its data loading and its clock. If all ranks take long at the same time, the network is slow.",
+        "Compare the ranks: record all of them over the same steps. The rank with the shortest collectives arrives last, and the "
+        "others wait for it. Give it less work, or the same amount (equal batches and sequence lengths, even sharding), and look "
+        "at its data loading and its clock. If all ranks take long at the same time, the network is slow.",
         plain=(
-            "Compare the ranks: record all of them at the same time. The rank whose collectives are shortest comes last, and "
+            "Compare the ranks: record all of them at the same time. The rank with the shortest collectives arrives last, and "
             "the others wait for it; give it less work. If all take long at the same time, the network is slow."
         ),
     ),

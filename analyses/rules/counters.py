@@ -30,7 +30,7 @@ def counter_replay(scope: Scope, _result: Counters) -> Evidence | None:
     measured = ranges[["name", "start"]].n_unique()
     return Evidence(
         title=f"The profiler replayed {format_count(measured)} kernels to measure their counters",
-        text=f"The trace has {format_count(ranges.height)} counter values of single kernels. Each kernel ran alone, once for "
+        text=f"The trace has {format_count(ranges.height)} counter values for single kernels. Each kernel ran alone, once for "
         "each pass that its counters need.",
     )
 
@@ -90,9 +90,11 @@ def clock_drop(scope: Scope, _result: Counters) -> Evidence | None:
     ratio = float(slow["duration"].sum()) / float(slow["usual"].sum())
     low = float(str(slow["clock"].median()))
     return Evidence(
-        title=f"The device's clock falls; kernels then take {ratio:.2f} times as long, which costs {format_share(at_stake / scope.duration)} of the time",
-        text=f"The clock of the busy device is up to {high:,.0f} MHz, and {low:,.0f} MHz (median) during {format_count(slow.height)} kernels that take "
-        f"{format_ns(int(slow['duration'].sum()))}. The same kernels take {format_ns(longer)} less at the high clock.",
+        title=f"The device's clock drops; kernels then take {ratio:.2f} times as long, which costs "
+        f"{format_share(at_stake / scope.duration)} of the time",
+        text=f"The busy device's clock reaches {high:,.0f} MHz, but only {low:,.0f} MHz (median) during "
+        f"{format_count(slow.height)} kernels that take {format_ns(int(slow['duration'].sum()))}. The same kernels take "
+        f"{format_ns(longer)} less at the high clock.",
         ns_at_stake=at_stake,
         stretches=longest(
             slow.with_columns((pl.col("duration") - pl.col("usual")).alias("longer")), by="longer"
@@ -123,8 +125,8 @@ CLOCK_DROP = Rule(
     evidence=clock_drop,
     runs="device",
     advice=Advice(
-        "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER says whether heat or the power limit lowers the clock. Improve the cooling, "
-        "or raise the limit (nvidia-smi -pl). For measurements that can be compared, fix the clock (nvidia-smi -lgc)."
+        "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER shows whether heat or the power limit lowers the clock. Improve the "
+        "cooling, or raise the limit (nvidia-smi -pl). For comparable measurements, lock the clock (nvidia-smi -lgc)."
     ),
     explains=frozenset({"step_variability", "kernels_slow_down"}),
 )
@@ -154,8 +156,8 @@ def ncu_coverage(scope: Scope, _result: Counters) -> Evidence | None:
         )
     if unclear:
         reasons.append(
-            f"{count_of(unclear, 'belongs', 'belong')} to kernels whose launches differ in their "
-            f"work and are not as many as in the trace (such as {examples['ncu_ambiguous']})"
+            f"{count_of(unclear, 'belongs', 'belong')} to kernels whose launches differ in their work and whose number differs "
+            f"from the trace (such as {examples['ncu_ambiguous']})"
         )
     launches = (
         "1 launch that matches"
@@ -174,7 +176,7 @@ NCU_COVERAGE = Rule(
     analysis="counters",
     evidence=ncu_coverage,
     advice=Advice(
-        "Record trace and metrics with the same program, inputs and batch. Let ncu measure one whole step or all steps "
-        "(--launch-skip and --launch-count at the bounds of a step, or --nvtx --nvtx-include)."
+        "Record the trace and the metrics with the same program, inputs and batch. Let ncu measure one whole step or all steps "
+        "(--launch-skip and --launch-count at step boundaries, or --nvtx --nvtx-include)."
     ),
 )

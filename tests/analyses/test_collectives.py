@@ -91,7 +91,7 @@ def test_a_group_of_one_rank_exchanges_nothing() -> None:
     )
     found = finding(recorded(call, rank=0), "breakdown", "exposed_communication")
     assert found is not None
-    assert found.advice.endswith("leave these calls out where a run has one rank.")
+    assert found.advice.endswith("skip these calls when a run has only one rank.")
     assert of(call, {**call, "group_size": 4}).answer.endswith(
         "The highest bus bandwidth is 4.00 GB/s (broadcast of 4.00 MB)."
     )

@@ -31,9 +31,11 @@ def test_fires_when_the_same_kernels_take_longer_at_a_lower_clock() -> None:
     assert found.ns_at_stake == 5 * MS
     assert (
         found.title
-        == "The device's clock falls; kernels then take 1.50 times as long, which costs 20.0 % of the time"
+        == "The device's clock drops; kernels then take 1.50 times as long, which costs 20.0 % of the time"
     )
-    assert "up to 1,800 MHz, and 1,200 MHz (median) during 10 kernels that take 15.0 ms" in found.evidence
+    assert (
+        "reaches 1,800 MHz, but only 1,200 MHz (median) during 10 kernels that take 15.0 ms" in found.evidence
+    )
     assert "take 5.00 ms less at the high clock" in found.evidence
     assert found.stretches[0] == (10 * MS, 11_500 * US)
 

@@ -53,8 +53,8 @@ def test_fires_for_a_model_on_two_devices_that_work_one_after_the_other() -> Non
     assert found.ns_at_stake == pytest.approx(45 * MS, rel=0.05)
     assert found.title.startswith("The 2 devices take turns: for 9")
     assert found.evidence == (
-        "Busy are device 0 for 46.5 % and device 1 for 45.0 % of the window, and more than one at a time for 0.0 %. 5 copies took data "
-        "from one device to another."
+        "They are busy for 46.5 % (device 0) and 45.0 % (device 1) of the window, and more than one at a time for 0.0 %. "
+        "5 copies moved data from one device to another."
     )
     assert "micro-batches" in found.advice
     verdict = build_report(trace).verdict
@@ -66,9 +66,9 @@ def test_turns_that_the_host_makes_end_without_its_waits() -> None:
     """Each device had its own part of the batch, and a pipeline was advised where the host waited for one before it launched for the other."""
     found = finding(planted(waits=True), "breakdown", "devices_take_turns")
     assert found is not None
-    assert "At 9 of 9 turns, the host waited for a device and copied nothing" in found.evidence
+    assert "On 9 of 9 turns, the host waited for a device and copied nothing" in found.evidence
     assert found.advice.startswith(
-        "Let them work at the same time: launch for all of them before the host waits"
+        "Let them work at the same time: launch work on all of them before the host waits"
     )
     assert "micro-batches" not in found.advice
 

@@ -24,7 +24,7 @@ BACKWARD = ("op", "AddmmBackward0")
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", [], "computation that does not need its result"),
         ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(args)", [FSDP], "forward_prefetch"),
         ("ncclDevKernel_AllGather_RING_LL(args)", [FSDP_1], "forward_prefetch"),
-        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(args)", [], "Start it earlier"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(args)", [], "Start the collective earlier"),
         ("ncclDevKernel_SendRecv(args)", [], "exchange"),
         ("ncclDevKernel_Broadcast_RING_LL(args)", [], "Start collectives earlier"),
     ],
@@ -40,7 +40,7 @@ def test_fires_and_fits_the_advice_to_the_collective_and_the_run(
     found = finding(planted.trace(), "breakdown", "exposed_communication")
     assert found is not None
     assert found.title == "Exposed communication takes 40.0 % of the time"
-    assert "4.00 ms of 5.00 ms" in found.evidence
+    assert "4.00 ms of the 5.00 ms" in found.evidence
     assert f" 4.00 ms of it is {collective_name(name)}, once." in found.evidence
     assert word in found.advice
     assert (found.ns_at_stake, found.severity) == (4 * MS, "critical")
@@ -61,7 +61,7 @@ def test_collectives_that_send_little_wait_for_other_ranks(elements: int, waits:
     planted.span("annotation", "gloo:all_reduce", 10 * MS, 15 * MS, 2, shapes=f"[[{elements}]]")
     found = finding(planted.trace(devices=()), "breakdown", "exposed_communication")
     assert found is not None
-    assert ("All collectives send only 4.00 kB." in found.evidence) == waits
+    assert ("All collectives together send only 4.00 kB." in found.evidence) == waits
     assert ("cores of their own" in found.advice) == waits
 
 
@@ -160,8 +160,8 @@ def test_a_large_collective_with_less_bandwidth_than_a_small_one_waits() -> None
     """Of a rank that waited 22 ms for another one, it said to reduce while the backward pass computes."""
     found = finding(reducing([(60_000_000, 20), (20_000_000, 1)]), "breakdown", "exposed_communication")
     assert found is not None
-    assert "about 17.0 ms of its 20.0 ms may be a wait for another rank" in found.evidence
-    assert "see which one comes last" in found.advice
+    assert "about 17.0 ms of its 20.0 ms may be spent waiting for another rank" in found.evidence
+    assert "see which one arrives last" in found.advice
     alike = finding(reducing([(60_000_000, 6), (20_000_000, 2)]), "breakdown", "exposed_communication")
     assert alike is not None
     assert "wait" not in alike.evidence
@@ -218,14 +218,14 @@ def launching(place: str, dtype: str) -> Trace:
 @pytest.mark.parametrize(
     ("place", "dtype", "says"),
     [
-        ("in", "Float", "send fewer bytes, in a lower precision, or accumulate gradients over more"),
+        ("in", "Float", "send fewer bytes (in a lower precision), or accumulate gradients over more"),
         (
             "in",
             "BFloat16",
-            "launches reductions already and is too short to hide them, so send fewer bytes: acc",
+            "already launches the reductions but is too short to hide them, so send fewer bytes: acc",
         ),
-        ("after", "Float", "Reduce while the backward pass computes"),
-        ("update", "Float", "average them less often, or send fewer bytes"),
+        ("after", "Float", "Reduce gradients during the backward pass"),
+        ("update", "Float", "average the parameters less often, or send fewer bytes"),
     ],
 )
 def test_reductions_of_the_backward_pass_need_not_start_earlier(place: str, dtype: str, says: str) -> None:
@@ -280,7 +280,7 @@ def test_collectives_of_layers_are_no_reductions_of_gradients(ranges: bool) -> N
     """Tensor parallelism was to accumulate gradients over more micro-batches."""
     found = finding(tensor_parallel(ranges=ranges), "breakdown", "exposed_communication")
     assert found is not None
-    assert "it carries no gradients of weights: let fewer ranks share a layer" in found.advice
+    assert "it carries no weight gradients: let fewer ranks share a layer" in found.advice
     assert "micro-batches" not in found.advice
     assert "16 times for 1.00 ms each, with a bus bandwidth of at most 28 GB/s." in found.evidence
 
@@ -293,7 +293,7 @@ def test_ranks_are_compared_first_only_where_equal_collectives_differ() -> None:
     )
     assert steady is not None
     assert uneven is not None
-    assert steady.advice.startswith("Layers launch it")
+    assert steady.advice.startswith("Layers launch this collective")
     assert "Compare the ranks as well" in steady.advice
     assert uneven.advice.startswith("Compare the ranks first")
 

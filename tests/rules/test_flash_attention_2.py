@@ -25,7 +25,7 @@ def planted(name: str, took: int = 4 * MS, product: str = "sm80_xmma_gemm_bf16")
 def test_fires_on_hopper(name: str) -> None:
     found = finding(planted(name).trace(devices=(H100,)), "kernels", "flash_attention_2")
     assert found is not None
-    assert found.title == "Kernels of FlashAttention 2 take 40.0 % of the time"
+    assert found.title == "FlashAttention 2 kernels take 40.0 % of the time"
     assert found.ns_at_stake == 2 * MS
     assert found.stretches == ((0, 4 * MS),)
     assert "CUDNN_ATTENTION" in found.advice

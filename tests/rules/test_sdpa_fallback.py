@@ -64,7 +64,7 @@ def test_fires_with_the_time_of_all_but_the_products() -> None:
     assert one is not None
     assert one.ns_at_stake == 5 * MS
     assert one.title == (
-        "scaled_dot_product_attention is not fused and takes 8.2 % of the time, not counting its products"
+        "scaled_dot_product_attention is not fused and takes 8.2 % of the time, not counting its matrix products"
     )
     assert "1 call runs as separate matrix products and a softmax" in one.evidence
     assert one.evidence.endswith(
@@ -78,14 +78,20 @@ def test_fires_with_the_time_of_all_but_the_products() -> None:
 def test_says_so_if_the_inputs_were_not_recorded() -> None:
     one = found(on_device(), shapes=False)
     assert one is not None
-    assert "The inputs were not recorded, so the reason is unknown. Possible are fp64 inputs" in one.evidence
+    assert (
+        "The inputs were not recorded, so the reason is unknown. Possible reasons are fp64 inputs"
+        in one.evidence
+    )
     assert "record_shapes=True" in one.advice
 
 
 def test_says_what_remains_if_the_inputs_show_no_reason() -> None:
     one = found(on_device(**inputs([2, 8, 128, 64])))
     assert one is not None
-    assert "FlashAttention could take what was recorded; what remains is a last dimension" in one.evidence
+    assert (
+        "FlashAttention could run on the recorded inputs; the remaining possible reasons are a last dimension"
+        in one.evidence
+    )
     assert "sdpa_kernel" in one.advice
     masked = found(on_device(**inputs([2, 8, 128, 64], mask=[128, 128], mask_kind="bool")))
     assert masked is not None
@@ -93,7 +99,7 @@ def test_says_what_remains_if_the_inputs_show_no_reason() -> None:
         "FlashAttention cannot run, because a mask is given, and memory-efficient attention could"
         in masked.evidence
     )
-    assert "what remains is a mask that requires a gradient" in masked.evidence
+    assert "the remaining possible reasons are a mask that requires a gradient" in masked.evidence
 
 
 def test_inputs_without_shapes_may_be_nested() -> None:

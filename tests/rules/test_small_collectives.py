@@ -29,7 +29,7 @@ def test_fires_on_many_short_ones() -> None:
     assert found.title == ("There are 50 short collectives, which run alone for 16.7 % of the time")
     assert (
         found.evidence
-        == "They take 20.0 µs each on average and 1.00 ms in all; for 1.00 ms of that no computation runs."
+        == "They take 20.0 µs each on average and 1.00 ms in all; for 1.00 ms of that, no computation runs."
     )
     assert (found.ns_at_stake, found.severity) == (MS, "warning")
     assert "larger collectives" in found.advice
@@ -53,7 +53,8 @@ def test_the_advice_fits_the_program(span: str, word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "word"), [("SyncBatchNorm", "SyncBatchNorm exchanges its statistics"), ("Linear", "no reductions")]
+    ("op", "word"),
+    [("SyncBatchNorm", "SyncBatchNorm exchanges its statistics"), ("Linear", "not gradient reductions")],
 )
 def test_collectives_of_layers_are_no_reductions_of_gradients(op: str, word: str) -> None:
     """The statistics of SyncBatchNorm were to be flattened into one tensor, as gradients are."""

@@ -38,13 +38,13 @@ def test_fires_on_the_same_collective_of_each_step() -> None:
     assert found is not None
     assert found.ns_at_stake == 3 * MS
     assert found.title == (
-        "Equal collectives take 500 µs to 2.50 ms; 7.5 % of the time may be a wait for slower ranks"
+        "Equal collectives take 500 µs to 2.50 ms; 7.5 % of the time may be spent waiting for slower ranks"
     )
     assert (
-        "4 times ncclDevKernel_AllReduce_Sum_bf16_RING_LL at the same place in their steps" in found.evidence
+        "4 ncclDevKernel_AllReduce_Sum_bf16_RING_LL calls at the same place in their steps" in found.evidence
     )
     assert "(1 : 5.0)" in found.evidence
-    assert "does not show whether another rank came late or the network was slow" in found.evidence
+    assert "does not show whether another rank arrived late or the network was slow" in found.evidence
     assert "Compare the ranks" in found.advice
 
 
@@ -63,8 +63,11 @@ def test_waits_that_are_not_at_stake_are_told(times: tuple[int, ...], most: bool
     """Half of the time was exposed communication, and a seventieth was at stake: nothing said where the rest was."""
     found = finding(planted(*times).trace(), "breakdown", "exposed_communication")
     assert found is not None
-    assert found.title.endswith(", of which most may be waits for other ranks") == most
-    assert f" {8 if most else 2}.00 ms of the exposed time may be waits for other ranks" in found.evidence
+    assert found.title.endswith(", most of which may be waits for other ranks") == most
+    assert (
+        f" {8 if most else 2}.00 ms of the exposed time may be spent waiting for other ranks"
+        in found.evidence
+    )
 
 
 def test_recorded_sizes_tell_which_are_equal() -> None:
@@ -94,9 +97,9 @@ def test_a_receive_waits_for_the_stage_before_it_and_is_no_collective() -> None:
     found = finding(trace, "breakdown", "unequal_collectives")
     assert found is not None
     assert found.title == (
-        "Equal receives take 500 µs to 2.50 ms; 7.5 % of the time may be a wait for the rank that sends"
+        "Equal receives take 500 µs to 2.50 ms; 7.5 % of the time may be spent waiting for the rank that sends"
     )
-    assert found.evidence.startswith("4 times recv of the same size take between 500 µs and 2.50 ms")
+    assert found.evidence.startswith("4 recv calls of the same size take between 500 µs and 2.50 ms")
     assert found.advice.startswith("In a pipeline, a stage waits until the one before it has a result")
     assert "shortest" not in found.advice
     exposed = finding(trace, "breakdown", "exposed_communication")

@@ -115,10 +115,10 @@ def test_all_work_on_the_scores_is_at_stake() -> None:
     found = finding(with_shapes().trace(), "kernels", "unfused_attention")
     assert found is not None
     assert found.ns_at_stake == 8 * 100 * US
-    assert found.title.startswith("Attention is not fused: without its products it takes ")
+    assert found.title.startswith("Attention is not fused: apart from its matrix products, it takes ")
     assert "1 softmax call takes 200 µs" in found.evidence
     assert (
-        "Other work on the scores takes 500 µs and copies of what the products multiply take 100 µs."
+        "Other work on the scores takes 500 µs and copies of the products' inputs take 100 µs."
         in found.evidence
     )
 
