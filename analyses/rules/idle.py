@@ -124,9 +124,10 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
         else ""
     )
     return Evidence(
-        title=f"The device waits for launches of the host {format_share(at_stake / scope.duration)} of the time",
-        text=f"It was idle for {format_ns(at_stake)} in gaps below {format_ns(LONG_GAP_NS)}"
-        f"{', or while the host launched for other devices' if elsewhere else ''}: {_split(by_cause)}{idle.where}. Stream {stream['stream_id']} of device {stream['device_id']} had "
+        title=f"The device waits for launches from the host {format_share(at_stake / scope.duration)} of the time",
+        text=f"It was idle for {format_ns(at_stake)} in gaps shorter than "
+        f"{format_ns(LONG_GAP_NS)}{', or while the host launched for other devices' if elsewhere else ''}: "
+        f"{_split(by_cause)}{idle.where}. Stream {stream['stream_id']} of device {stream['device_id']} had "
         f"{format_count(stream['gaps'])} gaps, {queued}.{slowed}",
         ns_at_stake=at_stake,
         advice=_advice(
@@ -265,9 +266,9 @@ def _cause(scope: Scope, gaps: pl.DataFrame) -> str:
     sums = pieces.group_by(pl.col("cause").cast(pl.String)).agg(pl.col("duration_ns").sum())
     cause, ns = sums.sort("duration_ns", "cause").row(-1)
     if cause == "python" and "stacks" not in scope.trace.meta.captured and 2 * ns > sums["duration_ns"].sum():
-        return "; for most of that no call of the host is recorded"
+        return "; for most of that, no host call is recorded"
     if cause == "launch_latency" and 2 * ns > sums["duration_ns"].sum():
-        return "; in most of that, work was launched and did not start yet"
+        return "; for most of that, work had been launched but had not started"
     explained = cause not in ("not_captured", "unexplained", _PROFILER) and 2 * ns > sums["duration_ns"].sum()
     return f"; the main cause is {cause_name(cause)}" if explained else ""
 
@@ -306,7 +307,7 @@ def buffer_synchronisation(scope: Scope, _result: Idle) -> Evidence | None:
     if not ns or ns < WARNING_SHARE * scope.duration:
         return None
     return Evidence(
-        title=f"DistributedDataParallel's synchronisation of buffers keeps the device waiting for {of_time(ns, scope)}",
+        title=f"DistributedDataParallel's buffer synchronisation keeps the device waiting for {of_time(ns, scope)}",
         text=f"The device was idle for {format_ns(ns)} while the host started to send the model's buffers to all ranks, before each "
         "forward pass.",
         ns_at_stake=ns,

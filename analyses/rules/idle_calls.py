@@ -201,7 +201,7 @@ def _after_inner(scope: Scope, calls: pl.DataFrame) -> str:
     ns = int(late["duration_ns"].sum())
     if ns < NEARLY_ALL * int(calls["idle_ns"][0]):
         return ""
-    return f". {format_ns(ns)} of the wait come after the operators inside the long one had ended"
+    return f". {format_ns(ns)} of the wait comes after the operators inside the long call have ended"
 
 
 def _recurs(scope: Scope, first: pl.DataFrame) -> bool:
@@ -229,21 +229,21 @@ def _advice(scope: Scope, names: str, first: pl.DataFrame | None, *, new: bool, 
 
 
 _NEW_SIZES: Final = "Pad inputs to a few sizes, or sort them into buckets, so that few are new."
-_SEEN: Final = "Sizes that were seen before cost nothing more: record later steps to see what remains."
-_LATER: Final = "Record later steps to see whether sizes that were seen before cost it again."
+_SEEN: Final = "Sizes seen before cost nothing more: record later steps to see what remains."
+_LATER: Final = "Record later steps to see whether sizes seen before cost this time again."
 _ONCE: Final = "The run loses this time only once for these inputs."
 _PROBABLY_ONCE: Final = "The run probably loses this time only once for these inputs."
-_BEFORE: Final = "Do the same once before you record (in the warm-up)"
+_BEFORE: Final = "Run these inputs once before you record (in the warm-up)"
 _OR_NOT: Final = ", or leave this step out (--step)."
 _NO_REASON: Final = Advice(
-    "New inputs do not explain it, and the trace shows no other reason. Record again: if other calls are long then, garbage "
-    "collection of Python (gc.disable() for some steps tells) or another program stopped the host."
+    "New inputs do not explain this, and the trace shows no other reason. Record again: if other calls are long then, Python's "
+    "garbage collection (gc.disable() for some steps will tell) or another program stopped the host."
 )
-_LIBRARIES: Final = (("cudnn", "cuDNN builds an execution plan for inputs that it sees for the first time."),)
+_LIBRARIES: Final = (("cudnn", "cuDNN builds an execution plan for inputs it sees for the first time."),)
 _REMEDIES: Final = (
     (
         "cudnn_attention",
-        "Another backend of attention may need none: torch.backends.cuda.enable_cudnn_sdp(False), or "
+        "Another attention backend may need none: torch.backends.cuda.enable_cudnn_sdp(False), or "
         "torch.nn.attention.sdpa_kernel around the model.",
     ),
     (

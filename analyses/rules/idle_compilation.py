@@ -117,7 +117,7 @@ def _in_lookups(scope: Scope) -> int:
 _GUARDS: Final = Advice(
     "Nothing is compiled: before each call, conditions on the inputs and on Python objects (guards) are checked. "
     "TORCH_LOGS=guards lists them. Compile fewer and larger functions, without graph breaks, and pass fewer Python objects; "
-    "once all inputs were compiled for, torch.compiler.set_stance(skip_guard_eval_unsafe=True) checks fewer."
+    "once code is compiled for all inputs, torch.compiler.set_stance(skip_guard_eval_unsafe=True) checks fewer guards."
 )
 
 _RECOMPILES: Final = (
@@ -125,11 +125,11 @@ _RECOMPILES: Final = (
     "model's inputs."
 )
 _AGAIN: Final = Advice(
-    f"Code is compiled again in later steps: look for what changes there, such as shapes.\n[compiled] {_RECOMPILES}",
+    f"Code is compiled again in later steps: find out what changes there, such as shapes.\n[compiled] {_RECOMPILES}",
     plain="Kernels are built again in later iterations: keep what was built, and build for all sizes before the loop.",
 )
 _BOTH: Final = Advice(
-    "The first steps compile: run some steps before you record. But code is compiled again in later steps: look for what changes "
+    "The first steps compile: run some steps before you record. But code is compiled again in later steps: find out what changes "
     f"there, such as shapes.\n[compiled] {_RECOMPILES}",
     plain=f"Load and compile before you record: run some iterations first. {_AGAIN.plain}",
 )
@@ -193,7 +193,7 @@ def graph_breaks(scope: Scope, _result: Idle) -> Evidence | None:
     each = f", {breaks / steps:,.0f} a step" if steps else ""
     return Evidence(
         title=f"Graph breaks keep the device waiting for {format_share(idle.ns / scope.duration)} of the time",
-        text=f"A compiled function left its graph for Python {times(breaks)}{each}, and went on in another graph "
+        text=f"A compiled function left its graph for Python {times(breaks)}{each}, and continued in another graph "
         f"(a Torch-Compiled Region inside another). Between the graphs the device was idle for {format_ns(idle.ns)}{idle.where}.",
         ns_at_stake=idle.ns,
         stretches=idle.stretches,
@@ -206,9 +206,9 @@ GRAPH_BREAKS = Rule(
     evidence=graph_breaks,
     runs="device",
     advice=Advice(
-        "TORCH_LOGS=graph_breaks lists each break with its line and reason; fullgraph=True makes each an error. Usual reasons "
-        "are print and logging, .item() and conditions on tensors, and functions that torch.compile cannot trace. Move them "
-        "out of the compiled function."
+        "TORCH_LOGS=graph_breaks lists each break with its line and reason; fullgraph=True makes each an error. The usual "
+        "reasons are print and logging, .item() and conditions on tensors, and functions that torch.compile cannot trace. Move "
+        "them out of the compiled function."
     ),
     answers=frozenset({"host-bound", "launch/short-kernel-bound"}),
     explains=frozenset(

@@ -97,9 +97,9 @@ def short_operators(scope: Scope, _result: Idle) -> Evidence | None:
     place = _place_of(parts)
     return Evidence(
         title=f"Tiny operators and the Python code between them take {format_share(at_stake / scope.duration)} of the time{place}",
-        text=f"{format_count(short.height)} operators that typically take less than {format_ns(SHORT_NS)} take {format_ns(inside)} "
-        f"in all. {name} takes the most of it, in {count_of(count, 'call')}. The Python code between operators takes "
-        f"{format_ns(between.ns)}{between.where}.",
+        text=f"{format_count(short.height)} operators that typically take less than {format_ns(SHORT_NS)} take "
+        f"{format_ns(inside)} in all. {name} takes the largest share, in {count_of(count, 'call')}. The Python code between "
+        f"operators takes {format_ns(between.ns)}{between.where}.",
         ns_at_stake=at_stake,
         stretches=densest(_with_code_between(scope, short, near), scope),
         advice=_FOR_OPTIMIZER if fusable and of_optimizer >= OF_OPTIMIZER * (inside + between.ns) else None,
@@ -212,7 +212,7 @@ def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
     spent = bounded(int((stack.end[reads] - stack.start[reads]).sum()), scope)
     count = f"{times(round(reads.size / steps))}{' a step' if scope.window == 'steps' else ''}"
     return Evidence(
-        title=f"Python reads values of tensors (.item()) {count}",
+        title=f"Python reads tensor values (.item()) {count}",
         text=f".item() and similar calls ran {format_count(reads.size)} times and took {format_ns(spent)}, "
         f"{format_share(spent / scope.duration)} of the time{_where(scope, model, reads)}. On a device, each call waits "
         "until all queued work is done.",
@@ -263,7 +263,7 @@ VALUE_READS = Rule(
     runs="processor",
     advice=Advice(
         "Keep the value in a tensor: accumulate losses and metrics, and call .item() only every N steps. Replace Python "
-        "conditions on tensors by torch.where."
+        "conditions on tensors with torch.where."
     ),
     pattern="reads of tensor values (.item() and similar calls)",
 )
@@ -303,13 +303,14 @@ def processor_operators(scope: Scope, _result: Idle) -> Evidence | None:
     copies, follow = np.unique(before[before >= 0]), int((before >= 0).sum())
     copying = _only_copying(scope, int(idle.pieces["device_id"][0]), copies)
     text = (
-        f"{count_of(calls.height, 'call')} of operators launch nothing and take {format_ns(COMPUTES_NS)} or more; the device is "
-        f"idle for {format_ns(ns)} meanwhile{idle.where_in_code}, most in {listed(named)}."
+        f"{count_of(calls.height, 'operator call launches nothing and takes', 'operator calls launch nothing and take')} "
+        f"{format_ns(COMPUTES_NS)} or more; the device is idle for {format_ns(ns)} meanwhile{idle.where_in_code}, longest in "
+        f"{listed(named)}."
     )
     if follow:
         text += (
-            f" Before {format_count(follow)} of them the thread launched a copy from the device to the host last; in these "
-            f"{count_of(copies.size, 'copy', 'copies')} the device only copies for {format_ns(copying)}."
+            f" Before {format_count(follow)} of them, the thread's last launch was a copy from the device to the host; during "
+            f"{count_of(copies.size, 'such copy', 'such copies')}, the device does nothing else for {format_ns(copying)}."
         )
     also = ", and copies to the host before them," if copying >= WARNING_SHARE * scope.duration else ""
     at_stake = bounded(ns + copying, scope)
@@ -352,12 +353,13 @@ def _of_optimizer(pieces: pl.DataFrame) -> int:
 
 
 _OPTIMIZER_ON_DEVICE: Final = Advice(
-    "The optimizer computes in host memory. Keep the parameters and its state on the device: move the model there before you make the "
-    "optimizer, and make it with fused=True. If they do not fit, divide them among ranks (fully_shard), or keep the state in 8 bits."
+    "The optimizer computes in host memory. Keep the parameters and its state on the device: move the model there before you "
+    "create the optimizer, and create it with fused=True. If they do not fit, shard them across ranks (fully_shard), or keep the "
+    "state in 8 bits."
 )
 _KEEP_ON_DEVICE: Final = Advice(
     'Keep their inputs on the device and compute there: leave out the copies to the host before them (.cpu(), .to("cpu")). If the '
-    "host needs the result, copy that, which is smaller."
+    "host needs the result, copy only that, which is smaller."
 )
 
 PROCESSOR_OPERATORS = Rule(
@@ -366,8 +368,8 @@ PROCESSOR_OPERATORS = Rule(
     evidence=processor_operators,
     runs="device",
     advice=Advice(
-        "Compute on the device: create the inputs there (device=…), or copy them there first. What must run on the processor can run "
-        "ahead of time, in another thread or in the workers of the DataLoader."
+        "Compute on the device: create the inputs there (device=…), or copy them there first. What must run on the processor can "
+        "run ahead of time, in another thread or in DataLoader workers."
     ),
     answers=frozenset({"host-bound", "launch/short-kernel-bound", "idle", "memory-copy-bound"}),
 )

@@ -1,4 +1,4 @@
-"""Rules for runs without a device: code that holds the processors up, the interpreter's lock, double precision."""
+"""Rules for runs without a device: code that holds the processors up, the global interpreter lock, double precision."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ SHORTER_PART: Final = 0.1
 
 
 def interpreter_lock(scope: Scope, _result: Idle) -> Evidence | None:
-    """Without a device: another Python thread holds the interpreter's lock (GIL), so that the program waits between operators.
+    """Without a device: another Python thread holds the global interpreter lock (GIL), so that the program waits between operators.
 
     Python hands the lock over every `SWITCH_NS`, so that each wait takes that long, or a multiple. At stake is the time
     of the cause python in gaps of `SWITCH_NS` or more.
@@ -258,7 +258,8 @@ def interpreter_lock(scope: Scope, _result: Idle) -> Evidence | None:
     waits = gaps["ns"]
     at_stake = bounded(int(waits.sum()), scope)
     return Evidence(
-        title=f"Another Python thread holds the interpreter's lock (GIL) for {format_share(at_stake / scope.duration)} of the time",
+        title=f"Another Python thread holds the global interpreter lock (GIL) for {format_share(at_stake / scope.duration)} of "
+        "the time",
         text=f"Between operators the program waited {format_count(waits.len())} times, {format_ns(at_stake)} in all. The "
         f"typical wait takes {format_ns(float(str(waits.median())))}, and Python hands the lock to another thread every "
         f"{format_ns(SWITCH_NS)}.",
@@ -283,12 +284,12 @@ INTERPRETER_LOCK = Rule(
     evidence=interpreter_lock,
     runs="processor",
     advice=Advice(
-        "Run the work of the other thread in another process (multiprocessing, DataLoader workers), or in code that releases "
-        "the lock.",
+        "Run the work of the other thread in another process (multiprocessing, DataLoader workers), or in code that releases the "
+        "lock.",
         plain="Run the work of the other thread in another process, or in code that releases the lock.",
     ),
     explains=frozenset({"step_variability", "code_outside_operators", "short_operators"}),
-    pattern="waits for the interpreter's lock (GIL), which another Python thread holds",
+    pattern="waits for the global interpreter lock (GIL), which another Python thread holds",
 )
 
 

@@ -17,7 +17,7 @@ from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, Advice, Evidence, Rul
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import ENGINE_CALL
 from tracekit.facts.program_names import PYTHON_FUNCTION
-from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share
+from tracekit.facts.units import NS_PER_US, format_count, format_ns, format_share, times
 from tracekit.findings import Stretches
 from tracekit.groups import at_rows, or_none
 from tracekit.intervals import IntervalSet
@@ -81,9 +81,9 @@ def python_threads(scope: Scope, result: Idle) -> Evidence | None:
     share = format_share(at_stake / int(pauses["duration_ns"].sum()))
     return Evidence(
         title=f"Another Python thread runs while the device waits for launches, for {format_share(at_stake / scope.duration)} of the time",
-        text=f"{format_count(pauses.height)} times the launching thread stopped for {format_ns(LEAST_PAUSE_NS)} or more. In {share} of that "
-        f"time thread {other} ran Python, mostly {function}, and the launching thread entered and left no function. Python "
-        "runs one thread at a time, so the launching thread may have waited for its turn.",
+        text=f"The launching thread stopped {times(pauses.height)} for {format_ns(LEAST_PAUSE_NS)} or more. For {share} of that "
+        f"time, thread {other} ran Python, mostly {function}, while the launching thread entered and left no function. Python "
+        "runs one thread at a time, so the launching thread may have been waiting for its turn.",
         ns_at_stake=bounded(at_stake, scope),
         stretches=longest(pauses, length="duration_ns"),
     )
@@ -103,10 +103,10 @@ def _in_lock_calls(scope: Scope, result: Idle) -> Evidence | None:
         return None
     return Evidence(
         title=f"Another Python thread runs while the device waits for launches, for {format_share(waited / scope.duration)} of the time",
-        text=f"The device was idle for {format_ns(waited)} while the thread that launches next was in {_OF_THE_LOCK}, with which "
-        f"Python waits for its global lock ({format_count(int(rows['calls'].sum()))} calls). In the idle time, "
+        text=f"The device was idle for {format_ns(waited)} while the thread that launches next was in {_OF_THE_LOCK}, which "
+        f"Python uses to wait for the global interpreter lock ({format_count(int(rows['calls'].sum()))} calls). During the idle time, "
         f"{format_count(samples)} samples show Python in other threads of the process. Other libraries use this call too, so the "
-        "launching thread may have waited for something else.",
+        "launching thread may have been waiting for something else.",
         ns_at_stake=bounded(waited, scope),
         stretches=_in_lock(scope),
     )
@@ -207,10 +207,10 @@ PYTHON_THREADS = Rule(
     advice=Advice(
         "Move the work of the other thread (logging, decoding, checkpoints, metrics) into another process, or into library "
         "code that releases the lock.\n"
-        "[!compiled !graphs] Fewer launches (torch.compile, CUDA graphs) need fewer turns of the launching thread.",
+        "[!compiled !graphs] With fewer launches (torch.compile, CUDA graphs), the launching thread needs fewer turns.",
         plain=(
-            "Move the work of the other thread into another process, or into library code that releases Python's global lock. "
-            "Fewer launches need fewer turns of the launching thread."
+            "Move the work of the other thread into another process, or into library code that releases the global interpreter lock. "
+            "With fewer launches, the launching thread needs fewer turns."
         ),
     ),
     answers=frozenset({"host-bound", "launch/short-kernel-bound"}),

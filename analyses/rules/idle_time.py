@@ -389,12 +389,10 @@ def _waits_before_graphs(scope: Scope) -> str:
         what = shown.get(operator or call, operator or call) + (f" in {place}" if place else "")
         told[what] = told.get(what, 0) + calls_here
     named = sum(told.values())
-    by = "by" if named == total else "most by" if 2 * named > total else "among others by"
-    which = (
-        "the call that synchronises" if count == 1 else f"the {format_count(count)} calls that synchronise"
-    )
+    by = "from" if named == total else "mostly from" if 2 * named > total else "among others from"
+    which = "the synchronising call" if count == 1 else f"the {format_count(count)} synchronising calls"
     return (
-        f"No graph can hold a call that waits for the device: first remove {which} within each step "
+        f"A CUDA graph cannot contain a call that waits for the device: first remove {which} within each step "
         f"({by} {listed(list(told))})."
     )
 

@@ -32,7 +32,7 @@ def test_fires_on_python_between_nested_regions() -> None:
     assert found.ns_at_stake == 300 * US
     assert found.severity == "critical"
     assert found.title == "Graph breaks keep the device waiting for 30.0 % of the time"
-    assert found.evidence.startswith("A compiled function left its graph for Python once, and went on")
+    assert found.evidence.startswith("A compiled function left its graph for Python once, and continued")
     assert "mostly in model.py(9): forward" in found.evidence
     assert "TORCH_LOGS=graph_breaks" in found.advice
 

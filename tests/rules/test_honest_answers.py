@@ -110,7 +110,7 @@ def test_what_no_span_shows_is_not_called_python() -> None:
     made.activity("k", 20 * MS, MS, launch=20 * MS - 10 * US)
     found = finding(made.trace(captured=EVERYTHING - {"stacks"}), "idle", "long_gaps")
     assert found is not None
-    assert "for most of that no call of the host is recorded." in found.evidence
+    assert "for most of that, no host call is recorded." in found.evidence
     found = finding(made.trace(), "idle", "long_gaps")
     assert found is not None
     assert "the main cause is Python." in found.evidence

@@ -24,7 +24,7 @@ def test_fires_on_many_short_gaps_with_an_empty_queue() -> None:
     # 29 gaps of 90 µs in a window of 2,910 µs; each activity waited 5 µs of some 100.
     assert found.ns_at_stake == 29 * 90 * US
     assert found.severity == "critical"
-    assert found.title == "The device waits for launches of the host 89.7 % of the time"
+    assert found.title == "The device waits for launches from the host 89.7 % of the time"
     assert "had 29 gaps" in found.evidence
     assert "0.05 activities were queued" in found.evidence
     assert "Python stacks" in found.evidence
@@ -79,7 +79,7 @@ def test_the_causes_sum_to_the_time() -> None:
     found = finding(made.trace(), "idle", "host_bound_launches")
     assert found is not None
     assert (
-        "It was idle for 2.61 ms in gaps below 1.00 ms: Python 2.46 ms, launch latency 145 µs. "
+        "It was idle for 2.61 ms in gaps shorter than 1.00 ms: Python 2.46 ms, launch latency 145 µs. "
         in found.evidence
     )
 
@@ -108,11 +108,11 @@ def test_graphs_need_steps_without_waits(rule: tuple[str, str]) -> None:
     """Real traces of loops with twelve .item() a step were told to use CUDA graphs, which cannot hold them."""
     found = finding(steps_with((60, 560, 1060)).trace(), *rule)
     assert found is not None
-    assert "first remove the 3 calls that synchronise within each step (by .item())." in found.advice
+    assert "first remove the 3 synchronising calls within each step (from .item())." in found.advice
     found = finding(steps_with((60,), None).trace(), *rule)
     assert found is not None
     assert (
-        "first remove the call that synchronises within each step (by torch.cuda.synchronize())."
+        "first remove the synchronising call within each step (from torch.cuda.synchronize())."
         in found.advice
     )
 
@@ -120,18 +120,18 @@ def test_graphs_need_steps_without_waits(rule: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("operators", "told"),
     [
-        (("aten::item", "aten::to"), "by aten::to and .item()"),
-        (("aten::to", "aten::to", "aten::to", "aten::item"), "most by aten::to"),
-        (("aten::to", "aten::nonzero", "aten::item"), "most by aten::to and aten::nonzero"),
-        (("a", "b", "c", "d"), "among others by d and c"),
+        (("aten::item", "aten::to"), "from aten::to and .item()"),
+        (("aten::to", "aten::to", "aten::to", "aten::item"), "mostly from aten::to"),
+        (("aten::to", "aten::nonzero", "aten::item"), "mostly from aten::to and aten::nonzero"),
+        (("a", "b", "c", "d"), "among others from d and c"),
     ],
 )
 def test_no_call_waits_most_unless_it_makes_more_than_half(operators: tuple[str, ...], told: str) -> None:
-    """Of twelve waits six were by aten::to and six by aten::nonzero: "most by aten::to"."""
+    """Of twelve waits six were by aten::to and six by aten::nonzero: "mostly from aten::to"."""
     waits = tuple(range(60, 60 + 100 * 12, 100))
     found = finding(steps_with(waits, *operators).trace(), "idle", "host_bound_launches")
     assert found is not None
-    assert f"the 12 calls that synchronise within each step ({told})." in found.advice
+    assert f"the 12 synchronising calls within each step ({told})." in found.advice
 
 
 def test_a_wait_around_all_kernels_of_a_step_hinders_no_graph() -> None:

@@ -17,7 +17,9 @@ def test_waits_of_one_switch_interval_are_those_for_the_lock() -> None:
     found = finding(contended(5 * MS + 200 * US).trace(devices=()), "idle", "interpreter_lock")
     assert found is not None
     assert found.ns_at_stake == 30 * (5 * MS + 200 * US)
-    assert found.title == "Another Python thread holds the interpreter's lock (GIL) for 83.4 % of the time"
+    assert (
+        found.title == "Another Python thread holds the global interpreter lock (GIL) for 83.4 % of the time"
+    )
     assert "waited 30 times, 156 ms in all" in found.evidence
     assert found.stretches[0] == (MS, MS + 5 * MS + 200 * US)
     assert finding(contended(5 * MS + 200 * US).trace(devices=()), "idle", "code_outside_operators") is None

@@ -82,8 +82,8 @@ def test_a_call_on_inputs_that_were_short_before_has_another_reason() -> None:
     found = long_calls(made)
     assert found is not None
     assert "Other calls on the same inputs (shapes, types and arguments) are short" in found.evidence
-    assert "of the wait come after the operators inside the long one had ended" in found.evidence
-    assert "New inputs do not explain it" in found.advice
+    assert "of the wait comes after the operators inside the long call have ended" in found.evidence
+    assert "New inputs do not explain this" in found.advice
     assert "cuDNN" not in found.advice
 
 

@@ -48,7 +48,7 @@ def test_a_wait_of_many_ms_is_no_latency_of_a_launch() -> None:
     planted.activity("k", 60 * MS, 40 * MS, launch=40 * MS + 1)
     found = finding(planted.trace(), "idle", "long_gaps")
     assert found is not None
-    assert "of its idle time; in most of that, work was launched and did not start yet." in found.evidence
+    assert "of its idle time; for most of that, work had been launched but had not started." in found.evidence
 
 
 def test_names_the_device_with_the_longest_gaps() -> None:

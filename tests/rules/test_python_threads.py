@@ -36,7 +36,7 @@ def test_fires_when_another_thread_runs_in_a_pause_of_the_launching_one() -> Non
     assert found.ns_at_stake == pytest.approx(8 * MS, rel=0.01)
     assert found.title.startswith("Another Python thread runs while the device waits for launches, for 79")
     assert "thread 2 ran Python, mostly <built-in method append of list object>" in found.evidence
-    assert "may have waited for its turn" in found.evidence
+    assert "may have been waiting for its turn" in found.evidence
     assert "another process" in found.advice
 
 

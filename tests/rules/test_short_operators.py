@@ -21,7 +21,7 @@ def test_fires_on_many_tiny_operators() -> None:
     assert found.severity == "critical"
     assert (
         "200 operators that typically take less than 20.0 µs take 600 µs in all. "
-        "aten::add takes the most of it, in 200 calls." in found.evidence
+        "aten::add takes the largest share, in 200 calls." in found.evidence
     )
     assert "The Python code between operators takes 400 µs" in found.evidence
 

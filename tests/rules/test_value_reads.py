@@ -28,7 +28,7 @@ def reading(times: int, length: int = 20 * US, around: str | None = None) -> Pla
 def test_fires_on_values_read_in_every_step_and_names_the_line() -> None:
     found = finding(reading(3).trace(devices=()), "idle", "value_reads")
     assert found is not None
-    assert found.title == "Python reads values of tensors (.item()) 3 times a step"
+    assert found.title == "Python reads tensor values (.item()) 3 times a step"
     assert found.ns_at_stake == 6 * 20 * US
     assert "6 times and took 120 µs, 6.0 % of the time, most often in loss.py(42): log" in found.evidence
 
@@ -36,7 +36,7 @@ def test_fires_on_values_read_in_every_step_and_names_the_line() -> None:
 def test_a_window_that_is_not_the_steps_has_no_count_a_step() -> None:
     scope = select(reading(3).trace(devices=()), window="trace")
     (found,) = [each for each in run(get_analysis("idle"), scope).findings if each.id == "value_reads"]
-    assert found.title == "Python reads values of tensors (.item()) 6 times"
+    assert found.title == "Python reads tensor values (.item()) 6 times"
 
 
 def test_what_costs_nothing_here_may_cost_much_on_a_device() -> None:

@@ -105,7 +105,7 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     "code that was not recorded": Fault(
         lambda ns, _: slow(ns, ("python", "train.py(40): log")),
-        r"no call of the host is recorded.*Record with_stack",
+        r"no host call is recorded.*Record with_stack",
         MODELS,
         (False,),
     ),
@@ -214,13 +214,13 @@ FAULTS: Final[dict[str, Fault]] = {
         compares=True,
         needs_steps=True,
     ),
-    "exposed all-reduce": Fault(exposed, r"(?i)overlap|while the backward"),
+    "exposed all-reduce": Fault(exposed, r"(?i)overlap|during the backward"),
     "gradients that are reduced after the backward pass": Fault(
-        late_gradients, r"(?i)overlap|while the backward"
+        late_gradients, r"(?i)overlap|during the backward"
     ),
     "many tiny collectives": Fault(tiny_collectives, r"(?i)larger collectives|in one collective|bucket_cap"),
     "uneven ranks": Fault(
-        uneven_ranks, r"(?i)may be a wait for slower ranks.*Compare the ranks", needs_steps=True
+        uneven_ranks, r"(?i)may be spent waiting for slower ranks.*Compare the ranks", needs_steps=True
     ),
     "a dependency on another stream": Fault(
         dependency("DtoD (Device -> Device)", events=False), r"(?i)waits? for .*stream", MODELS

@@ -274,9 +274,7 @@ class Fault:
 FAULTS: Final[dict[str, Fault]] = {
     "slow loader in the main process": Fault(SlowLoader, r"num_workers > 0", r"\): load\b", EVERY),
     "too few workers": Fault(OneWorker, r"Raise num_workers"),
-    "logging every step": Fault(
-        Logging, r"no call of the host is recorded|log_metrics", r"log_metrics", EVERY
-    ),
+    "logging every step": Fault(Logging, r"no host call is recorded|log_metrics", r"log_metrics", EVERY),
     "the loss is read in each step": Fault(Waiting, r"Launch less from Python"),
     "a value is read in each layer": Fault(Reading, r"remove the 12 waits .*\.item\(\)", ways=EVERY),
     "masks": Fault(Masking, r"depends on the data"),

@@ -116,7 +116,9 @@ def test_missing_records_are_named_and_causes_are_not(
     assert report.verdict.headline.startswith("The device was busy at least ")
     assert "record is missing" in report.verdict.headline
     assert any(note in text for text in report.verdict.notes), report.verdict.notes
-    assert not any(word in words(report) for word in ("Python", "waited", "waiting", "launches of the host"))
+    assert not any(
+        word in words(report) for word in ("Python", "waited", "waiting", "launches from the host")
+    )
     assert "ecord" in report.verdict.advice[0].advice
     doubted = [one.name for one in report.sections if one.answer.startswith("Records are missing: ")]
     assert doubted == ["breakdown", "steps", "idle", "layers", "launches"]

@@ -158,7 +158,7 @@ def mpi_advice(results: Mapping[str, Result], basis: int, scope: Scope) -> Advic
 
 def unseen_advice(ns: int, scope: Scope) -> Advice:
     """What to do when the trace shows nothing of what the host does meanwhile."""
-    unseen = f"For {format_ns(ns)} no call of the host is recorded, so the trace cannot name the cause."
+    unseen = f"For {format_ns(ns)}, no host call is recorded, so the trace cannot name the cause."
     words = (
         Words(f"{unseen} Record the host as well ({{everything}}).")
         if not has_host_work(scope.trace)
