@@ -121,8 +121,9 @@ def no_tensor_cores(scope: Scope, result: Kernels) -> Evidence | None:
     return Evidence(
         title=f"Matrix work without tensor cores takes {of_time(total, scope)}",
         text=f"{format_count(int(rows['count'].sum()))} kernels use ordinary units (compute capability "
-        f"{capability[0]}.{capability[1]}) and take {format_ns(total)}. The largest: {shorten_name(rows['name'][0], LONGEST_NAME)}, "
-        f"{format_ns(rows['total_ns'][0])}. In 16 bits, the peak of its tensor cores is {ratio:.0f} times that of its FP32 units.",
+        f"{capability[0]}.{capability[1]}) and take {format_ns(total)}. The largest: "
+        f"{shorten_name(rows['name'][0], LONGEST_NAME)}, {format_ns(rows['total_ns'][0])}. In 16 bits, the peak of the device's "
+        f"tensor cores is {ratio:.0f} times that of its FP32 units.",
         ns_at_stake=at_stake,
         advice=_FP16 if capability < _FIRST_TF32 else advice,
         stretches=_longest_of(scope, rows),
@@ -240,14 +241,14 @@ MOSTLY_DROPOUT: Final = 0.5
 
 _DROPOUT: Final = r"^aten::(native_|_fused_|feature_|alpha_|feature_alpha_)?dropout_?$"
 _OF_DROPOUT: Final = Advice(
-    "[inference] Call model.eval(): the dropouts are switched on.\n"
-    "[!inference] Remove dropouts that training does not need, and give the dropout of attention to "
-    "scaled_dot_product_attention(dropout_p=…), which draws inside the fused kernel.\n"
-    "[!inference !compiled] torch.compile draws the numbers inside of the kernels around them.",
+    "[inference] Call model.eval(): dropout is switched on.\n"
+    "[!inference] Remove dropout layers that training does not need, and leave attention dropout to "
+    "scaled_dot_product_attention(dropout_p=…), which draws the numbers inside the fused kernel.\n"
+    "[!inference !compiled] torch.compile draws the numbers inside the surrounding kernels.",
     processor=(
-        "[inference] Call model.eval(): the dropouts are switched on.\n"
-        "[!inference] Remove dropouts that training does not need (p=0), those of large tensors first.\n"
-        "[!inference !compiled] torch.compile draws the numbers inside of the loops around them."
+        "[inference] Call model.eval(): dropout is switched on.\n"
+        "[!inference] Remove dropout that training does not need (p=0), on large tensors first.\n"
+        "[!inference !compiled] torch.compile draws the numbers inside the surrounding loops."
     ),
 )
 
@@ -277,8 +278,8 @@ def random_numbers(scope: Scope, result: Kernels) -> Evidence | None:
     names = kept(result.by_name, result.by_name["category"] == "random")
     largest = f" {costliest(names)} takes the most." if names.height else ""
     return Evidence(
-        title=f"{'Dropout takes' if mostly else 'Random numbers take'} {of_time(total, scope)}",
-        text=f"Random numbers take {format_ns(total)}, {format_ns(of_dropouts)} of it in dropouts.{largest}",
+        title=f"{'Dropout takes' if mostly else 'Random number generation takes'} {of_time(total, scope)}",
+        text=f"Drawing random numbers takes {format_ns(total)}, {format_ns(of_dropouts)} of it in dropout.{largest}",
         ns_at_stake=bounded(total, scope),
         advice=_OF_DROPOUT if mostly else None,
         stretches=longest(kept(rows, drawn)),
@@ -339,7 +340,7 @@ OTHER_TOO_LARGE = Rule(
     evidence=other_too_large,
     advice=Advice(
         "Look these names up in the kernel table. Wrap your own kernels in torch.library.custom_op or "
-        "torch.profiler.record_function with a clear name, so that they count for a category.",
+        "torch.profiler.record_function with a clear name, so that they fall into a category.",
         plain=(
             "Look these names up in the kernel table. An NVTX range with a clear name around their launches groups them."
         ),
@@ -364,8 +365,8 @@ def whole_graphs(scope: Scope, result: Kernels) -> Evidence | None:
         return None
     return Evidence(
         title=f"CUDA graphs that were recorded as a whole take {of_time(total, scope)}",
-        text=f"{count_of(rows.height, 'replay of a graph takes', 'replays of graphs take')} {format_ns(total)} of "
-        f"{format_ns(result.total_ns)}, and the trace does not hold {'its' if rows.height == 1 else 'their'} kernels.",
+        text=f"{count_of(rows.height, 'graph replay takes', 'graph replays take')} {format_ns(total)} of "
+        f"{format_ns(result.total_ns)}, and the trace does not contain {'its' if rows.height == 1 else 'their'} kernels.",
         severity="warning",
         stretches=longest(rows),
     )

@@ -50,8 +50,8 @@ def autograd_in_inference(scope: Scope, _result: Kernels) -> Evidence | None:
         return None
     return Evidence(
         title="Autograd prepares a backward pass that never runs",
-        text=f"The sequence numbers of {format_count(numbers.len())} operators show at least {format_count(nodes)} nodes of autograd's "
-        "graph, and no backward pass is in the trace.",
+        text=f"The sequence numbers of {format_count(numbers.len())} operators show at least {format_count(nodes)} nodes of the "
+        "autograd graph, and the trace contains no backward pass.",
     )
 
 
@@ -60,7 +60,7 @@ AUTOGRAD_IN_INFERENCE = Rule(
     analysis="kernels",
     evidence=autograd_in_inference,
     advice=Advice(
-        "If no backward pass follows, call the model under torch.inference_mode(): this saves work of the host, and memory."
+        "If no backward pass follows, call the model under torch.inference_mode(): this saves host work and memory."
     ),
 )
 
@@ -113,9 +113,9 @@ def autocast_casts(scope: Scope, result: Kernels) -> Evidence | None:
     if at_stake < least:
         return None
     return Evidence(
-        title=f"Casts of mixed precision take {of_time(on_device + idle, scope)} with the waits for them",
-        text=f"{count_of(round(casts.height / scope.steps.height), 'cast')} a step take {format_ns(on_device)} of the device, which is idle "
-        f"for {format_ns(idle)} while the host launches them. Products of matrices, which smaller types make faster, take "
+        title=f"Mixed-precision casts and the waits for them take {of_time(on_device + idle, scope)}",
+        text=f"{count_of(round(casts.height / scope.steps.height), 'cast')} a step take {format_ns(on_device)} on the device, "
+        f"which is idle for {format_ns(idle)} while the host launches them. Matrix products, which smaller types speed up, take "
         f"{format_share(products)} of the time{'' if window == scope.duration else ' without recording'}.",
         ns_at_stake=at_stake,
         advice=_WITHOUT if in_vain else None,
@@ -125,7 +125,7 @@ def autocast_casts(scope: Scope, result: Kernels) -> Evidence | None:
 
 _MATRIX: Final = ("gemm", "convolution", "attention", "rnn")
 _WITHOUT: Final = Advice(
-    "Train without autocast: the device waits for the host anyway, and casts are more work for it."
+    "Train without autocast: the device waits for the host anyway, and casts add to the host's work."
 )
 
 AUTOCAST_CASTS = Rule(
@@ -134,8 +134,8 @@ AUTOCAST_CASTS = Rule(
     evidence=autocast_casts,
     runs="device",
     advice=Advice(
-        "[!compiled] torch.compile fuses casts into the kernels beside them.\n"
-        "Parameters in 16 bits, with fp32 copies of them in the optimizer, need no casts in the step."
+        "[!compiled] torch.compile fuses casts into neighbouring kernels.\n"
+        "Parameters in 16 bits, with fp32 copies in the optimizer, need no casts in the step."
     ),
 )
 

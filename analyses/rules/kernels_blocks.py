@@ -32,8 +32,8 @@ MOST_NAMED: Final = 4
 
 _BATCH_NORM: Final = r"(?i)batch_?norm|\bbn_(fw|bw)_|BatchNorm(Fwd|Bwd)"
 _OF_BATCH_NORM: Final = Advice(
-    "Use model.to(memory_format=torch.channels_last), and the same for the input batch: in the layout NCHW batch norm starts one "
-    "block for each channel, in NHWC its kernels divide the pixels as well.",
+    "Use model.to(memory_format=torch.channels_last), and the same for the input batch: in the NCHW layout, batch norm starts "
+    "one block per channel; in NHWC, its kernels divide the pixels as well.",
     flags=("--channels-last",),
 )
 
@@ -79,8 +79,8 @@ def few_blocks(scope: Scope, result: Kernels) -> Evidence | None:
     return Evidence(
         title=f"Kernels with fewer blocks than the device has multiprocessors take {of_time(total, scope)}",
         text=f"{count_of(rows.height, 'kernel')} of {LEAST_NS // 1000} µs or more, with {blocks} for {there}, "
-        f"{'takes' if rows.height == 1 else 'take'} {format_ns(total)}, in which {format_share(idle / total)} of the multiprocessors have no block on average. "
-        f"{costliest(names)} leaves the most unused.",
+        f"{'takes' if rows.height == 1 else 'take'} {format_ns(total)}; on average, {format_share(idle / total)} of the "
+        f"multiprocessors have no block meanwhile. {costliest(names)} leaves the most unused.",
         ns_at_stake=at_stake,
         advice=_OF_BATCH_NORM if 2 * of_batch_norm > unused else _of_streams(scope, rows),
         stretches=longest(rows, by="unused"),
@@ -110,10 +110,10 @@ def _of_streams(scope: Scope, rows: pl.DataFrame) -> Advice | None:
         return None
     calls = scope.host("runtime", columns=["name"])["name"].cast(pl.String)
     waits = calls.filter(calls.str.contains(STREAM_WAIT_CALL))
-    how = "see what keeps their kernels from running beside one another."
+    how = "see what keeps their kernels from running concurrently."
     if 2 * waits.len() >= turns:
         named = f"{count_of(waits.len(), 'call')} of {waits[0]}"
-        how = f"remove the waits of one for another that no data needs ({named})."
+        how = f"remove the waits of one stream for another that no data dependency requires ({named})."
     few = f"Streams {listed([str(stream) for stream in streams])}"
     never = f"{few if len(streams) <= MOST_NAMED else count_of(len(streams), 'stream')} take turns and never overlap"
     return Advice(f"{never}: {how}\n{_MORE_WORK}", flags=_FLAGS)
@@ -147,7 +147,7 @@ def _alone(kernels: pl.DataFrame) -> pl.DataFrame:
     return kernels.filter(pl.Series(alone))
 
 
-_MORE_WORK: Final = "Else give each launch more work, as a larger batch does."
+_MORE_WORK: Final = "Otherwise, give each launch more work, as a larger batch does."
 _FLAGS: Final = ("--batch",)
 
 FEW_BLOCKS = Rule(
@@ -156,8 +156,8 @@ FEW_BLOCKS = Rule(
     evidence=few_blocks,
     runs="device",
     advice=Advice(
-        "Give each launch more work, as a larger batch does, or run these kernels beside others on a stream of their own.",
-        plain="Divide the work among more blocks, or run these kernels beside others on a stream of their own.",
+        "Give each launch more work, as a larger batch does, or run these kernels alongside others on a separate stream.",
+        plain="Divide the work among more blocks, or run these kernels alongside others on a separate stream.",
         flags=_FLAGS,
     ),
 )

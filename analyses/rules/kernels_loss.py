@@ -49,13 +49,14 @@ def unfused_loss(scope: Scope, _result: Kernels) -> Evidence | None:
         return None
     size = f" of [{scores[0]}]" if scores.len() else ""
     and_casts = (
-        f", and {count_of(casts.height, 'cast')} of tensors of this shape {format_ns(int(casts['duration'].sum()))}"
+        f", and {count_of(casts.height, 'cast of tensors of this shape takes', 'casts of tensors of this shape take')} {format_ns(int(casts['duration'].sum()))}"
         if casts.height
         else ""
     )
     return Evidence(
-        title=f"The loss takes {of_time(total, scope)} in kernels that each pass over the scores of all classes",
-        text=f"{count_of(loss.height, 'kernel')} of cross-entropy on scores{size} take {format_ns(int(loss['duration'].sum()))}{and_casts}.",
+        title=f"The loss takes {of_time(total, scope)} in kernels that each make a pass over the scores of all classes",
+        text=f"{count_of(loss.height, 'cross-entropy kernel')} on scores{size} take "
+        f"{format_ns(int(loss['duration'].sum()))}{and_casts}.",
         ns_at_stake=bounded(total, scope),
         stretches=longest(loss),
     )
@@ -67,7 +68,8 @@ UNFUSED_LOSS = Rule(
     evidence=unfused_loss,
     runs="device",
     advice=Advice(
-        "Compute the last projection and the loss together in chunks, so that all scores are never in memory (a fused linear "
-        "cross-entropy, as the Liger kernels have it), or compile the loss function with torch.compile, which fuses casts, softmax and loss."
+        "Compute the last projection and the loss together in chunks, so that the scores are never all in memory (a fused linear "
+        "cross-entropy, as in the Liger kernels), or compile the loss function with torch.compile, which fuses casts, softmax "
+        "and loss."
     ),
 )

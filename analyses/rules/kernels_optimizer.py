@@ -56,13 +56,13 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
         return None
     kept = one_pass(scope)
     if scope.on_cpu:
-        what, idle, waits = "operator calls", "The code between takes", "code between"
+        what, idle, waits = "operator calls", "The code between them takes", "the code between them"
         starts = (ranges := optimizer_ranges(scope))["start"].to_numpy()
         whole = IntervalSet.of(starts, starts + ranges["duration"].to_numpy()).clip(scope.start, scope.end)
         waited, stalled = (whole - scope.intervals()).measure, stalled_within(scope, whole)
         at_stake = round((total + waited - stalled - kept) / slowed_by_recording(scope.trace))
     else:
-        what, idle, waits = "kernels", "Between them the device is idle for", "the waits for them"
+        what, idle, waits = "kernels", "Between them, the device is idle for", "the waits for them"
         waited, stalled = caused_idle(scope, *_OF_LAUNCHES, wanted=one_of("phase", "optimizer")).ns, 0
         at_stake = total + waited - kept
     return Evidence(
@@ -95,7 +95,7 @@ def _without_fused(scope: Scope) -> Advice | None:
         return None
     has = f"{listed(names)} {'has' if len(names) == 1 else 'have'} no fused=True"
     return Advice(
-        f"{has}. Leave foreach=True, the default on a device, and compile the optimizer's step with torch.compile.",
+        f"{has}. Keep foreach=True, the default on a device, and compile the optimizer's step with torch.compile.",
         processor=(
             f"{has} (torch.optim.AdamW, Adam, SGD and Adagrad have it); foreach=True does not help on processors. Compile the "
             "optimizer's step with torch.compile."
@@ -104,8 +104,8 @@ def _without_fused(scope: Scope) -> Advice | None:
 
 
 _SPARSE: Final = (
-    "[sparse_gradients] Use fewer and larger embedding tables, or sparse=False if they are small: fused optimizers take no sparse "
-    "gradients."
+    "[sparse_gradients] Use fewer and larger embedding tables, or sparse=False if they are small: fused optimizers do not "
+    "support sparse gradients."
 )
 
 OPTIMIZER_NOT_FUSED = Rule(
@@ -154,8 +154,8 @@ def optimizer_in_passes(scope: Scope, _result: Kernels) -> Evidence | None:
     largest = by_name.sort("duration", "operator", descending=[True, False]).head(3)["operator"]
     return Evidence(
         title=f"The optimizer goes over its data with {by_name.height} operators instead of one ({of_time(total, scope)})",
-        text=f"{listed(largest.cast(pl.String).to_list())} take the most of {format_ns(total)}, in {count_of(round(each), 'call')} a "
-        "step. Each reads and writes the parameters, gradients or moments again.",
+        text=f"{listed(largest.cast(pl.String).to_list())} take the most. All together take {format_ns(total)}, in "
+        f"{count_of(round(each), 'call')} a step. Each reads and writes the parameters, gradients or moments again.",
         ns_at_stake=at_stake,
         advice=_without_fused(scope),
         stretches=longest(rows),
@@ -210,9 +210,9 @@ def updates_one_by_one(scope: Scope, _result: Kernels) -> Evidence | None:
     if at_stake < UPDATES_ONE_BY_ONE_LEAST_SHARE * scope.duration:
         return None
     operators = rows.group_by("operator").len().sort("len", "operator", descending=[True, False])
-    waits = f" Before them the device is idle for {format_ns(waited)}." if waited else ""
+    waits = f" Before them, the device is idle for {format_ns(waited)}." if waited else ""
     return Evidence(
-        title=f"{each:,.0f} kernels a step update single tensors outside of the optimizer "
+        title=f"{each:,.0f} kernels a step update single tensors outside the optimizer "
         f"({of_time(total + waited, scope)}{' with the waits for them' if waited else ''})",
         text=f"{format_count(rows.height)} kernels of {listed(operators['operator'].cast(pl.String).head(3).to_list())} "
         f"take {format_ns(total)}.{waits}",

@@ -95,7 +95,7 @@ def kernels_slow_down(scope: Scope, _result: Kernels) -> Evidence | None:
         title=title,
         text=f"{format_count(found.kernels)} kernels of each step, with {found.alike}, take "
         f"{format_ns(found.usual)} in the fastest steps and {format_ns(float(np.median(found.own[slow])))} in a median slow one. "
-        f"In {steps} that makes {format_ns(found.more_ns)} more ({format_share(found.more_ns / scope.duration)} of the time).",
+        f"Over {steps}, that adds {format_ns(found.more_ns)} ({format_share(found.more_ns / scope.duration)} of the time).",
         ns_at_stake=bounded_by_host(found.more_ns, scope),
         stretches=longest(
             spans.with_columns(
@@ -228,9 +228,9 @@ KERNELS_SLOW_DOWN = Rule(
     evidence=kernels_slow_down,
     runs="device",
     advice=Advice(
-        "Look for what slows the device in these steps: its clock, or other programs on it.\n"
+        "Find out what slows the device in these steps: its clock, or other programs on it.\n"
         "[amd] amd-smi metric --clock --power --temperature shows clocks and limits.\n"
-        "[!amd] nvidia-smi -q -d PERFORMANCE,CLOCK names a limit of power or heat."
+        "[!amd] nvidia-smi -q -d PERFORMANCE,CLOCK shows whether power or heat limits the clock."
     ),
 )
 
@@ -271,9 +271,10 @@ def interrupted_kernels(scope: Scope, _result: Kernels) -> Evidence | None:
         return None
     each = hit["more"].sort()
     return Evidence(
-        title=f"Something interrupts kernels for {format_share(total / scope.duration)} of the time, as when programs share the device",
-        text=f"{count_of(hit.height, 'kernel')} of {kinds.len()} kinds take {format_ns(each[0])} or more longer than others with "
-        f"{alike_by(hit)}, {format_ns(total)} in all, and no other stream works beside them.",
+        title=f"Something interrupts kernels for {format_share(total / scope.duration)} of the time, as happens when programs "
+        "share the device",
+        text=f"{count_of(hit.height, 'kernel')} of {kinds.len()} kinds take at least {format_ns(each[0])} longer than others "
+        f"with {alike_by(hit)}, {format_ns(total)} in all, while no other stream is active.",
         ns_at_stake=bounded_by_host(total, scope),
         stretches=longest(hit),
     )
@@ -312,8 +313,9 @@ INTERRUPTED_KERNELS = Rule(
     advice=Advice(
         "See whether other programs use the device.\n"
         "[amd] amd-smi process lists them.\n"
-        "[!amd] nvidia-smi lists them; if they must share it, MPS lets their kernels run at the same time, and MIG gives each a part.\n"
-        "Times of kernels say little until one program has the device to itself."
+        "[!amd] nvidia-smi lists them; if they must share it, MPS lets their kernels run at the same time, and MIG gives each a "
+        "part of it.\n"
+        "Kernel times say little until one program has the device to itself."
     ),
     explains=frozenset({"far_below_roof"}),
 )

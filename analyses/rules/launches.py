@@ -80,7 +80,7 @@ def short_kernels(scope: Scope, result: Launches) -> Evidence | None:
         title=f"{format_share(result.short_share)} of the kernels take less than {format_ns(SHORT_NS)}",
         text=f"{format_count(result.short)} kernels take less than {format_ns(SHORT_NS)}, and "
         f"{format_share(result.launch_bound_share)} of all activities are shorter than their launch call."
-        f"{example} The device was idle for {format_ns(at_stake)} of their launches.",
+        f"{example} The device was idle for {format_ns(at_stake)} during their launches.",
         ns_at_stake=at_stake,
         advice=_short_kernels_advice(before_graphs)
         if (before_graphs := waits_before_graphs(scope))
@@ -145,8 +145,8 @@ _TO_DEVICE: Final = Advice(
 """The advice about waits for copies to the device."""
 _REMEDY: Final = {
     "is_nonzero|bool": Advice(
-        "A Python condition reads a tensor's value, for which the host waits. Decide by what the host knows, or replace the condition "
-        "by torch.where."
+        "A Python condition reads a tensor's value, and the host waits for it. Branch on what the host already knows, or replace "
+        "the condition with torch.where."
     ),
     "item|local_scalar": Advice(
         "[!inference] Keep the value on the device: accumulate losses and metrics as tensors, and call .item() only every N steps.\n"
@@ -159,14 +159,14 @@ _REMEDY: Final = {
         "(torch.nonzero_static)."
     ),
     "to|copy|cpu|_to_copy": Advice(
-        "Copy with non_blocking=True from and to pinned memory, and read results one step later.",
+        "Copy with non_blocking=True to and from pinned memory, and read results one step later.",
         flags=("--pin-memory",),
     ),
 }
 """The beginning of an operator's name → the advice about its waits."""
 _READ_BY_LAYERS: Final = Advice(
-    "Keep on the device what layers read on the host in the forward pass: use fixed sizes or masks, or kernels that take sizes from "
-    "device memory (for experts, a grouped matrix product)."
+    "In the forward pass, layers read values on the host. Keep these on the device: use fixed sizes or masks, or kernels that "
+    "take sizes from device memory (for experts, a grouped matrix product)."
 )
 LAYERS: Final = 4
 """A loss or a metric is read once or twice a step."""
@@ -336,7 +336,7 @@ BLOCKING_SYNCHRONISATION = Rule(
     advice=Advice(
         "Remove torch.cuda.synchronize() and other waits from the loop; measure times with CUDA events instead.",
         plain=(
-            "Copy with asynchronous calls from and to pinned memory, and wait only where the program uses the result; "
+            "Copy with asynchronous calls to and from pinned memory, and wait only where the program uses the result; "
             "measure times with CUDA events."
         ),
     ),

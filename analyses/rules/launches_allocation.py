@@ -35,9 +35,7 @@ STEADY: Final = 0.5
 
 _HOST_ALLOCATION: Final = r"Host(Alloc|Malloc|Free|Register|Unregister)|(Malloc|Free)Host"
 _AFTER_WARM_UP: Final = "Profile after warm-up. If the calls remain, "
-_PIN_ONCE: Final = (
-    "in a few buffers once and copy into them: these calls lock memory of the host, which takes long."
-)
+_PIN_ONCE: Final = "in a few buffers once and copy into them: these calls lock host memory, which takes long."
 _OF_CACHE: Final = (
     "eep input shapes constant.\n"
     "[!amd] PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets the cache grow in place."
@@ -103,7 +101,7 @@ def _advice(*, of_host: bool, each_step: bool) -> Advice | None:
     are no warm-up.
     """
     if of_host:
-        plain = "Allocate page-locked memory of the host before the loop, and reuse it."
+        plain = "Allocate page-locked host memory before the loop, and reuse it."
         if each_step:
             return Advice(f"P{_PIN_ONCE}", plain=plain)
         return Advice(f"{_AFTER_WARM_UP}p{_PIN_ONCE}", plain=plain, flags=("--warmup",))
@@ -177,8 +175,8 @@ def _of_emptied(
 
 
 _KEEP: Final = Advice(
-    "Remove torch.cuda.empty_cache() from the loop. The cache then keeps the blocks, and the next step takes them from it without "
-    "a call of the driver."
+    "Remove torch.cuda.empty_cache() from the loop. The cache then keeps the blocks, and the next step reuses them without a "
+    "driver call."
 )
 
 ALLOCATION_CALLS = Rule(

@@ -120,7 +120,7 @@ def profiler_overhead(scope: Scope, _result: Launches) -> Evidence | None:
     )
     return Evidence(
         title=f"The profiler itself takes {format_share(taken / scope.duration)} of the time",
-        text=f"{count_of(rows.height, 'span')} of the profiler took {format_ns(taken)}. "
+        text=f"{count_of(rows.height, 'profiler span')} took {format_ns(taken)}. "
         f"{most['name'][0]} took the most, {format_ns(most['duration'][0])}.",
         ns_at_stake=taken,
         stretches=longest(rows),

@@ -32,8 +32,8 @@ _SELECTIVE: Final = (
     "torch.utils.checkpoint.create_selective_checkpoint_contexts keeps the results of matrix products and attention, and "
     "recomputes only what is cheap."
 )
-_FULL: Final = Advice(f"The memory is nearly full. {_SELECTIVE}")
-_FREE: Final = Advice(f"The memory has room, so checkpoint fewer layers. {_SELECTIVE}")
+_FULL: Final = Advice(f"Memory is nearly full. {_SELECTIVE}")
+_FREE: Final = Advice(f"There is free memory, so checkpoint fewer layers. {_SELECTIVE}")
 
 
 def recomputation(scope: Scope, result: Layers) -> Evidence | None:

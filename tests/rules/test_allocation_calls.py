@@ -42,7 +42,7 @@ def test_memory_of_the_host_has_advice_of_its_own() -> None:
     found = finding(made.trace(), "launches", "allocation_calls")
     assert found is not None
     assert "empty_cache" not in found.advice
-    assert "lock memory of the host" in found.advice
+    assert "lock host memory" in found.advice
 
 
 def emptied(steps: int, *, inside: bool = False) -> Planted:

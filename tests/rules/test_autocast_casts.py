@@ -35,7 +35,7 @@ def loop(product: int, *, casts: int = 20, kind: str = "kernel", autograd: bool 
 def test_a_loop_that_its_host_bounds_should_do_without() -> None:
     found = finding(loop(400 * US).trace(), "kernels", "autocast_casts")
     assert found is not None
-    assert "20 casts a step take 1.20 ms of the device" in found.evidence
+    assert "20 casts a step take 1.20 ms on the device" in found.evidence
     assert "take 4.5 % of the time." in found.evidence
     assert found.advice.startswith("Train without autocast")
     assert found.ns_at_stake is not None

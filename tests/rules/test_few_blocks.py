@@ -33,8 +33,8 @@ def test_fires_on_a_kernel_with_half_of_the_blocks() -> None:
         found.title == "Kernels with fewer blocks than the device has multiprocessors take 10.0 % of the time"
     )
     assert found.evidence == (
-        "1 kernel of 10 µs or more, with 27 blocks for 108 multiprocessors, takes 1.00 ms, in which 75.0 % of the "
-        "multiprocessors have no block on average. scan(float*) leaves the most unused."
+        "1 kernel of 10 µs or more, with 27 blocks for 108 multiprocessors, takes 1.00 ms; on average, 75.0 % of the "
+        "multiprocessors have no block meanwhile. scan(float*) leaves the most unused."
     )
     assert found.stretches == ((0, MS),)
 
@@ -108,8 +108,8 @@ def test_faster_kernels_save_no_more_than_the_host_lets_them() -> None:
     [
         (60, 0, 1, r"^Streams 7 and 13 take turns and never overlap: remove the waits .* \(60 calls of cudaStreamWaitEvent\)"),
         (0, 0, 1, r"^Streams 7 and 13 take turns and never overlap: see what keeps"),
-        (60, 0, 30, r"^Give each launch more work.* on a stream of their own"),  # two parts of a program
-        (60, 3 * MS, 1, r"^Give each launch more work.* on a stream of their own"),  # some overlap
+        (60, 0, 30, r"^Give each launch more work.* on a separate stream"),  # two parts of a program
+        (60, 3 * MS, 1, r"^Give each launch more work.* on a separate stream"),  # some overlap
     ],
 )  # fmt: skip
 def test_kernels_on_several_streams_are_not_told_to_use_another(

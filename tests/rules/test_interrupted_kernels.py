@@ -25,7 +25,7 @@ def test_programs_that_take_turns_interrupt_kernels() -> None:
     found = finding(kernels("a", "b", "c", "d").trace(), "kernels", "interrupted_kernels")
     assert found is not None
     assert found.ns_at_stake == 20 * MS
-    assert "10 kernels of 4 kinds take 2.00 ms or more longer" in found.evidence
+    assert "10 kernels of 4 kinds take at least 2.00 ms longer" in found.evidence
     assert "nvidia-smi" in found.advice
 
 

@@ -29,7 +29,7 @@ def test_most_steps_are_slow_after_throttling_sets_in() -> None:
     )
     assert (found.ns_at_stake, found.severity) == (9 * MS, "critical")
     assert "3 kernels of each step, with the same grids, take 9.00 ms in the fastest" in found.evidence
-    assert "in 2 slow steps that makes 9.00 ms more (25.0 % of the time)" in found.evidence.lower()
+    assert "over 2 slow steps, that adds 9.00 ms (25.0 % of the time)" in found.evidence.lower()
     assert "nvidia-smi" in found.advice
 
 

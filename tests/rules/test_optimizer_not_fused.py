@@ -28,7 +28,7 @@ def test_fires_from_fifty_kernels_a_step() -> None:
     assert found.ns_at_stake == 4 * MS
     assert found.title == "The optimizer runs 60 kernels a step (40.0 % of the time with the waits for them)"
     assert "60 unfused kernels of the optimizer take 300 µs" in found.evidence
-    assert "Between them the device is idle for 3.70 ms." in found.evidence
+    assert "Between them, the device is idle for 3.70 ms." in found.evidence
     assert "fused=True" in found.advice
 
 
@@ -59,7 +59,8 @@ def test_on_the_cpu_operator_calls_count() -> None:
     found = finding(made.trace(devices=()), "kernels", "optimizer_not_fused")
     assert found is not None
     assert (
-        found.title == "The optimizer runs 100 operator calls a step (20.0 % of the time with code between)"
+        found.title
+        == "The optimizer runs 100 operator calls a step (20.0 % of the time with the code between them)"
     )
     assert "Not at stake: 290 µs of arithmetic." in found.evidence
     assert found.ns_at_stake == 2 * MS - 290 * US

@@ -19,7 +19,7 @@ def test_fires_on_the_union_of_the_profilers_own_spans() -> None:
     assert found.ns_at_stake == 2 * MS
     assert found.severity == "critical"
     assert found.title == "The profiler itself takes 20.0 % of the time"
-    assert "2 spans of the profiler took" in found.evidence
+    assert "2 profiler spans took" in found.evidence
     assert "CUPTI Buffer Flush took the most, 1.50 ms." in found.evidence
 
 

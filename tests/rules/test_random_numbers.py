@@ -32,7 +32,7 @@ def test_fires_on_dropout(steps: bool) -> None:
     assert one is not None
     assert one.ns_at_stake == 2 * MS
     assert one.title == f"Dropout takes {16.7 if steps else 20.0} % of the time"
-    assert "2.00 ms of it in dropouts. at::native::fused_dropout_kernel_vec" in one.evidence
+    assert "2.00 ms of it in dropout. at::native::fused_dropout_kernel_vec" in one.evidence
     assert "dropout_p" in one.advice
     assert "model.eval()" not in one.advice
 
@@ -40,13 +40,13 @@ def test_fires_on_dropout(steps: bool) -> None:
 def test_dropout_in_inference_is_a_mistake() -> None:
     one = found(on_device("aten::native_dropout", DROP, trains=False))
     assert one is not None
-    assert one.advice == "Call model.eval(): the dropouts are switched on."
+    assert one.advice == "Call model.eval(): dropout is switched on."
 
 
 def test_other_random_numbers() -> None:
     one = found(on_device("aten::normal_", RAND))
     assert one is not None
-    assert one.title == "Random numbers take 16.7 % of the time"
+    assert one.title == "Random number generation takes 16.7 % of the time"
     assert "ahead of time" in one.advice
     assert found(on_device("aten::normal_", RAND, steps=False)) is None  # it may fill the weights
 

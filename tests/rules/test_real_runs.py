@@ -113,7 +113,7 @@ def test_dropout(tmp_path: Path) -> None:
         return functional.dropout(x.repeat(8, 1, 1), 0.1)[:2]
 
     trace = recorded(tmp_path, eager, through, train=False)
-    assert found(trace)["random_numbers"].advice == "Call model.eval(): the dropouts are switched on."
+    assert found(trace)["random_numbers"].advice == "Call model.eval(): dropout is switched on."
 
 
 @pytest.mark.parametrize("stacks", [True, False])

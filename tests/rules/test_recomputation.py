@@ -74,7 +74,7 @@ def test_fires_on_forward_operators_in_a_backward_node(node: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "severity", "says"), [(10 * GB, "critical", "has room"), (39 * GB, "info", "nearly full")]
+    ("used", "severity", "says"), [(10 * GB, "critical", "free memory"), (39 * GB, "info", "nearly full")]
 )
 def test_the_memory_in_use_decides_what_to_do(used: int, severity: str, says: str) -> None:
     made = checkpointed()

@@ -18,7 +18,7 @@ def test_fires_with_the_launch_time_that_nothing_hides() -> None:
     assert found.stretches == ()  # they are everywhere
     assert "30 kernels take less" in found.evidence
     assert "add is the most frequent, with 30 launches." in found.evidence
-    assert "The device was idle for 174 µs of their launches." in found.evidence
+    assert "The device was idle for 174 µs during their launches." in found.evidence
 
 
 def test_shows_where_they_are_densest() -> None:

@@ -35,7 +35,7 @@ def test_a_loss_over_a_large_vocabulary() -> None:
     one = found(language_model())
     assert one is not None
     assert one.ns_at_stake == 6 * MS
-    assert "2 kernels of cross-entropy on scores of [8192, 256000] take 4.00 ms, and 1 cast" in one.evidence
+    assert "2 cross-entropy kernels on scores of [8192, 256000] take 4.00 ms, and 1 cast" in one.evidence
     assert "fused linear cross-entropy" in one.advice
 
 

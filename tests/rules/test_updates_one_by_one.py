@@ -26,10 +26,10 @@ def test_fires_from_a_hundred_kernels_a_step() -> None:
     # 5 µs each, and 15 µs of waiting before each but the first, before which 10 µs.
     assert found.ns_at_stake == 120 * 20 * US - 5 * US
     assert found.title == (
-        "120 kernels a step update single tensors outside of the optimizer (23.9 % of the time with the waits for them)"
+        "120 kernels a step update single tensors outside the optimizer (23.9 % of the time with the waits for them)"
     )
     assert found.evidence.startswith(
-        "120 kernels of aten::mul_ take 600 µs. Before them the device is idle for "
+        "120 kernels of aten::mul_ take 600 µs. Before them, the device is idle for "
     )
     assert "AveragedModel" in found.advice
 

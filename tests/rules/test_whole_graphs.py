@@ -12,7 +12,7 @@ def test_fires_and_is_no_unknown_category() -> None:
     assert found.title == "CUDA graphs that were recorded as a whole take 10.0 % of the time"
     assert (
         found.evidence
-        == "1 replay of a graph takes 1.00 ms of 10.0 ms, and the trace does not hold its kernels."
+        == "1 graph replay takes 1.00 ms of 10.0 ms, and the trace does not contain its kernels."
     )
     assert "--cuda-graph-trace=node" in found.advice
     assert finding(made.trace(), "kernels", "other_too_large") is None
