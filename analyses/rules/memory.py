@@ -184,8 +184,9 @@ _WAYS: Final = {
 """The words for copies in one direction, and the advice."""
 
 _WITHIN_LAYERS: Final = (
-    "Make these tensors on the device (device=x.device), or keep them there as buffers (register_buffer), so that nothing is copied. "
-    "If they are weights that do not fit on the device, pin them and copy them ahead of their layer, on a stream of its own."
+    "Make these tensors on the device (device=x.device), or keep them there as buffers (register_buffer), so that nothing is "
+    "copied. If they are weights that do not fit on the device, pin them and copy them ahead of their layer, on a separate "
+    "stream."
 )
 """About copies that the layers of a model make."""
 
@@ -198,7 +199,7 @@ PAGEABLE_COPIES = Rule(
         f"{_TO_DEVICE}{_TO_HOST}{_FASTER}",
         plain=(
             "[!python] Allocate host memory with cudaMallocHost, or register it with cudaHostRegister.\n"
-            "[python] Use pinned memory of the library (cudaMallocHost).\n"
+            "[python] Use the library's pinned memory (cudaMallocHost).\n"
             "Copy with asynchronous calls on a separate stream. Copies then run at full speed and overlap computation."
         ),
         flags=("--pin-memory",),
@@ -240,7 +241,7 @@ def small_copies(scope: Scope, result: Memory) -> Evidence | None:
     takes, before = "", ""
     if idle is not None and waited > total:
         takes = f"; they and the idle time before them take {of_time(at_stake, scope)}"
-        before = f" Before them, the device is idle for {format_ns(waited)}, in which the host prepares and starts them{idle.where}."
+        before = f" Before them, the device is idle for {format_ns(waited)} while the host prepares and starts them{idle.where}."
     return Evidence(
         title=f"There are {format_count(count)} small copies between host and device{per}{takes}",
         text=f"They move {format_bytes(moved)} in {format_ns(total)}, {format_bytes(moved / count)} a copy on average.{before}",
@@ -331,15 +332,15 @@ def waits_for_copies(scope: Scope, _result: Memory) -> Evidence | None:
     )
     events = scope.trace.syncs is not None and any_known(scope.trace.syncs["wait_on_stream"])
     shown = (
-        "An event in the stream shows it"
+        "An event in the stream shows this"
         if events
-        else "The trace holds no events between streams; the times show it"
+        else "The trace contains no events between streams; the times show this"
     )
     return Evidence(
         title=f"Computation waits for copies on another stream for {format_share(waited / scope.duration)} of the time",
-        text=f"{count_of(waits.height, 'kernel starts', 'kernels start')} only at the end of a copy on another stream, although launched before; "
-        f"meanwhile the device only copies, for {format_ns(waited)}. Most wait for {copy['name']} on stream {copy['on']} "
-        f"({times(copy['len'])}). {shown}.",
+        text=f"{count_of(waits.height, 'kernel starts', 'kernels start')} only at the end of a copy on another stream, although "
+        f"launched earlier; meanwhile, the device does nothing but copy for {format_ns(waited)}. Most wait for {copy['name']} on "
+        f"stream {copy['on']} ({times(copy['len'])}). {shown}.",
         ns_at_stake=bounded(waited, scope),
         stretches=longest(
             waits.select(
@@ -383,9 +384,9 @@ WAITS_FOR_COPIES = Rule(
     evidence=waits_for_copies,
     runs="device",
     advice=Advice(
-        "Start the copy earlier, before work that does not need it: copy the next batch or the next layer's weights while "
-        "this one computes, and let the stream wait for the copy's event only then. Avoid copies within the device that a "
-        "view or an in-place operation replaces.",
+        "Start the copy earlier, before work that does not need it: copy the next batch or the next layer's weights while this "
+        "one computes, and let the stream wait for the copy's event only then. Avoid copies within the device that a view or an "
+        "in-place operation can replace.",
         plain=(
             "Start the copy earlier, before work that does not need it (two buffers in turn), and wait for its event only "
             "where the data are used. Avoid copies within the device."

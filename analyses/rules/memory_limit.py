@@ -28,11 +28,12 @@ _ROOM: Final = (
     "[training !recomputation] Activation checkpointing (torch.utils.checkpoint) keeps fewer results for the backward pass.\n"
     "[!low_precision !fp16_only] bf16 autocast makes activations smaller.\n"
     "[!low_precision fp16_only] fp16 autocast makes activations smaller.\n"
-    "[ddp !fsdp] Sharding (FSDP) divides parameters, gradients and states of the optimizer among ranks."
+    "[ddp !fsdp] Sharding (FSDP) divides parameters, gradients and optimizer states among ranks."
 )
 _FLAGS: Final = ("--precision", "--checkpoint-activations", "--batch")
 _FRAGMENTED: Final = Advice(
-    "Much reserved memory was never in use: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.\n" + _ROOM,
+    "Much of the reserved memory was never in use: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.\n"
+    + _ROOM,
     flags=_FLAGS,
 )
 

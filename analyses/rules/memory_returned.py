@@ -51,9 +51,9 @@ def returned_copies(scope: Scope, _result: Memory) -> Evidence | None:
         for rows, verb in zip(both, ("to the host move", "back move"), strict=True)
     )
     return Evidence(
-        title="Copies to the host and back, of as many bytes each way in every step, keep the device from computing for "
+        title="Copies to the host and back, with the same number of bytes each way in every step, keep the device from computing for "
         f"{of_time(alone, scope)}",
-        text=f"{moved}, and {back}. For {format_ns(alone)} the device only copies.",
+        text=f"{moved}, and {back}. For {format_ns(alone)}, the device does nothing but copy.",
         ns_at_stake=bounded(alone, scope),
         stretches=longest(copies),
     )
@@ -87,11 +87,11 @@ RETURNED_COPIES = Rule(
     evidence=returned_copies,
     runs="device",
     advice=Advice(
-        "Keep the data on the device if they fit. Else use pinned buffers that are allocated once (pin_memory=True), and copy on a stream "
-        "of its own, beside computation.\n"
-        "[training] Computing activations again (torch.utils.checkpoint) may take less time than copying them.",
-        plain="Keep the data on the device if they fit. Else use pinned buffers that are allocated once, and copy on a stream of its own, "
-        "beside computation.",
+        "Keep the data on the device if they fit. Otherwise, use pinned buffers that are allocated once (pin_memory=True), and "
+        "copy on a separate stream, alongside computation.\n"
+        "[training] Recomputing activations (torch.utils.checkpoint) may take less time than copying them.",
+        plain="Keep the data on the device if they fit. Otherwise, use pinned buffers that are allocated once, and copy on a "
+        "separate stream, alongside computation.",
     ),
     answers=frozenset({"memory-copy-bound"}),
     explains=frozenset({"pageable_copies"}),

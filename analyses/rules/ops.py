@@ -265,9 +265,9 @@ def _padding(sizes: list[int], multiple: int, *, batched: bool) -> str:
     if batched:
         return (
             text
-            + "If these are the products of attention, fused attention (scaled_dot_product_attention) needs no padding."
+            + "If these are attention products, fused attention (scaled_dot_product_attention) needs no padding."
         )
-    return text + "A vocabulary can have unused entries, and a layer a few more features."
+    return text + "A vocabulary can have unused entries, and a layer can have a few more features."
 
 
 def _padded(size: int, multiple: int) -> int:

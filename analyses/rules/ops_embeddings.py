@@ -148,7 +148,7 @@ MANY_EMBEDDINGS = Rule(
         processor=(
             "Put the tables into one EmbeddingBag, add the first row of each table to its indices, and look all features up in "
             "one call.\n"
-            "[training] The backward pass and the update then also run once, not once a table."
+            "[training] The backward pass and the update then also run once, not once per table."
         ),
     ),
     explains=frozenset({"host_bound_launches", "short_kernels"}),

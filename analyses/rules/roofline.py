@@ -60,7 +60,7 @@ def far_below_roof(scope: Scope, result: Roofline) -> Evidence | None:
     return Evidence(
         title=f"{one['operator']} loses {of_time(one['wasted_ns'], scope)} against its roofline",
         text=f"Its kernels take {format_ns(one['device_ns'])} and reach {format_share(one['efficiency'])} of what "
-        f"{limits.get(one['bound'], 'the caches allow')}: {format_ns(one['least_ns'])} would do."
+        f"{limits.get(one['bound'], 'the caches allow')}: {format_ns(one['least_ns'])} would be enough."
         + (f" Others lose time as well: {others}." if others else ""),
         ns_at_stake=bounded_by_host(one["wasted_ns"], scope),
     )
@@ -74,9 +74,9 @@ FAR_BELOW_ROOF = Rule(
     restates=True,
     advice=Advice(
         "See which sizes are slow (tracekit ops --by-shape).\n"
-        "[!amd] Nsight Compute tells what holds these kernels back.\n"
-        "[amd] ROCm Compute Profiler tells what holds these kernels back.",
-        plain="Nsight Compute, or ROCm Compute Profiler on AMD, tells what holds these kernels back.",
+        "[!amd] Nsight Compute shows what holds these kernels back.\n"
+        "[amd] ROCm Compute Profiler shows what holds these kernels back.",
+        plain="Nsight Compute, or ROCm Compute Profiler on AMD, shows what holds these kernels back.",
     ),
 )
 
@@ -122,9 +122,9 @@ def memory_traffic(scope: Scope, _result: Roofline) -> Evidence | None:
     named = ", ".join(f"{name} {format_ns(time)}" for name, time in largest.drop_nulls().head(3).rows())
     share = format_share(int(rows["least_ns"].sum()) / ns)
     return Evidence(
-        title=f"Work that only moves data takes {of_time(ns, scope)}, near the bandwidth of the memory",
-        text=f"{count_of(rows.height, 'operator call')} reach {share} of the bandwidth, so that other kernels could hardly be faster: "
-        f"{named}.",
+        title=f"Work that only moves data takes {of_time(ns, scope)}, near the memory bandwidth",
+        text=f"{count_of(rows.height, 'operator call reaches', 'operator calls reach')} {share} of the bandwidth, so other "
+        f"kernels could hardly be faster: {named}.",
     )
 
 
@@ -135,9 +135,10 @@ MEMORY_TRAFFIC = Rule(
     runs="device",
     restates=True,
     advice=Advice(
-        "[!compiled] Use torch.compile: it makes one kernel of several operators, whose results in between then never reach the memory.\n"
-        "[!low_precision !fp16_only] Use bf16: types of 16 bits halve the bytes.\n"
-        "[!low_precision fp16_only] Use fp16: types of 16 bits halve the bytes.",
-        plain="Only fewer bytes make it faster: one kernel for several operations, or types of fewer bits.",
+        "[!compiled] Use torch.compile: it fuses several operators into one kernel, whose intermediate results never reach "
+        "memory.\n"
+        "[!low_precision !fp16_only] Use bf16: 16-bit types halve the bytes.\n"
+        "[!low_precision fp16_only] Use fp16: 16-bit types halve the bytes.",
+        plain="Only moving fewer bytes makes it faster: use one kernel for several operations, or narrower types.",
     ),
 )

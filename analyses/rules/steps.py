@@ -53,14 +53,14 @@ _PINNED: Final = "\n[pageable] Set pin_memory=True and copy with non_blocking=Tr
 _ELSEWHERE: Final = " and move decoding and augmentation out of the loop (cached, batched or on the device)."
 _WORKERS: Final = (
     "[training] Set num_workers > 0 and persistent_workers=True: the loader runs in the main process.{enough}\n"
-    "[!training] Set num_workers > 0 to prepare the next input meanwhile: the loader runs in the main process.{enough} Prepare equal "
-    "inputs only once."
+    "[!training] Set num_workers > 0 to prepare the next input meanwhile: the loader runs in the main process.{enough} Prepare "
+    "identical inputs only once."
 )
 _MOST_WORKERS: Final = 64
 """So many cores have few machines: the work itself has to become less."""
 _IN_FEW: Final = Advice(
-    "See what is loaded in these steps. If an epoch begins there, persistent_workers=True keeps the workers; a larger "
-    "prefetch_factor makes up for single batches that take long.",
+    "See what is loaded in these steps. If an epoch begins there, persistent_workers=True keeps the workers alive; a larger "
+    "prefetch_factor makes up for single slow batches.",
     plain="See what is loaded in these steps, and load it earlier, in another thread.",
 )
 _PINS: Final = Advice(
@@ -98,7 +98,7 @@ def data_loading(scope: Scope, result: Steps) -> Evidence | None:
         spread = f", nearly all of that in {few} of {count_of(steps, 'step')}"
     where = "" if scope.on_cpu else ", while no device worked"
     also = (
-        f" Before the first kernel it took {format_ns(once)} more, since the device was empty when the recording began."
+        f" Before the first kernel it took {format_ns(once)} more, because the device was empty when the recording began."
         if once >= LEAST_SHARE * loading
         else ""
     )
@@ -135,7 +135,8 @@ def _few(each: Int64Array) -> int:
 def _only_at_start(scope: Scope, idle: CausedIdle, once: int, each: Int64Array) -> Evidence:
     """The device waits for the first batch, and hardly for any other."""
     return Evidence(
-        title=f"The device waits {format_share(once / scope.duration)} of the time for the first batch, and hardly for later ones",
+        title=f"The device waits {format_share(once / scope.duration)} of the time for the first batch, and hardly at all for "
+        "later ones",
         text=f"Before the first kernel of the recording, the device waited {format_ns(once + int(each[0]))} for the data "
         f"loader{idle.where}, and in a median later step {format_ns(float(np.median(each[1:])))}.",
         ns_at_stake=bounded(once, scope),
@@ -265,13 +266,13 @@ _USUAL: Final = {
         plain=f"{_LOOK} The usual cause is a wait for data.",
     ),
     "at the end of periods": Advice(
-        f"{_LOOK}\n[training] Usual causes are a wait for data (an inferred step begins with its first launch, so this lies at its "
-        "end), the optimizer, reads of values and logging.",
-        plain=f"{_LOOK} Usual causes are waits for input, copies to the host, output and logging.",
+        f"{_LOOK}\n[training] The usual causes are a wait for data (an inferred step begins with its first launch, so this wait "
+        "comes at its end), the optimizer, value reads and logging.",
+        plain=f"{_LOOK} The usual causes are waits for input, copies to the host, output and logging.",
     ),
     "at the end": Advice(
-        f"{_LOOK}\n[training] Usual causes are the optimizer, reads of values and logging.",
-        plain=f"{_LOOK} Usual causes are copies to the host, output and logging.",
+        f"{_LOOK}\n[training] The usual causes are the optimizer, value reads and logging.",
+        plain=f"{_LOOK} The usual causes are copies to the host, output and logging.",
     ),
 }
 """The advice by the place in the step; within a step there are no usual causes."""
@@ -279,7 +280,8 @@ _USUAL: Final = {
 _QUEUED: Final = ("dependency", "unexplained")
 """Causes of idle time for which the host, which had launched the next work long before, is not to blame."""
 _LAUNCHED: Final = Advice(
-    "The host has launched the next work by then: see what that waits for (tracekit idle --causes, tracekit view --html)."
+    "By then, the host has already launched the next work: see what that work waits for (tracekit idle --causes, tracekit view "
+    "--html)."
 )
 
 LOW_PART_OF_STEP = Rule(

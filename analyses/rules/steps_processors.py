@@ -64,7 +64,7 @@ def slow_steps(scope: Scope, table: pl.DataFrame, slow: pl.DataFrame) -> Evidenc
     if not mine:
         return None
     at_stake, whole = round(float(reasons[reason][mine].sum())), int(excess[mine].sum())
-    work = "inputs of other shapes" if shapes else "operators that the others do not run"
+    work = "inputs of different shapes" if shapes else "operators that the other steps do not run"
     what = work if reason == _WORK else cause_name(reason)
     slowest = table[mine].sort("span_ns", descending=True).head(3)
     listed = ", ".join(f"{name} {format_ns(ns)}" for name, ns in slowest[["name", "span_ns"]].rows())
@@ -89,7 +89,7 @@ def _advice(place: str, reason: str, *, shapes: bool) -> Advice:
         return _LOADING
     if reason == _WORK and shapes:
         return Advice(
-            "Pad or sort the inputs so that steps have similar sizes, or compare steps of one size (--step)."
+            "Pad or sort the inputs so that steps have similar sizes, or compare steps of the same size (--step)."
         )
     if reason == _WORK:
         return Advice(
@@ -100,7 +100,7 @@ def _advice(place: str, reason: str, *, shapes: bool) -> Advice:
     if place:
         return Advice(remedy_of(place))
     return Advice(
-        "Usual causes are checkpoints, evaluation, logging and garbage collection. Do them less often, or in another thread "
+        "The usual causes are checkpoints, evaluation, logging and garbage collection. Do them less often, or in another thread "
         "or process.\n[!stacks] Record {names} to see which code it is.",
         flags=("--stack",),
     )
@@ -108,7 +108,7 @@ def _advice(place: str, reason: str, *, shapes: bool) -> Advice:
 
 _LOADING: Final = Advice(
     "[!workers] Load data in other processes (DataLoader(num_workers=…)), which work ahead.\n"
-    "[workers] Let the workers be further ahead (prefetch_factor), and keep them between epochs (persistent_workers=True)."
+    "[workers] Let the workers work further ahead (prefetch_factor), and keep them between epochs (persistent_workers=True)."
 )
 
 

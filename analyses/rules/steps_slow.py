@@ -58,7 +58,7 @@ EVALUATION_PART: Final = 0.8
 OTHER_SIZES: Final = 0.1
 """Not every kernel has a larger grid for larger inputs; if some have, the inputs are larger."""
 
-_DEVICE: Final = "work of the device"
+_DEVICE: Final = "device work"
 _EVALUATION: Final = r"(?i)eval|valid|test"
 
 
@@ -284,7 +284,7 @@ def _kernels(rows: pl.DataFrame, more: int) -> _Cause | None:
             return None
         where = f", with {alike_by(rows)} as in the other steps"
         return _Cause("kernels that take longer", where, _SLOWER)
-    unknown = "; the trace holds neither grids nor shapes, so the inputs may be larger there"
+    unknown = "; the trace records neither grids nor shapes, so the inputs may be larger there"
     return _Cause(_DEVICE, unknown, sure=False)
 
 
@@ -350,28 +350,28 @@ def _parts_of_steps(scope: Scope, table: pl.DataFrame) -> dict[str, Int64Array]:
 
 _BLOCKED: Final[dict[Blocked, tuple[str, Advice]]] = {
     "waits": (
-        "waits of the host for something else",
+        "the host waiting for something else",
         Advice("See what it waits for there: make that faster, or let it work further ahead."),
     ),
     "sleeps": (
-        "sleeps of the host",
+        "the host sleeping",
         Advice("Remove the pause, or wait for a queue, an event or a condition instead."),
     ),
 }
 _LESS_EVALUATION: Final = Advice(
-    "Evaluate less often, on fewer batches, or in another process, with torch.inference_mode() and a larger batch. Leave "
-    "these steps out where you compare the times of steps (--step)."
+    "Evaluate less often, on fewer batches, or in another process, with torch.inference_mode() and a larger batch. Leave these "
+    "steps out when you compare step times (--step)."
 )
 _LESS_SAVING: Final = Advice(
-    "Do this less often, or beside the steps: copy into pinned memory with non_blocking=True, and let another thread handle the "
-    "result.\n"
+    "Do this less often, or alongside the steps: copy into pinned memory with non_blocking=True, and let another thread handle "
+    "the result.\n"
     "[training] If it is a checkpoint, torch.distributed.checkpoint.async_save does so.",
-    plain="Do this less often, or beside the steps: copy into pinned memory, and let another thread handle the result.",
+    plain="Do this less often, or alongside the steps: copy into pinned memory, and let another thread handle the result.",
 )
-_RANKS: Final = Advice("Compare the ranks at these steps: another rank may have come late.")
+_RANKS: Final = Advice("Compare the ranks at these steps: another rank may have arrived late.")
 _SLOWER: Final = Advice(
-    "Look for what slows the device at these times: its clock (nvidia-smi -q -d PERFORMANCE,CLOCK names a limit of power or "
-    "heat), other programs on it, or copies and collectives beside the kernels."
+    "Find out what slows the device at these times: its clock (nvidia-smi -q -d PERFORMANCE,CLOCK shows whether power or heat "
+    "limits it), other programs on it, or copies and collectives that run alongside the kernels."
 )
 _WARM_UP: Final = Advice(
     "Let the program warm up: run more steps before you record, or leave the first out (--step).",
@@ -384,11 +384,11 @@ STEP_VARIABILITY = Rule(
     evidence=step_variability,
     advice=Advice(
         "Compare a slow step with a median one (--step).\n"
-        "[training] Usual causes are data loading, evaluation, checkpoints, logging, garbage collection and changing input "
+        "[training] The usual causes are data loading, evaluation, checkpoints, logging, garbage collection and changing input "
         "shapes.\n"
-        "[!training] Usual causes are logging, garbage collection and changing input shapes.",
+        "[!training] The usual causes are logging, garbage collection and changing input shapes.",
         plain=(
-            "Compare a slow step with a median one (--step). Usual causes are input and output, logging, allocation, "
+            "Compare a slow step with a median one (--step). The usual causes are input and output, logging, allocation, "
             "other processes on the machine and inputs of changing size."
         ),
     ),

@@ -31,10 +31,10 @@ def stalled_calls(scope: Scope, _result: Steps) -> Evidence | None:
     also = f", {format_ns(between)} of it between operators" if between else ""
     return Evidence(
         title=f"The program stood still for {format_share(at_stake / scope.duration)} of the time",
-        text=f"{count_of(calls['call'].n_unique(), 'call')} of {calls['name'].n_unique()} operators stood still for {format_ns(more.min())} "
-        f"to {format_ns(more.max())}, as the same calls in other steps show. What took longer than usual sums to "
-        f"{format_ns(at_stake)}{also}. The longest stretch is one of {slowest['name']}: {format_ns(slowest['ns'])}, usually "
-        f"{format_ns(slowest['usual'])}.",
+        text=f"{count_of(calls['call'].n_unique(), 'call')} of {calls['name'].n_unique()} operators stood still for "
+        f"{format_ns(more.min())} to {format_ns(more.max())}, as the same calls in other steps show. Together, they took "
+        f"{format_ns(at_stake)} longer than usual{also}. The longest stretch is in a call of {slowest['name']}: {format_ns(slowest['ns'])}, "
+        f"usually {format_ns(slowest['usual'])}.",
         ns_at_stake=at_stake,
         stretches=longest(stalled, by="more", length="ns"),
     )
@@ -46,12 +46,12 @@ STALLED_CALLS = Rule(
     evidence=stalled_calls,
     runs="processor",
     advice=Advice(
-        "Something else probably had the cores meanwhile: other programs, or more threads and ranks than there are cores. Record again "
-        "on a quiet machine, or give each rank cores of its own (taskset, torch.set_num_threads). Times of single operators "
-        "and layers in this trace say little.",
-        plain="Something else probably had the cores meanwhile. Record again on a quiet machine, or give the program cores of its own "
+        "Something else was probably using the cores meanwhile: other programs, or more threads and ranks than there are cores. Record "
+        "again on a quiet machine, or give each rank cores of its own (taskset, torch.set_num_threads). The times of single "
+        "operators and layers in this trace say little.",
+        plain="Something else was probably using the cores meanwhile. Record again on a quiet machine, or give the program cores of its own "
         "(taskset).",
     ),
     pattern="the program stood still for {share} of the time: single calls took many times as long as the same calls in other "
-    "steps, probably because something else had the cores",
+    "steps, probably because something else was using the cores",
 )

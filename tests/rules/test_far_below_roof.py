@@ -42,7 +42,7 @@ def test_the_time_beyond_the_roof_is_at_stake() -> None:
     assert found.severity == "critical"
     assert found.title.startswith("aten::mm loses 77.")
     assert (
-        "take 8.00 ms and reach 22.0 % of what the arithmetic units allow: 1.76 ms would do."
+        "take 8.00 ms and reach 22.0 % of what the arithmetic units allow: 1.76 ms would be enough."
         in found.evidence
     )
 

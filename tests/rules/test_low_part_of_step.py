@@ -107,7 +107,7 @@ def test_what_is_done_about_it_fits_what_the_trace_tells_of_the_host() -> None:
         activity["start"] += 3 * MS  # each is launched long before it starts, after the one before
     found = finding(made.trace(), "steps", "low_part_of_step")
     assert found is not None
-    assert found.advice.startswith("The host has launched the next work by then")
+    assert found.advice.startswith("By then, the host has already launched the next work")
     made.host = [row for row in made.host if row["kind"] == "step"]
     found = finding(made.trace(), "steps", "low_part_of_step")
     assert found is not None

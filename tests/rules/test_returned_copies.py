@@ -32,7 +32,10 @@ def test_what_goes_to_the_host_and_comes_back() -> None:
     """Activations were offloaded from pinned memory for 75 % of the time, and no finding said so."""
     one = found(offloading("ooooiiii"))
     assert one is not None
-    assert "of as many bytes each way in every step, keep the device from computing for" in one.title
+    assert (
+        "with the same number of bytes each way in every step, keep the device from computing for"
+        in one.title
+    )
     assert one.evidence.startswith(
         "12 copies to the host move 201 MB in 6.00 ms, and 12 copies back move 201 MB"
     )

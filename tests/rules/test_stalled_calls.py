@@ -42,7 +42,7 @@ def test_calls_that_are_short_in_the_other_steps() -> None:
     assert found.ns_at_stake == 13 * MS
     assert found.title == "The program stood still for 19.8 % of the time"
     assert "3 calls of 3 operators stood still for 4.00 ms to 5.00 ms" in found.evidence
-    assert "one of aten::transpose: 5.10 ms, usually 100 µs." in found.evidence
+    assert "in a call of aten::transpose: 5.10 ms, usually 100 µs." in found.evidence
 
 
 def test_a_call_with_another_one_inside_is_one() -> None:
@@ -59,7 +59,7 @@ def test_code_between_operators_counts_where_operators_stall() -> None:
     found = finding(loop(THREE, pauses=pauses).trace(devices=()), "steps", "stalled_calls")
     assert found is not None
     assert found.ns_at_stake == 18 * MS
-    assert "sums to 18.0 ms, 5.00 ms of it between operators" in found.evidence
+    assert "took 18.0 ms longer than usual, 5.00 ms of it between operators" in found.evidence
     assert finding(loop({}, pauses=pauses).trace(devices=()), "steps", "stalled_calls") is None
 
 
@@ -132,6 +132,6 @@ def test_a_program_that_stood_still_was_to_use_more_threads() -> None:
 
 def test_a_comparison_says_which_side_stood_still() -> None:
     quiet, still = (digest_of(select(loop(stalls).trace(devices=()))) for stalls in ({}, THREE))
-    note = "The new side stood still for 19.8 % of the time, probably because something else had the cores. So its times say little."
+    note = "The new side stood still for 19.8 % of the time, probably because something else was using the cores. So its times say little."
     assert note in diff_of([quiet], [Digest.unpacked(still.packed())]).notes
     assert not any("stood still" in said for said in diff_of([quiet], [quiet]).notes)

@@ -120,8 +120,8 @@ def test_names_what_the_host_did_in_the_slow_steps_and_where() -> None:
 @pytest.mark.parametrize(
     ("call", "said", "advice"),
     [
-        ("<built-in function sleep>", "sleeps of the host", "Remove the pause"),
-        ("queue.py(154): get", "waits of the host for something else", "See what it waits for there"),
+        ("<built-in function sleep>", "the host sleeping", "Remove the pause"),
+        ("queue.py(154): get", "the host waiting for something else", "See what it waits for there"),
     ],
 )
 def test_a_host_that_stands_still_runs_no_python(call: str, said: str, advice: str) -> None:
@@ -152,7 +152,7 @@ def test_requests_come_as_they_come() -> None:
     made.span("annotation", "Optimizer.step#SGD.step", 1, 2)
     found = finding(made.trace(), "steps", "step_variability")
     assert found is not None
-    assert found.title == "2 of 5 steps are slow, mostly because of waits of the host for something else"
+    assert found.title == "2 of 5 steps are slow, mostly because of the host waiting for something else"
 
 
 def copying(*steps: int, direction: str = "DtoH (Device -> Pageable)", work: int = 9) -> Planted:
@@ -171,7 +171,7 @@ def test_copies_that_only_a_slow_step_makes_are_a_part_of_the_reason() -> None:
     assert found.title == "1 of 5 steps is slow, mostly because of Python and copies to the host"
     assert found.ns_at_stake == 20 * MS
     assert "20.0 ms of that is Python and copies to the host, 11.0 ms and 9.00 ms" in found.evidence
-    assert found.advice.startswith("Do this less often, or beside the steps")
+    assert found.advice.startswith("Do this less often, or alongside the steps")
 
 
 def test_copies_alone_can_be_the_reason() -> None:
@@ -254,7 +254,7 @@ def test_operators_that_other_steps_do_not_run_are() -> None:
     assert found is not None
     assert (
         found.title
-        == "1 of 5 steps is slow, mostly because of operators that the others do not run, in train.py(48): evaluate"
+        == "1 of 5 steps is slow, mostly because of operators that the other steps do not run, in train.py(48): evaluate"
     )
     assert found.ns_at_stake == 50 * MS
     assert found.advice == "Run them less often, or outside the loop."
@@ -267,7 +267,7 @@ def test_inputs_of_another_shape_are_named() -> None:
         made.span("op", "aten::mm", start * MS, end * MS, shapes=f"[[{shape}, 8]]")
     found = variability(made)
     assert found is not None
-    assert found.title == "1 of 4 steps is slow, mostly because of inputs of other shapes"
+    assert found.title == "1 of 4 steps is slow, mostly because of inputs of different shapes"
     assert found.ns_at_stake == 20 * MS
 
 
@@ -284,7 +284,7 @@ def test_a_pause_without_stacks_must_be_longer_than_other_programs_explain() -> 
     found = variability(on_processors(10, 10, 60, 10, 10, same=False))
     assert found is not None
     assert found.title == "1 of 5 steps is slow, mostly because of Python"
-    assert found.advice.startswith("Usual causes are checkpoints")
+    assert found.advice.startswith("The usual causes are checkpoints")
     assert variability(on_processors(10, 10, 25, 10, 10, same=False)) is None
 
 
@@ -308,7 +308,7 @@ def test_inputs_that_explain_nothing_were_blamed(shapes: tuple[int, ...]) -> Non
         made.span("op", "aten::mm", clock * MS, end * MS, shapes=f"[[{shape}, 8]]")
         clock = end
     found = variability(made)
-    assert found is None or "other shapes" not in found.title
+    assert found is None or "different shapes" not in found.title
 
 
 def test_an_unknown_cause_is_no_reason() -> None:

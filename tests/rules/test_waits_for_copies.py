@@ -23,7 +23,7 @@ def planted(
 
 
 @pytest.mark.parametrize(
-    ("event", "shown"), [(None, "the times show it."), (20, "An event in the stream shows it.")]
+    ("event", "shown"), [(None, "the times show this."), (20, "An event in the stream shows this.")]
 )
 def test_fires_on_kernels_that_start_when_a_copy_ends(event: int | None, shown: str) -> None:
     found = finding(planted(event=event).trace(), "memory", "waits_for_copies")
