@@ -100,8 +100,8 @@ def _stalled(sides: tuple[tuple[Pool, str], ...]) -> Iterator[str]:
         stood, time = sum(one.stalled_ns for one in pool.side.facts), int(pool.side.steps["time_ns"].sum())
         if time and stood >= WARNING_SHARE * time:
             yield (
-                f"The {name} stood still for {format_share(min(stood / time, 1))} of the time, probably because something else had "
-                "the cores. So its times say little."
+                f"The {name} stood still for {format_share(min(stood / time, 1))} of the time, probably because something else was "
+                "using the cores. So its times say little."
             )
 
 

@@ -111,7 +111,7 @@ PARTS_OF_STEP: Final = {
     BACKWARD_LAYER: "the backward pass",
     "<optimizer>": "the optimizer",
     GRADIENT_REDUCTION_LAYER: "the reduction of gradients",
-    BUFFER_LAYER: "DistributedDataParallel's synchronisation of buffers",
+    BUFFER_LAYER: "DistributedDataParallel's buffer synchronisation",
     "<FSDP>": "the hooks of FSDP",
 }
 """The parts of a step that work in no layer belongs to, in a sentence."""
