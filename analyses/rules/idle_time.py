@@ -390,7 +390,9 @@ def _waits_before_graphs(scope: Scope) -> str:
         told[what] = told.get(what, 0) + calls_here
     named = sum(told.values())
     by = "from" if named == total else "mostly from" if 2 * named > total else "among others from"
-    which = "the synchronising call" if count == 1 else f"the {format_count(count)} synchronising calls"
+    which = (
+        "the call that synchronises" if count == 1 else f"the {format_count(count)} calls that synchronise"
+    )
     return (
         f"A CUDA graph cannot contain a call that waits for the device: first remove {which} within each step "
         f"({by} {listed(list(told))})."

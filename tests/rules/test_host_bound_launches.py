@@ -108,11 +108,11 @@ def test_graphs_need_steps_without_waits(rule: tuple[str, str]) -> None:
     """Real traces of loops with twelve .item() a step were told to use CUDA graphs, which cannot hold them."""
     found = finding(steps_with((60, 560, 1060)).trace(), *rule)
     assert found is not None
-    assert "first remove the 3 synchronising calls within each step (from .item())." in found.advice
+    assert "first remove the 3 calls that synchronise within each step (from .item())." in found.advice
     found = finding(steps_with((60,), None).trace(), *rule)
     assert found is not None
     assert (
-        "first remove the synchronising call within each step (from torch.cuda.synchronize())."
+        "first remove the call that synchronises within each step (from torch.cuda.synchronize())."
         in found.advice
     )
 
@@ -131,7 +131,7 @@ def test_no_call_waits_most_unless_it_makes_more_than_half(operators: tuple[str,
     waits = tuple(range(60, 60 + 100 * 12, 100))
     found = finding(steps_with(waits, *operators).trace(), "idle", "host_bound_launches")
     assert found is not None
-    assert f"the 12 synchronising calls within each step ({told})." in found.advice
+    assert f"the 12 calls that synchronise within each step ({told})." in found.advice
 
 
 def test_a_wait_around_all_kernels_of_a_step_hinders_no_graph() -> None:

@@ -134,7 +134,7 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     "waits that graphs cannot hold": Fault(
         waits_between_small_kernels,
-        r"first remove the 12 calls that synchronise within each step \(by torch\.cuda\.synchronize\(\)\)",
+        r"first remove the 12 calls that synchronise within each step \(from torch\.cuda\.synchronize\(\)\)",
         shares=(0.45,),
         timed=False,
         needs_steps=True,
@@ -193,7 +193,7 @@ FAULTS: Final[dict[str, Fault]] = {
         MODELS,
     ),
     "a pause in one call": Fault(
-        paused_call, r"^One call of aten::addmm .*New inputs do not explain it.*garbage collection", MODELS
+        paused_call, r"^One call of aten::addmm .*New inputs do not explain this.*garbage collection", MODELS
     ),
     "a part on the processor": Fault(
         host_operators(copies=True),
