@@ -315,13 +315,13 @@ def _answer(joint: Joint, sums: dict[str, int], causes: pl.DataFrame, ranks: pl.
     if not window:
         return "The window holds no work, so there is no path."
     on_cpu = all(one.scope.on_cpu for one in joint.members)
-    work = "work in operators" if on_cpu else "work of the device"
+    work = "work in operators" if on_cpu else "device work"
     launched = ranks is None and joint.members[0].count("launch") > 0
     unknown = int(causes.filter(pl.col("cause") == "unexplained")["total_ns"].sum())
     named = (
         (sums["device"], work),
         (sums["communication"], "communication"),
-        (sums["host"], "other code of the host" if on_cpu else "code of the host"),
+        (sums["host"], "other host code" if on_cpu else "host code"),
         (sums["wait"] - unknown, "waiting between host and device" if launched else "waiting"),
         (unknown, "waiting of unknown cause"),
     )
@@ -336,7 +336,7 @@ def _answer(joint: Joint, sums: dict[str, int], causes: pl.DataFrame, ranks: pl.
     host = causes.filter(pl.col("resource") == "host")
     if host.height and sums["host"] >= _SAID * window:
         cause, ns = host["cause"][0], host["total_ns"][0]
-        text += f" The largest part of the host's code is {cause_name(cause)} ({format_ns(ns)})."
+        text += f" The largest part of the host code is {cause_name(cause)} ({format_ns(ns)})."
     if not on_cpu and not sum(one.count("launch") for one in joint.members):
         text += (
             " No launch is known, so the path does not tell when the host and the device wait for each other."

@@ -195,7 +195,7 @@ def cause_name(cause: str) -> str:
 
 _NAMES = {
     "launch_api": "launch calls",
-    "module_loading": "loading of code to the device",
+    "module_loading": "loading code onto the device",
     "library_call": "library calls",
     "python": "Python",
     "host_code": "host code outside recorded calls",

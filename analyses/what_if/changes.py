@@ -167,7 +167,7 @@ class FasterHost:
         """Scale the code of all threads."""
         draft.need_launches(self.label)
         draft.scale_pieces(np.ones(draft.left.size, dtype=bool), 1 / self.factor)
-        draft.assume("All code of the host gains alike, including launch calls and reads of data.")
+        draft.assume("All host code gains alike, including launch calls and reads of data.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,9 +106,7 @@ class _Graphs:
             )
         rows = self.draft.select(self.of).rows
         if not rows.any():
-            raise UsageError(
-                f"{self.of} launches no work of the device", remedy="select a layer or an operator"
-            )
+            raise UsageError(f"{self.of} launches no device work", remedy="select a layer or an operator")
         return rows
 
     def _stops(self, others: Int64Array) -> BoolArray:

@@ -183,7 +183,7 @@ def test_the_public_exports() -> None:
     assert "in calls of the operating system, most of it in write" in answer
     assert answer.endswith(" samples show _Py_dg_dtoa.")
     assert build_report(cupy).verdict.headline.endswith(
-        ' for Python code, mostly in ranges "IO #" (# stands for a number; samples show _Py_dg_dtoa and other formatting of text).'
+        ' for Python code, mostly in ranges "IO #" (# stands for a number; samples show _Py_dg_dtoa and other text formatting).'
     )
     for trace in (cupy, mpi):
         said = str(build_report(trace))

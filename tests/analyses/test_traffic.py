@@ -237,8 +237,8 @@ def test_copies_of_the_set_up_do_not_bound_a_run() -> None:
     assert (parts.memory, parts.set_up) == (4 * 9 * MS, 4 * 9 * MS)
     verdict = build_report(trace).verdict
     assert verdict.bound == "compute-bound"
-    assert next(cost for cost in verdict.costs if cost.label == "copies of the set-up").ns == 36 * MS
-    assert any("set the program up" in note for note in verdict.notes)
+    assert next(cost for cost in verdict.costs if cost.label == "set-up copies").ns == 36 * MS
+    assert any("set up the program" in note for note in verdict.notes)
     again = build_report(weights_first(again=True).trace()).verdict
     assert again.bound == "memory-copy-bound"
 

@@ -296,7 +296,7 @@ def test_devices_without_a_name(tmp_path: Path) -> None:
     [
         (["conv1", "<else>"], ""),
         (["conv1", "<optimizer>"], "Names in <…> stand for work outside the layers."),
-        (["unattributed"], "unattributed stands for work in no known layer."),
+        (["unattributed"], "unattributed stands for work outside any known layer."),
         (["<root>"], "<root> stands for the model itself."),
         (
             ["<data>", "<root>"],

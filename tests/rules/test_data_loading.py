@@ -163,7 +163,9 @@ def test_the_first_step_s_code_counts_as_much_as_that_of_a_later_step() -> None:
     """The rest of the first step's wait is the recording's."""
     first = verdict_on_code(60, *[20] * 9).advice[0]
     assert first.ns_at_stake == 10 * 20 * MS
-    assert first.advice.endswith("40.0 ms of this passes once, before the first kernel of the recording.")
+    assert first.advice.endswith(
+        "40.0 ms of this happens only once, before the first kernel of the recording."
+    )
 
 
 def test_few_steps_have_no_mean_step() -> None:

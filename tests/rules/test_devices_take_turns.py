@@ -59,7 +59,7 @@ def test_fires_for_a_model_on_two_devices_that_work_one_after_the_other() -> Non
     assert "micro-batches" in found.advice
     verdict = build_report(trace).verdict
     assert verdict.advice[0].finding == "devices_take_turns"
-    assert verdict.headline.endswith("of the time, in turns with the other device.")
+    assert verdict.headline.endswith("of the time, taking turns with the other device.")
 
 
 def test_turns_that_the_host_makes_end_without_its_waits() -> None:

@@ -38,8 +38,8 @@ def test_a_late_host_bounds_a_busy_device_where_no_profiler_slows_it(tmp_path: P
     other = dataclasses.replace(trace, meta=dataclasses.replace(trace.meta, format="nsys"))
     verdict = build_report(other).verdict
     assert verdict.bound == "host-bound"
-    assert "Even so, the host bounds it: code of the host is" in verdict.headline
-    assert shares(verdict)["code of the host"] > 0.95
+    assert "Even so, the host bounds it: host code is" in verdict.headline
+    assert shares(verdict)["host code"] > 0.95
     assert verdict.path_ns == select(trace).duration
 
 
@@ -60,7 +60,7 @@ def test_a_loader_that_a_busy_device_hides_bounds_the_run(tmp_path: Path) -> Non
     (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
     verdict = build_report(tracekit.read(tmp_path / "t.json")).verdict
     assert verdict.bound == "input-bound"
-    assert "Even so, the data loader bounds it: data loading and code of the host are" in verdict.headline
+    assert "Even so, the data loader bounds it: data loading and host code are" in verdict.headline
     # The device works from 0.92 ms of the first step to 1.68 ms after the start of the last.
     assert shares(verdict)["data loading"] == pytest.approx(6 * 800 / 6_680, abs=0.001)
 
@@ -101,9 +101,9 @@ def test_a_capture_whose_steps_were_measured_has_the_path_without_the_recording(
     trace = tracekit.read(ROOT / "sample_traces" / "resnet50_gpu_bf16" / "trace.json.gz")
     verdict = build_report(trace).verdict
     assert verdict.bound == "host-bound"
-    assert verdict.path_basis == "without the recording"
+    assert verdict.path_basis == "without recording"
     assert verdict.path_ns == predicted(select(trace), [])
-    assert shares(verdict)["code of the host"] > 0.8
+    assert shares(verdict)["host code"] > 0.8
 
 
 def test_there_is_no_path_without_launches_or_without_a_device(tmp_path: Path) -> None:

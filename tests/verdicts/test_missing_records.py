@@ -128,9 +128,7 @@ def test_kernels_with_impossible_times_were_recorded(tmp_path: Path) -> None:
     """ "The profiler recorded no kernel" was not true of them."""
     made = [event | {"ts": event["ts"] + 10**12} if is_kernel(event) else event for event in events()]
     verdict = report_of(made, tmp_path).verdict
-    assert verdict.headline.startswith(
-        "The host launched 120 kernels, but no activity of a device could be read."
-    )
+    assert verdict.headline.startswith("The host launched 120 kernels, but no device activity could be read.")
     assert verdict.advice[0].title == "Events of the file cannot be read"
 
 
@@ -144,16 +142,14 @@ def test_a_truncated_file_says_so_first(packed: bool, tmp_path: Path) -> None:
     path.write_bytes(data[: len(data) * 5 // 10])
     verdict = build_report(tracekit.read(path)).verdict
     assert verdict.bound == "incomplete"
-    assert verdict.headline.startswith(
-        "What is left of the file holds no activity of a device. In the window"
-    )
+    assert verdict.headline.startswith("What is left of the file holds no device activity. In the window")
     assert "Python" not in verdict.headline
     section = build_section(tracekit.read(path), "idle")
     assert section.answer.startswith("Records are missing: this time may be work")
     note = verdict.notes[0]
     assert note.startswith("The file is truncated: ")
     assert (
-        " events were read, and the rest is missing. It describes GPU X, but holds no activity of a device."
+        " events were read, and the rest is missing. It describes GPU X, but holds no device activity."
         in note
     )
     assert verdict.advice[0].title == "The end of the file is missing"
@@ -163,7 +159,7 @@ def test_launches_without_a_kernel(tmp_path: Path) -> None:
     report = report_of([event for event in events() if not is_kernel(event)], tmp_path)
     assert report.verdict.bound == "incomplete"
     assert report.verdict.headline.startswith(
-        "The host launched 120 kernels, but the file holds no activity of a device. In the window"
+        "The host launched 120 kernels, but the file holds no device activity. In the window"
     )
     assert report.verdict.advice[0].title == "The profiler recorded no kernel"
 
@@ -210,7 +206,7 @@ def test_no_event_at_all(tmp_path: Path) -> None:
 def test_no_event_that_takes_time(tmp_path: Path) -> None:
     made = [{**event, "dur": 0} for event in events() if is_kernel(event)]
     assert report_of(made[:1], tmp_path).verdict.headline == (
-        "No device and no operator works for any time in the window. The trace holds 1 activity of them."
+        "No device activity and no operator takes any time in the window. The trace holds 1 activity of them."
     )
     assert report_of(made, tmp_path).verdict.headline.startswith("The device was busy 0.0 % of 15.8 ms")
 
@@ -267,7 +263,7 @@ def loop() -> Program:
 @pytest.mark.parametrize(
     ("kept", "kind", "headline"),
     [
-        (0, "no_kernel", "The host launched 40 kernels, but the file holds no activity of a device."),
+        (0, "no_kernel", "The host launched 40 kernels, but the file holds no device activity."),
         (2, "lost_activity", "The device was busy at least"),
     ],
     ids=["no table", "half"],
@@ -314,7 +310,7 @@ def test_names_that_are_missing(tmp_path: Path) -> None:
     (row,) = trace.health.filter(kind="unnamed").rows(named=True)
     assert (row["count"], row["example"]) == (80, "host: 40 of 40 rows, device: 40 of 40 rows")
     verdict = build_report(trace).verdict
-    assert verdict.headline.endswith("of the time, and names that could say why are missing.")
+    assert verdict.headline.endswith("of the time, and the names that would say why are missing.")
     assert [advice.title for advice in verdict.advice] == ["Names are missing from the file"]
     assert build_section(trace, "idle").answer.startswith(
         "Names are missing from the file, so the causes are uncertain."
@@ -362,4 +358,4 @@ def test_a_truncated_file_that_describes_no_device(tmp_path: Path) -> None:
     path.write_text(data[: len(data) // 2])
     verdict = build_report(tracekit.read(path)).verdict
     assert verdict.bound == "incomplete"
-    assert verdict.headline.startswith("What is left of the file holds no activity of a device.")
+    assert verdict.headline.startswith("What is left of the file holds no device activity.")

@@ -59,7 +59,7 @@ def test_a_device_that_waits_because_of_the_recording_bounds_its_run() -> None:
     bound = build_report(recorded(0.45, None)).verdict
     free = build_report(recorded(0.45, 1.6)).verdict
     assert (bound.bound, free.bound) == ("launch/short-kernel-bound", "compute-bound")
-    assert "of the time without the recording" in free.headline
+    assert "of the time without recording" in free.headline
     assert any("Recording adds" in note for note in free.notes)
     assert not any("Recording adds" in note for note in bound.notes)
 

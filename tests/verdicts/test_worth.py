@@ -47,16 +47,16 @@ def test_stakes_that_overlap_are_said_to() -> None:
     parts = decide.run_parts(select(made.trace()))
     kernels = Advice("kernels", "Fuse.", 60 * MS, finding="tiny_kernels", analysis="kernels")
     assert [*decide.shared([PYTHON, READS], parts)] == [
-        "The times at stake overlap: together they can save at most the 49.0 ms in which the device does not compute."
+        "These savings overlap, and together cannot exceed the 49.0 ms in which the device does not compute."
     ]
     assert [*decide.shared([PYTHON, READS, kernels], parts)] == [
-        "The times at stake overlap: together they are more than the window of 99.0 ms."
+        "These savings overlap: their sum exceeds the window of 99.0 ms."
     ]
     assert [*decide.shared([PYTHON, kernels], parts)] == []
 
 
 def test_waiting_for_the_host_lies_nowhere_in_the_loader() -> None:
-    """ "It waited 43.8 % of the time for the host, mostly in aten::stack", which was the loader's, and not in these 43.8 %."""
+    """ "It waited for the host 43.8 % of the time, mostly in aten::stack", which was the loader's, and not in these 43.8 %."""
     made = Planted()
     for number in range(3):
         at = number * 30 * MS
@@ -69,7 +69,7 @@ def test_waiting_for_the_host_lies_nowhere_in_the_loader() -> None:
             start = at + 12 * MS + (kernel + 1) * 200 * US
             made.activity("add", start, 10 * US, launch=start - 120 * US, call_ns=60 * US)
     report = build_report(made.trace())
-    assert "of the time for the host" in report.verdict.headline
+    assert "waited for the host " in report.verdict.headline
     assert "aten::stack" not in report.verdict.headline
 
 

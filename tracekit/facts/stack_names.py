@@ -122,10 +122,10 @@ NO_LAYERS: Final = {
     DATA_LAYER: "loading and copying of data",
     "<metrics>": "the metrics",
     COMMUNICATION_LAYER: "communication outside the layers",
-    SET_UP_LAYER: "copies of the set-up",
+    SET_UP_LAYER: "set-up copies",
     GRAPH_LAYER: "replayed graphs",
-    "unattributed": "work in no known layer",
-    "<unattributed>": "work in no known layer",
+    "unattributed": "work outside any known layer",
+    "<unattributed>": "work outside any known layer",
 }
 """What the names in tables of layers stand for that are no layers, in a sentence."""
 

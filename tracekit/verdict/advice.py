@@ -56,7 +56,7 @@ ANSWERS: Final = 0.5
 
 _AT_START: Final = "before the first kernel of the recording"
 _RECORD_LATER: Final = (
-    "Record from a later step on. If the first step alone does this work, it is no cost of the others, and if they do it as well, "
+    "Record from a later step on. If only the first step does this work, it costs the others nothing; if they do it too, "
     "they do it while the device works."
 )
 """Of what the device waits for only at the start of a recording."""
@@ -117,11 +117,11 @@ def host_code_advice(code: HostCode, basis: int, scope: Scope) -> Advice:
     title = (
         f"{what} {share} of the time{code.place}"
         if what
-        else f"The device waits {share} of the time {code.words}{code.place}"
+        else f"The device waits {code.words} {share} of the time{code.place}"
     )
     if once >= EXPLAINED * code.ns and at_stake < least:
         return Advice(f"{title}, once, {_AT_START}", _RECORD_LATER, None, stretches=places)
-    started = f" {format_ns(once)} of this passes once, {_AT_START}." if once >= least else ""
+    started = f" {format_ns(once)} of this happens only once, {_AT_START}." if once >= least else ""
     if code.blocked:
         return Advice(
             title, f"{words_for(BLOCKED[code.blocked][1], scope)}{started}", at_stake, stretches=places
@@ -148,11 +148,11 @@ def mpi_advice(results: Mapping[str, Result], basis: int, scope: Scope) -> Advic
     named = " and ".join(f"{name} ({format_ns(each)})" for name, each in calls.head(2).rows())
     text = (
         "Let the device work meanwhile: start the exchange with MPI_Isend and MPI_Irecv, launch work that does not need it, and "
-        "wait then. Compare the ranks, since this one may wait for another."
+        "only then wait. Compare the ranks, since this one may wait for another."
     )
     of_mpi = pl.col("operator").cast(pl.String).str.starts_with("MPI_")
     places = caused_idle(scope, *CAUSES, wanted=of_mpi).stretches
-    title = f"The device waits {of_time(ns, scope)} for MPI, most in {named}"
+    title = f"The device waits for MPI {of_time(ns, scope)}, mostly in {named}"
     return Advice(title, text, ns, stretches=places)
 
 
@@ -164,7 +164,7 @@ def unseen_advice(ns: int, scope: Scope) -> Advice:
         if not has_host_work(scope.trace)
         else Words(
             f"{unseen}\n[!stacks] Record {{names}} to see it.",
-            plain=f"{unseen} Mark the code of the host with NVTX ranges to see it.",
+            plain=f"{unseen} Mark the host code with NVTX ranges to see it.",
             flags=("--stack",),
         )
     )

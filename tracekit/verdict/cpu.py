@@ -29,7 +29,7 @@ OUTSIDE: Final = "outside any operator"
 LOADING: Final = "loading data, outside any operator"
 STALLED: Final = "stalls between operators"
 OTHERS: Final = "operators of other steps"
-RECORDING: Final = "the recording, outside any operator"
+RECORDING: Final = "recording overhead outside any operator"
 BESIDE: Final = 0.05
 """From this share on, the headline names data loading beside the largest cost."""
 
@@ -161,18 +161,18 @@ def _headline(costs: list[Cost], label: str, results: Mapping[str, Result], part
         return f"{start} {others}."
     share = format_share(largest.share)
     if max(outside.ns, loading.ns) >= largest.ns:
-        return f"{start} {others}. The largest category of operators is {largest.label}, with {share}."
-    return f"{start} the largest part is {largest.label} with {share}{'; ' if others else ''}{others}."
+        return f"{start} {others}. The largest category of operators is {largest.label} ({share})."
+    return f"{start} the largest part is {largest.label} ({share}){'; ' if others else ''}{others}."
 
 
 def _notes(total: int, parts: ProcessorParts) -> Iterator[str]:
     if parts.calls < LEAST_OPERATORS:
         yield f"The window holds only {count_of(parts.calls, 'operator')}, too few to judge the program by."
     if parts.recording:
-        unsure = ", as far as the stalls let that be told" if parts.stalled else ""
+        unsure = ", as far as the stalls show it" if parts.stalled else ""
         yield (
-            f"Recording makes a step {parts.slowed:.2f} times as long{unsure}. The time outside operators is corrected for this here; "
-            "that of operators is as recorded."
+            f"Recording makes a step {parts.slowed:.2f} times as long{unsure}. The time outside operators is corrected for this; "
+            "the time in operators is as recorded."
         )
     if total > parts.operators:
         yield "Operators ran on several threads at once. The costs divide the time in which any of them ran."

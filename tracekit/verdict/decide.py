@@ -151,13 +151,13 @@ def _of_nothing(parts: NothingRan, scope: Scope, complete: Completeness) -> Verd
         text = "The trace holds no device activity and no operator."
         if parts.elsewhere:
             count = count_of(parts.elsewhere, "activity", "activities")
-            text = f"No device and no operator works for any time in the window. The trace holds {count} of them."
+            text = f"No device activity and no operator takes any time in the window. The trace holds {count} of them."
         again = () if complete.sure else (record_again(complete),)
         notes = tuple(lacks(complete, device=False))
         return Verdict("nothing ran", text, advice=(*again, general("nothing ran", 0, scope)), notes=notes)
     what = "ranges of steps, phases and layers" if parts.modules else "user ranges"
     level = f" (level {parts.level})" if parts.level else ""
-    text = f"The trace holds only {what}{level}. These are times of the host, without operators and device activity."
+    text = f"The trace holds only {what}{level}. These are host times, without operators or device activity."
     return Verdict("ranges only", text, advice=(general("ranges only", 0, scope),))
 
 
@@ -167,8 +167,8 @@ def _of_counters(parts: CounterRun, findings: list[Owned], scope: Scope) -> Verd
     return Verdict(
         bound="counters",
         headline=(
-            f"In this counter run, {what} measured one at a time. Times include the replay of kernels, so they say nothing "
-            "of the program's speed."
+            f"In this counter run, {what} measured one at a time. Times include kernel replay, so they say nothing "
+            "about the program's speed."
         ),
         advice=replay or (general("counters", 0, scope),),
         basis_ns=parts.basis,
@@ -195,7 +195,7 @@ def _on_device(
     computing = _compute_costs(parts, results)
     others = (
         _set_up(parts),
-        Cost("the recording, while the device waits", parts.recording, parts.recording / parts.basis),
+        Cost("recording overhead while the device waits", parts.recording, parts.recording / parts.basis),
     )
     costs = sorted([*computing, *(x.cost(parts.basis) for x in losses), *others], key=lambda c: -c.ns)
     warm_up = _warm_up(findings, scope, parts.basis)
@@ -255,7 +255,7 @@ def _on_device_in_part(
 
 
 def _set_up(parts: DeviceParts) -> Cost:
-    return Cost("copies of the set-up", parts.set_up, parts.set_up / parts.basis)
+    return Cost("set-up copies", parts.set_up, parts.set_up / parts.basis)
 
 
 def _worth(costs: list[Cost], basis: int) -> tuple[Cost, ...]:
@@ -293,15 +293,15 @@ def _headline(bound: Bound, parts: DeviceParts, worst: Loss, computing: list[Cos
     busy = format_share(parts.busy / parts.basis)
     start = f"{parts.who} was busy {busy} of {format_ns(parts.basis)} ({parts.basis_name}){_split(parts)}"
     if parts.recording:
-        start += f", and about {format_share(parts.busy / parts.plain)} of the time without the recording"
+        start += f", and about {format_share(parts.busy / parts.plain)} of the time without recording"
     share = format_share(worst.ns / parts.basis)
     clause = None if worst.clause is None else worst.clause.replace("{share}", share)
     if bound == "too little":
-        start = f"The window holds only {count_of(parts.activities, 'activity', 'activities')} of a device. {start}"
+        start = f"The window holds only {count_of(parts.activities, 'device activity', 'device activities')}. {start}"
     if bound in ("compute-bound", "too little"):
         text = start
         if computing:
-            text += f"; the largest part is {computing[0].label} with {format_share(computing[0].share)}"
+            text += f"; the largest part is {computing[0].label} ({format_share(computing[0].share)})"
         if beside(parts, worst):
             text += f"; {clause or f'{worst.label} took {share}'}"
         return f"{text}."

@@ -43,13 +43,13 @@ def lacks(complete: Completeness, *, device: bool) -> Iterator[str]:
         steps = count_of(complete.empty_steps, "step")
         yield f"The {steps} launched nothing that the file holds, so the figures are those of the whole trace."
     if complete.merged:
-        yield "The file holds the traces of several ranks, which count as one program here. Their own traces, given together, compare them."
+        yield "The file holds the traces of several ranks, which count as one program here. To compare the ranks, give their own traces together."
     missing = [*_missing(complete)]
     if missing:
         yield " ".join([*missing, _meaning(complete, device=device)])
     if complete.unnamed >= max(_WORTH * complete.events, 1):
         count = count_of(complete.unnamed, "row has", "rows have")
-        yield f"{count} no name, because the file lacks their texts. Kernels, calls and ranges of these are not told apart."
+        yield f"{count} no name, because the file lacks their texts. Kernels, calls and ranges without a name cannot be told apart."
     if complete.endless:
         count = count_of(complete.endless, "call lasts", "calls last")
         yield f"{count} longer than all the rest of the trace. Times of the host may be wrong."
@@ -78,7 +78,7 @@ def _missing(complete: Completeness) -> Iterator[str]:
         read = count_of(complete.events, "event was", "events were")
         text = f"{_ENDS[complete.breaks]}: {read} read, and the rest is missing."
         names = ", ".join(complete.device_names)
-        lost = f" It describes {names}, but holds no activity of a device." if names else ""
+        lost = f" It describes {names}, but holds no device activity." if names else ""
         yield text + ("" if complete.activities else lost)
     if complete.dropped:
         yield f"The profiler dropped {count_of(complete.dropped, 'record')}."
@@ -98,7 +98,7 @@ def _missing(complete: Completeness) -> Iterator[str]:
         share = format_share(operators.held / operators.numbered)
         yield (
             f"The file holds only {format_count(operators.held)} of at least {format_count(operators.numbered)} operators and "
-            f"ranges ({share}), as the profiler's numbering of them shows."
+            f"ranges ({share}), as the profiler's numbering shows."
         )
     if complete.unread >= max(_WORTH * complete.events, 1):
         yield f"{count_of(complete.unread, 'event')} could not be read."
@@ -120,7 +120,9 @@ def idle_headline(complete: Completeness, busy: str, idle: str) -> str:
     `busy` is the part after `The device was busy`, `idle` the share of the rest, or empty.
     """
     if not complete.broken and not complete.operators.thin:
-        return f"was busy {busy}; it was idle {idle} of the time, and names that could say why are missing."
+        return (
+            f"was busy {busy}; it was idle {idle} of the time, and the names that would say why are missing."
+        )
     if complete.lost_work and complete.unanswered == complete.launches:
         count = count_of(complete.launches, "kernel")
         return f"was busy {busy}, not counting {count} that the host launched: the file holds none of them."
@@ -131,11 +133,11 @@ def idle_headline(complete: Completeness, busy: str, idle: str) -> str:
 def no_device(complete: Completeness) -> str:
     """The first sentence of a verdict without an activity of a device."""
     if complete.breaks:
-        return "What is left of the file holds no activity of a device."
+        return "What is left of the file holds no device activity."
     if complete.lost_work:
         count = count_of(complete.unanswered, "kernel")
         unread = complete.unread >= complete.unanswered
-        none = "no activity of a device could be read" if unread else "the file holds no activity of a device"
+        none = "no device activity could be read" if unread else "the file holds no device activity"
         return f"The host launched {count}, but {none}."
     return "No device was captured."
 
@@ -173,7 +175,7 @@ def record_again(complete: Completeness) -> Advice:
     elif complete.lost_work and complete.unanswered == complete.launches:
         title = "The profiler recorded no kernel"
         text = (
-            "Record again, and read the profiler's messages: missing permissions, or a driver newer than the profiler, keep it "
+            "Record again, and read the profiler's messages: missing permissions, or a driver newer than the profiler, can keep it "
             "from recording kernels."
         )
     elif complete.broken:

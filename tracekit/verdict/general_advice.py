@@ -14,7 +14,7 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "host-bound": (
         "Keep the device busy",
         Words(
-            "The idle tables show what the host does meanwhile. Do it ahead of time, in another thread or process, or on the "
+            "The idle tables show what the host does during the gaps. Do that ahead of time, in another thread or process, or on the "
             "device.\n"
             "[waits] Remove synchronisations such as .item() from the loop.\n"
             "[!compiled !graphs] If the host is busy with many short launches, use torch.compile or CUDA graphs.",
@@ -43,7 +43,7 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
             "[!training] Overlap it with computation that does not need its result.\n"
             "Compare the ranks, since one may be slower than the others.",
             plain=(
-                "Start it earlier, on a separate stream beside the computation, and send fewer bytes. Compare the ranks, "
+                "Start it earlier, on a separate stream alongside the computation, and send fewer bytes. Compare the ranks, "
                 "since one may be slower than the others."
             ),
         ),
@@ -51,7 +51,7 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "memory-copy-bound": (
         "Copy less",
         Words(
-            "Keep data on the device, and copy on a separate stream beside the computation.\n"
+            "Keep data on the device, and copy on a separate stream alongside the computation.\n"
             "[pageable] Pin the host memory.",
             flags=("--pin-memory",),
         ),
@@ -94,7 +94,7 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     ),
     "counters": (
         "Measure times in a second run",
-        Words("Profile without {counters} for times, and use only the counters of this profile."),
+        Words("Profile without {counters} to measure times, and use only the counters from this profile."),
     ),
     "ranges only": (
         "Record operators and kernels",
@@ -126,8 +126,8 @@ BLOCKED: Final[dict[Blocked, tuple[str, Words]]] = {
     "sleeps": (
         "The host sleeps",
         Words(
-            "The thread that launches work does nothing there: remove the pause, or wait for a queue, an event or a condition "
-            "instead, which ends as soon as there is work."
+            "The thread that launches work does nothing there: remove the pause, or wait on a queue, an event or a condition "
+            "instead, which returns as soon as there is work."
         ),
     ),
 }

@@ -55,7 +55,7 @@ IDLE_PHRASES: Final = {
     "allocation": "for memory allocation",
     "launch_api": "in launch calls",
     "compilation": "for compilation",
-    "module_loading": "for the loading of code to the device",
+    "module_loading": "for loading code onto the device",
     "operator_dispatch": "for operator dispatch",
     "library_call": "in library calls",
     "python": "for Python code",
@@ -251,7 +251,7 @@ def _sampled(results: Mapping[str, Result]) -> str | None:
     if sampled is not None and sampled[1] >= MOSTLY:
         return f"{shorten_name(sampled[0], LONGEST)}{_SAMPLED}"
     formatting = formats_text(functions)
-    return formatting and f"samples show {formatting} and other formatting of text"
+    return formatting and f"samples show {formatting} and other text formatting"
 
 
 def _most(results: Mapping[str, Result], by: str, cause: str) -> str | None:

@@ -134,7 +134,7 @@ def _lines(
         return bool(2 * matching >= mine["total_ns"].sum())
 
     if category in _PASSES:
-        fuse = "Fuse kernels that use each other's results, so that the data pass the memory once."
+        fuse = "Fuse kernels that use each other's results, so that the data pass through memory once."
         yield "[!compiled] torch.compile fuses such kernels into the ones beside them." if pytorch else fuse
     if category == "embedding":
         if mostly(_ADDS):
@@ -156,7 +156,7 @@ def _lines(
     if mostly(_DOUBLE):
         yield "These kernels compute in double precision; single precision halves their bytes, if the result allows it."
     elif "no_tensor_cores" not in fired:
-        yield "[!low_precision] Use types of 16 bits if the result allows it, or TF32 if the device has it."
+        yield "[!low_precision] Use 16-bit types if the result allows it, or TF32 if the device has it."
     if category == "gemm" and fp8 and not mostly(_EIGHT_BITS):
         yield "[low_precision] 8-bit types (FP8) are faster, if the accuracy allows them."
     if mostly(_VECTOR):
@@ -170,6 +170,6 @@ def _lines(
             "little time."
         )
     if pytorch and mostly(_TENSILE):
-        yield "PYTORCH_TUNABLEOP_ENABLED=1 looks for the fastest matrix product of the library for each size."
+        yield "PYTORCH_TUNABLEOP_ENABLED=1 searches the library for the fastest matrix product of each size."
     if pytorch:
         yield '[compiled !serving] mode="max-autotune" of torch.compile compares more kernels for each product.'

@@ -68,7 +68,7 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 def bounds(worst: Loss, parts: DeviceParts) -> bool:
-    """Whether the largest loss bounds the run, as it is without the recording."""
+    """Whether the largest loss bounds the run, as it is without recording."""
     return worst.ns >= max(LOSS_SHARE * parts.plain, 1) or worst.ns > parts.compute
 
 
@@ -89,16 +89,16 @@ def losses_of(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[Los
     """All losses of a device, with idle time by what it waited for; they, the computation and what the recording adds sum to the basis."""
     yield from losses_of_work(parts)
     loading = "waiting for the data loader"
-    waited = "it waited {share} of the time for the "
+    waited, of_time = "it waited for the ", " {share} of the time"
     place = where(results, "data_loading", parts.device_id)
-    yield Loss("input-bound", loading, parts.data_loading, f"{waited}data loader{place}")
+    yield Loss("input-bound", loading, parts.data_loading, f"{waited}data loader{of_time}{place}")
     idle = "it was idle {share} of the time"
     unknown = f"{idle}, and the profile does not show the cause"
     yield Loss("idle", "idle, cause not captured", parts.unknown_wait, unknown)
     if any(finding.id == DEVICES_TAKE_TURNS.id for finding in results["breakdown"].findings):
         others = parts.host_wait + parts.queued_wait
-        turns = f"in turns with {'the other device' if len(scope.device_ids) == 2 else 'other devices'}"
-        yield Loss("idle", f"idle {turns}", others, f"{idle}, {turns}")
+        turns = f"taking turns with {'the other device' if len(scope.device_ids) == 2 else 'other devices'}"
+        yield Loss("idle", f"idle, {turns}", others, f"{idle}, {turns}")
         return
     # If most kernels are shorter than their launch call, the host is late for each of them, by a short time.
     launch_bound = (
@@ -114,7 +114,7 @@ def losses_of(parts: DeviceParts, scope: Scope, results: Tables) -> Iterable[Los
         computing_ns=computing,
         blocked=blocked(scope, parts.device_id),
     )
-    yield Loss(bound, f"waiting for the {host}", parts.host_wait, f"{waited}{host}{cause}")
+    yield Loss(bound, f"waiting for the {host}", parts.host_wait, f"{waited}{host}{of_time}{cause}")
     cause = largest_queued(results, parts.device_id)
     queued, clause = _QUEUED[cause]
     short = cause == "kernel_gap" and parts.streams == 1 and _short(results)

@@ -77,7 +77,7 @@ class Verdict:
     path_ns: int = 0
     """The length of the critical path, in ns: the window, or as long as it is without recording where a capture measured that."""
     path_basis: str = ""
-    """The name of this time: that of the basis, or `without the recording`."""
+    """The name of this time: that of the basis, or `without recording`."""
 
     def __str__(self) -> str:
         """What bounds the run, in one line."""

@@ -34,11 +34,11 @@ def shared(advice: Sequence[Advice], parts: DeviceParts | ProcessorParts) -> Ite
     lost = parts.basis - parts.compute if isinstance(parts, DeviceParts) else parts.basis
     if len(staked) > 1 and total > lost and all(each.analysis in _OF_LOSSES for each in staked):
         yield (
-            f"The times at stake overlap: together they can save at most the {format_ns(lost)} in which the device does not "
+            f"These savings overlap, and together cannot exceed the {format_ns(lost)} in which the device does not "
             "compute."
         )
     elif len(staked) > 1 and total > parts.basis:
-        yield f"The times at stake overlap: together they are more than the window of {format_ns(parts.basis)}."
+        yield f"These savings overlap: their sum exceeds the window of {format_ns(parts.basis)}."
 
 
 def notes_on(
@@ -46,8 +46,8 @@ def notes_on(
 ) -> Iterable[str]:
     """The sentences; `losses` are the largest first, none if records are missing."""
     if parts.activities < LEAST_ACTIVITIES and bound != "too little":
-        count = count_of(parts.activities, "activity", "activities")
-        yield f"The window holds only {count} of a device, too few to judge the program by."
+        count = count_of(parts.activities, "device activity", "device activities")
+        yield f"The window holds only {count}, too few to judge the program by."
     if warm_up:
         title = warm_up.finding.title
         yield (
@@ -55,27 +55,27 @@ def notes_on(
         )
     if parts.recording and losses:
         yield (
-            f"Recording adds {format_ns(parts.recording)} to the window, in which the device waits. This time does not count as "
-            "waiting for the host here; the tables show all times as recorded."
+            f"Recording adds {format_ns(parts.recording)} to the window, during which the device waits. The verdict does not count this as "
+            "waiting for the host; the tables show all times as recorded."
         )
     if parts.set_up >= LEAD_IN_SHARE * parts.basis:
         share = format_share(parts.set_up / parts.basis)
         yield (
-            f"Copies before the first step, or before the first computation, take {share} of {format_ns(parts.basis)}. They set the "
-            "program up, so they are no loss of its steps."
+            f"Copies before the first step, or before the first computation, take {share} of {format_ns(parts.basis)}. They set up the "
+            "program, so they do not count as a loss of its steps."
         )
     if losses and parts.lead_in >= LEAD_IN_SHARE * parts.basis:
         share = format_share(parts.lead_in / parts.basis)
         yield f"{format_ns(parts.lead_in)} of the {format_ns(parts.basis)} ({share}) passed before the device's first activity."
     if parts.before:
         yield (
-            f"At first the device finished for {format_ns(parts.before)} what was launched before the recording, or before "
+            f"For the first {format_ns(parts.before)}, the device finished work launched before the recording, or before "
             "these steps. This work is left out: the window begins after it."
         )
     if bound != "compute-bound" and len(losses) > 1 and losses[1].ns >= max(0.6 * losses[0].ns, 1):
         second = losses[1]
         share = format_share(second.ns / parts.basis)
-        yield f"The second largest loss is almost as large: {second.label}, {share} of {format_ns(parts.basis)}."
+        yield f"The second-largest loss is almost as large: {second.label}, {share} of {format_ns(parts.basis)}."
     if parts.idle and not parts.causes_known:
         what = (
             "No activity could be linked to its launch call"
@@ -87,7 +87,7 @@ def notes_on(
         yield from _unseen_waits(parts, scope)
     host = bound in _OF_THE_HOST or (losses and parts.host_wait >= BESIDE_SHARE * parts.basis)
     if host and "stacks" in scope.trace.meta.captured and not blocked(scope, parts.device_id):
-        yield "Python stacks were recorded, which slows the host. Without them, the device waits less for Python code."
+        yield "Python stacks were recorded, which slows the host. Without them, the device would wait less for Python code."
     if parts.devices > 1:
         yield f"The verdict is about the busiest of {parts.devices} devices."
 

@@ -25,7 +25,7 @@ _MOST: Final = 0.5
 """What has this share of the path determines how long the run takes."""
 _SAID: Final = 0.05
 """A smaller share of the path is not worth a word in a sentence."""
-_PLAIN: Final = "without the recording"
+_PLAIN: Final = "without recording"
 _BUSY: Final[tuple[Bound, ...]] = ("compute-bound", "communication-bound", "memory-copy-bound")
 """What bounds a run whose device seldom waits for the host."""
 _OF_THE_HOST: Final[tuple[Bound, ...]] = ("host-bound", "input-bound", "launch/short-kernel-bound")
@@ -54,7 +54,7 @@ class Path:
             ("communication", found.communication_ns),
             ("copies", found.memory_ns),
             ("data loading", found.loading_ns),
-            ("code of the host", found.host_ns),
+            ("host code", found.host_ns),
             ("waits between host and device", found.wait_ns),
         )
         kept = (Cost(label, ns, ns / whole) for label, ns in parts if ns >= max(SHOWN_SHARE * whole, 1))
@@ -86,8 +86,8 @@ class Path:
         work = self.sure.compute_ns + self.sure.communication_ns + self.sure.memory_ns
         yield (
             f"As recorded, {_late(self.shares)} of the critical path, and faster kernels shorten only the rest. But recording slows the "
-            f"host: if it is {self.speed:g} times as fast without, as is usual, {format_share(work / self.sure.length_ns)} of the path is work of the "
-            "device."
+            f"host: if it is {self.speed:g} times as fast without recording, as is usual, {format_share(work / self.sure.length_ns)} of the path is "
+            "device work."
         )
 
 
@@ -96,8 +96,8 @@ def _by_host(shares: PathShares) -> bool:
 
 
 def _late(shares: PathShares) -> str:
-    """How much of a path is what the device waits for, such as `code of the host is 80.1 %`."""
-    parts = {"data loading": shares.loading_ns, "code of the host": shares.host_ns}
+    """How much of a path is what the device waits for, such as `host code is 80.1 %`."""
+    parts = {"data loading": shares.loading_ns, "host code": shares.host_ns}
     named = [name for name, ns in parts.items() if ns >= _SAID * shares.length_ns]
     share = format_share(sum(parts[name] for name in named) / shares.length_ns)
     return f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} {share}"
