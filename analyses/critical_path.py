@@ -338,9 +338,7 @@ def _answer(joint: Joint, sums: dict[str, int], causes: pl.DataFrame, ranks: pl.
         cause, ns = host["cause"][0], host["total_ns"][0]
         text += f" The largest part of the host code is {cause_name(cause)} ({format_ns(ns)})."
     if not on_cpu and not sum(one.count("launch") for one in joint.members):
-        text += (
-            " No launch is known, so the path does not tell when the host and the device wait for each other."
-        )
+        text += " No launches are known, so the path does not show when the host and the device wait for each other."
     plain = None if len(joint.members) > 1 else unrecorded_ns(joint.members[0].scope)
     if plain is not None and is_slowed(joint.members[0].scope):
         text += f" This is the path as recorded. Without recording the window takes {format_ns(plain)}, since the host is faster then."

@@ -209,17 +209,13 @@ def _ahead(table: pl.DataFrame, source: str) -> str:
     """Where the host is ahead of the device, the starts of its steps say nothing of how long steps take; the last may wait for the device."""
     spans, ahead = table["span_ns"], table["time_ns"][:-1]
     least, most = format_ns(_number(ahead.min())), format_ns(_number(ahead.max()))
-    waits = (
-        ": before the last step, it takes "
-        + (least if least == most else f"{least} to {most}")
-        + " for a step"
-    )
+    waits = ": its steps before the last take " + (least if least == most else f"{least} to {most}")
     usual = _median(ahead)
     if usual >= _AHEAD * _median(spans):
         waits = ", and waits for it in some steps"
     elif int(ahead.to_numpy().max()) > _median(spans):
-        waits = f": it takes {format_ns(usual)} for a median step before the last"
-    text = f"The median of {table.height} steps{source} is {format_ns(_number(spans.median()))} counting the device work that they launch"
+        waits = f": its median step before the last takes {format_ns(usual)}"
+    text = f"The median of {table.height} steps{source} is {format_ns(_number(spans.median()))}, including the device work that they launch"
     mean, spread = _number(spans.mean()), _number(spans.std())
     if spread is not None and mean:
         text += f", and these times vary by {format_share(spread / mean)}"

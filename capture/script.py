@@ -112,7 +112,7 @@ def _file(script: str) -> Callable[[], object]:
     path = Path(script)
     if not path.is_file():
         if Path(script).name.startswith("python"):
-            raise UsageError(f"{script} is no script", remedy="leave it out: tracekit run SCRIPT.py")
+            raise UsageError(f"{script} is not a script", remedy="leave it out: tracekit run SCRIPT.py")
         close = difflib.get_close_matches(path.name, (each.name for each in path.parent.glob("*.py")), n=1)
         remedy = f"did you mean {path.parent / close[0]}?" if close else "name a Python script that exists"
         raise UsageError("there is no such script", path=path, remedy=remedy)

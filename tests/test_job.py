@@ -146,7 +146,7 @@ def test_what_no_worker_can_use_is_wrong_usage(folder: Path, capsys: pytest.Capt
         ("--engine dusk", "did you mean dask?"),
         ("--engine processes --scheduler x.json", "--scheduler is for --engine dask"),
         ("--jobs 2 --scheduler x.json", "--jobs does not change the workers"),
-        ("--scheduler x.json", "is no file; give tcp://HOST:PORT"),
+        ("--scheduler x.json", "is not a file; give tcp://HOST:PORT"),
     ],
 )
 def test_flags_of_workers_that_do_not_fit(

@@ -260,7 +260,7 @@ def read_manifest(path: Path) -> Manifest:
         raise UnreadableTraceError(f"not a valid manifest ({error})", path=path) from error
     for name in (manifest.nsys, *(run.trace for run in manifest.runs)):
         if name is not None and (name in ("", "..") or Path(name).name != name):
-            fault = f"it names {name!r}, which is no file of its folder"
+            fault = f"it names {name!r}, which is not a file of its folder"
             raise UnreadableTraceError(fault, path=path, remedy="give the trace itself")
     return manifest
 

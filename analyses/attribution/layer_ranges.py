@@ -49,7 +49,7 @@ def choose_ranges(trace: Trace, chosen: RangeFilter | None) -> Trace:
         known = _domains(trace, names)
         unknown = [domain for domain in chosen.domains if domain not in known]
         if unknown:
-            fault = f"--nvtx-domain {unknown[0]!r} is no domain of the file"
+            fault = f"--nvtx-domain {unknown[0]!r} is not a domain of the file"
             remedy = f"its domains are {_listed(pl.Series(known), _SHOWN_DOMAINS)}"
             raise UsageError(fault, path=trace.meta.path, remedy=remedy)
         there = names.filter(_in_domains(names["domain"], chosen))

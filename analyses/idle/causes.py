@@ -174,7 +174,7 @@ def _during(calls: pl.DataFrame | None, functions: pl.DataFrame | None) -> str:
     clauses = []
     if named is not None and named.height:
         clauses.append(
-            f"the host spent {format_share(float(named['share'].sum()))} of the time in calls of the operating system, "
+            f"the host spent {format_share(float(named['share'].sum()))} of the time in operating-system calls, "
             f"most of it in {named['os_call'][0]}"
         )
     sampled = sampled_most(functions)

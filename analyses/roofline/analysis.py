@@ -340,7 +340,7 @@ def _answer(
         text = "The times are not known, since the kernels were replayed to count their work."
         lost = uncounted_kernels(scope)
         return (
-            f"{text} The counters do not tell the FLOPs of {lost}: sums over these are lower limits."
+            f"{text} The counters do not give the FLOPs of {lost}: sums over these are lower limits."
             if lost
             else text
         )
@@ -357,12 +357,12 @@ def _answer(
         text += f" Another {format_share(calling)} is the own time of operators that only make views or call others."
     for name, reason, ns, share in kept(without, without["reason"] != CALLS_OTHERS)[:1, _OF_LOST].rows():
         if share >= _TOLD_SHARE:
-            text += f" The largest without: {shorten_name(name, _NAME)}, {format_ns(ns)} ({reason})."
+            text += f" The largest unknown is {shorten_name(name, _NAME)}, {format_ns(ns)} ({reason})."
     if model["least_ns"] is None:
         return f"{text} {_no_roof(scope)}".rstrip()
     if not measured:  # what is left are copies and fills, whose roof says nothing of the program
         return text
-    work = "The work" if flops == moved == format_share(1) else "The work of which both are known"
+    work = "The work" if flops == moved == format_share(1) else "The work for which both are known"
     roof = f"its roofline ({', '.join(sorted(set(map(_named, device_ceilings(scope).values()))))})"
     if model["efficiency"] > _WRONG:
         text += f" {work} takes less time than {roof} allows: the recorded shapes or this device's ceilings are wrong."
@@ -399,9 +399,7 @@ def _no_roof(scope: Scope) -> str:
         return "Copies between host and device, and communication, have no roof: a link bounds them."
     names = sorted({one.name for one in scope.trace.meta.devices if one.name})
     if scope.on_cpu:
-        return (
-            "The ceilings of processors are only known where they were measured: `tracekit machine` does it."
-        )
+        return "The ceilings of processors are only known where they were measured: `tracekit machine` measures them."
     if not names:
         return "The trace does not name its device, so its ceilings are not known."
     listed = [catalogue_ceilings(one.name, one.memory_bytes) for one in scope.trace.meta.devices]

@@ -63,7 +63,7 @@ TABLES: Final = {
             "flops": "FLOPs of a call",
         },
     ),
-    "assumptions": TableView("What this takes for granted", "assumption"),
+    "assumptions": TableView("Assumptions", "assumption"),
 }
 """How each table is presented."""
 
@@ -85,7 +85,7 @@ class WhatIf(Result):
     """Each `operator` with the `shapes` and `dtypes` of its inputs: `calls`, and of one call the `bytes` and `flops` (null: not known),
     its time on the device, `call_ns`, and that after the changes, `call_after_ns`. None where no operators were recorded."""
     assumptions: pl.DataFrame
-    """What the prediction takes for granted, a sentence each."""
+    """What the prediction assumes, a sentence each."""
     before_ns: int
     """The window, as recorded; of a capture that measured its steps without recording, too, as long as they take then."""
     after_ns: int
@@ -183,10 +183,10 @@ _DEVIATIONS: Final = 2
 """The mean of another three recorded steps lies within so many standard deviations in 86 % of cases, of another four in 93 %."""
 _ALIKE: Final = 0.5
 """Steps that differ by a larger part of their mean do different work."""
-_RECORDED_ONCE: Final = "The range does not hold how much repetitions differ, since the trace has no two steps that would show it."
+_RECORDED_ONCE: Final = "The range does not include how much repetitions differ, since the trace does not have two steps to show it."
 _UNLIKE: Final = (
-    "The recorded steps do unlike work, since their times differ by more than half of their mean. A step is this mean, and the range does not "
-    "hold how they differ."
+    "The recorded steps do different work: their times differ by more than half of their mean. A step is this mean, and the range does not "
+    "include how they differ."
 )
 
 
@@ -360,14 +360,14 @@ def _answer(joint: Joint, before: int, after: int, case: tuple[int, int], critic
     each = max(steps, 1)
     what = "A step" if steps else "The window"
     if case == (before, before):
-        return f"{what} takes {format_ns(before / each)}, as before: nothing changes."
+        return f"{what} still takes {format_ns(before / each)}: nothing changes."
     share = abs(before - after) / before
     way = "less" if after <= before else "more"
     low, high = (format_ns(one / each) for one in case)
     middle, was = format_ns(after / each), format_ns(before / each)
     within = f" ({low} to {high})" if (low, high) != (middle, middle) else ""
     if after == before:
-        text = f"{what} would take {middle}{within}, as before."
+        text = f"{what} would still take {middle}{within}."
     elif middle == was:  # three digits do not tell them apart
         by = format_ns(abs(before - after) / each)
         text = f"{what} would take {middle}{within}, {by} {way} than before ({format_share(share)})."

@@ -74,7 +74,7 @@ class Scale:
     def __post_init__(self) -> None:
         if not 0 <= self.factor <= _MOST:
             raise UsageError(
-                f"{self.factor:g} is no factor",
+                f"{self.factor:g} is not a factor",
                 remedy="use one from 0 to 1000, such as 0.5 for twice as fast",
             )
 
@@ -93,7 +93,7 @@ class Scale:
             draft.assume("The host takes as long as before to launch scaled work.")
         else:
             draft.assume(
-                "No launch is known, so the host and the device are taken not to wait for each other."
+                "No launches are known, so the host and the device are assumed not to wait for each other."
             )
 
 
@@ -167,7 +167,7 @@ class FasterHost:
         """Scale the code of all threads."""
         draft.need_launches(self.label)
         draft.scale_pieces(np.ones(draft.left.size, dtype=bool), 1 / self.factor)
-        draft.assume("All host code gains alike, including launch calls and reads of data.")
+        draft.assume("All host code speeds up alike, including launch calls and reads of data.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,4 +402,4 @@ def _some(mask: BoolArray, fault: str, label: str, other: BoolArray | None = Non
 
 def _positive(factor: float) -> None:
     if not 1 / _MOST <= factor <= _MOST:
-        raise UsageError(f"{factor:g} is no factor", remedy="use one from 0.001 to 1000, such as 2x")
+        raise UsageError(f"{factor:g} is not a factor", remedy="use one from 0.001 to 1000, such as 2x")

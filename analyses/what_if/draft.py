@@ -200,7 +200,7 @@ class Draft:
         self.off |= links
 
     def assume(self, sentence: str) -> None:
-        """Note what a change takes for granted."""
+        """Note what a change assumes."""
         if sentence not in self.assumptions:
             self.assumptions.append(sentence)
 
@@ -277,7 +277,9 @@ class Draft:
             raise UsageError(f"{selector!r} selects nothing", remedy=remedy)
         found: Selection = getattr(self, f"_{kind}")(pattern)
         if not found.rows.any() and not found.pieces.any():
-            raise UsageError(f"no {kind} in the window fits {pattern!r}", remedy=self._there(kind, pattern))
+            raise UsageError(
+                f"no {kind} in the window matches {pattern!r}", remedy=self._there(kind, pattern)
+            )
         return found
 
     @cached_property

@@ -50,7 +50,7 @@ class CudaGraph:
         draft.scale_pieces(found.pieces, 0.0)
         draft.added[found.vertex] += _LAUNCH_NS[draft.spread + 1]
         draft.assume(
-            "All shapes stay the same. Between the launches of a graph no code decides what comes next, and no number that the host gives to "
+            "All shapes stay the same. Between the launches of a graph no code decides what comes next, and no number that the host passes to "
             "a kernel changes from step to step."
         )
         draft.assume(found.sentence)
@@ -156,7 +156,7 @@ class _Graphs:
         waits = "waits of the host and the operators that wait, " if self.draft.waits_for_device else ""
         others = "" if self.of == WHOLE else "operators that launch other work too, "
         stay = (
-            f"{waits}copies of pageable memory, loading of data, calls that allocate or free memory, {others}"
+            f"{waits}copies of pageable memory, data loading, calls that allocate or free memory, {others}"
             "and code before the first and after the last launch of a graph"
         )
         if not self.vertex.size:

@@ -137,6 +137,6 @@ def _without_recording(draft: Draft) -> None:
         )
     elif draft.spread == 0:
         draft.assume(
-            f"The host is {speed:.2f} times as fast as recorded, as is usual without recording. How fast it is, the steps do not show: the "
+            f"The host is {speed:.2f} times as fast as recorded, as is usual without recording. The steps do not show how fast it is: the "
             "device bounds them."
         )

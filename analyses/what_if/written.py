@@ -42,7 +42,9 @@ def _factor(name: str, value: Any) -> float:
     try:
         return float(str(value).removesuffix("x").removesuffix("×"))
     except ValueError:
-        raise UsageError(f"--{name} {value!r} is no number", remedy="write one such as 0.5 or 2x") from None
+        raise UsageError(
+            f"--{name} {value!r} is not a number", remedy="write one such as 0.5 or 2x"
+        ) from None
 
 
 _SWITCHES: Final[Mapping[str, Callable[[], Change]]] = {
@@ -110,7 +112,9 @@ def _changes(name: str, value: Any) -> Iterator[Change]:
 def _count(name: str, value: Any) -> int:
     count = _factor(name, value)
     if not count.is_integer() or count < 1:
-        raise UsageError(f"--{name} {value} is no number of devices", remedy="write a whole one, such as 8")
+        raise UsageError(
+            f"--{name} {value} is not a number of devices", remedy="write a whole one, such as 8"
+        )
     return int(count)
 
 

@@ -96,7 +96,7 @@ def test_calls_of_the_os_by_hand(tmp_path: Path) -> None:
     ]
     assert result.by_os_call["share"].sum() == pytest.approx(1)
     assert result.answer.endswith(
-        " Outside recorded calls, the host spent 20.6 % of the time in calls of the operating system, most of it in read."
+        " Outside recorded calls, the host spent 20.6 % of the time in operating-system calls, most of it in read."
     )
 
 
@@ -180,7 +180,7 @@ def test_the_public_exports() -> None:
     assert all(program(trace).pytorch for trace in tracekit.read_all(files["fsdp_2gpu"]))
     # The script turns numbers into text and writes them to a file between its steps.
     answer = idle(cupy).answer
-    assert "in calls of the operating system, most of it in write" in answer
+    assert "in operating-system calls, most of it in write" in answer
     assert answer.endswith(" samples show _Py_dg_dtoa.")
     assert build_report(cupy).verdict.headline.endswith(
         ' for Python code, mostly in ranges "IO #" (# stands for a number; samples show _Py_dg_dtoa and other text formatting).'

@@ -196,7 +196,7 @@ def test_what_has_no_figures_is_named_and_not_guessed() -> None:
     assert result.flops_share == pytest.approx(30 / 70)
     assert result.unmodelled is not None
     assert result.unmodelled["name"][0] == "mylib::secret"
-    assert "The largest without: mylib::secret, 30.0 µs (no formula for it)." in result.answer
+    assert "The largest unknown is mylib::secret, 30.0 µs (no formula for it)." in result.answer
     assert result.coverage.filter(pl.col("source").is_null())["device_ns"].to_list() == [40 * US, 50 * US]
 
 

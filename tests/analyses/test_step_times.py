@@ -15,15 +15,15 @@ def test_steps_of_a_host_that_is_ahead_last_as_long_as_their_work() -> None:
     found = steps(tracekit.read("sample_traces/resnet50_gpu_fp32/trace.json.gz"))
     assert found.median_ns == pytest.approx(34.2e6, rel=0.01)
     assert found.answer == (
-        "The median of 3 steps is 81.2 ms counting the device work that they launch, and these times vary by 0.9 %. The host is ahead of the "
-        "device: before the last step, it takes 33.4 ms to 34.2 ms for a step."
+        "The median of 3 steps is 81.2 ms, including the device work that they launch, and these times vary by 0.9 %. The host is ahead of the "
+        "device: its steps before the last take 33.4 ms to 34.2 ms."
     )
 
 
 def test_a_host_that_is_ahead_in_some_steps_is_ahead() -> None:
     """Of BERT on an H100, whose host waits for the device in the middle of a step, steps of 152 to 154 ms "varied by 68.0 %"."""
     found = steps(tracekit.read("sample_traces/bert_gpu_fp32/trace.json.gz"))
-    assert "is 153 ms counting the device work that they launch, and these times vary by 0.7 %" in (
+    assert "is 153 ms, including the device work that they launch, and these times vary by 0.7 %" in (
         found.answer or ""
     )
 
@@ -40,8 +40,8 @@ def test_one_step_that_waits_for_all_of_the_lead() -> None:
         made.step(number, at, end)
         at = end
     assert steps(made.trace()).answer == (
-        "The median of 6 steps is 24.0 ms counting the device work that they launch, and these times vary by 0.0 %. The host is ahead of the "
-        "device: it takes 7.00 ms for a median step before the last."
+        "The median of 6 steps is 24.0 ms, including the device work that they launch, and these times vary by 0.0 %. The host is ahead of the "
+        "device: its median step before the last takes 7.00 ms."
     )
 
 

@@ -96,7 +96,7 @@ def test_more_runs_are_pooled_and_paired(
     assert "pairs of runs" in data["diff"]["points"][0]["text"]
     code, _, err = run(capsys, "diff", few, many, "--base", again, "--paired")
     assert code == 2
-    assert "2 runs of the base and 1 of the new side are no pairs" in err
+    assert "2 runs of the base and 1 of the new side cannot be paired" in err
 
 
 def test_against_a_saved_baseline(

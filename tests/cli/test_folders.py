@@ -92,7 +92,7 @@ def test_a_manifest_leads_to_no_file_outside_its_folder(
     manifest.write_text(json.dumps(tree))
     code, out, err = run(capsys, "report", tmp_path / "capture")
     assert (code, out) == (3, "")
-    assert "which is no file of its folder; give the trace itself" in err
+    assert "which is not a file of its folder; give the trace itself" in err
 
 
 @pytest.mark.slow
@@ -292,9 +292,9 @@ def test_what_is_wrong_with_an_input_is_one_right_line(
     assert err.startswith(f"tracekit: left out: {tmp_path / 'empty'}: the folder holds no trace")
     for words, said in (
         (("report", ""), "an argument is empty"),
-        (("info", "s3://b/../x"), "s3://b/../x: it is no valid address"),
-        (("report", "gs://b/a\x01b"), "it is no valid address"),
-        (("report", "https://[bad/x"), "it is no valid address"),
+        (("info", "s3://b/../x"), "s3://b/../x: it is not a valid address"),
+        (("report", "gs://b/a\x01b"), "it is not a valid address"),
+        (("report", "https://[bad/x"), "it is not a valid address"),
     ):
         code, _, err = run(capsys, *words)
         assert (code, err.count("\n")) == (2, 1)

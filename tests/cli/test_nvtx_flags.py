@@ -97,7 +97,7 @@ def test_export_with_tracks_of_layers(
         (["--nvtx-depth", "0"], "--nvtx-depth"),
         (
             ["--nvtx-domain", "gpu"],
-            "--nvtx-domain 'gpu' is no domain of the file; its domains are 'default'",
+            "--nvtx-domain 'gpu' is not a domain of the file; its domains are 'default'",
         ),
         (["--nvtx-include", "nope"], "the ranges are 'block', 'deep', 'model', 'noise 3'"),
     ],

@@ -131,6 +131,6 @@ def test_a_wrong_domain_gives_one_line_with_those_of_the_file(
     out = capsys.readouterr()
     assert (left.value.code, out.out) == (2, "")
     assert out.err.endswith(
-        "--nvtx-domain 'nope' is no domain of the file; its domains are '#8', 'app', 'default', 'idle', 'my lib', 'tool'\n"
+        "--nvtx-domain 'nope' is not a domain of the file; its domains are '#8', 'app', 'default', 'idle', 'my lib', 'tool'\n"
     )
     assert out.err.count("\n") == 1

@@ -35,7 +35,7 @@ def test_usual_names(tmp_path: Path) -> None:
     assert (row["model"], row["device"], row["precision"], row["samples"], row["flops"], row["size"], row["accuracy"]) == ("m", "d", "bf16", 8, 3e9, 4.5, 70)  # fmt: skip
     assert (read.rows["precision"][0], read.rows["size"][0], read.size_name) == ("fp16", None, "Params M")
     assert faults(read) == [
-        "1 row whose size is no number (the first is row 1: '4,5'); it counts as not known"
+        "1 row whose size is not a number (the first is row 1: '4,5'); it counts as not known"
     ]
 
 
@@ -85,8 +85,8 @@ def test_rows_that_cannot_count_are_left_out_and_told(tmp_path: Path) -> None:
     assert faults(read) == [
         "1 row without a model (the first is row 5)",
         "1 row without a latency (the first is row 4)",
-        "2 rows whose latency is no number (the first is row 1: 'OOM')",
-        "1 row whose flops is no number (the first is row 7: 'many'); it counts as not known",
+        "2 rows whose latency is not a number (the first is row 1: 'OOM')",
+        "1 row whose flops is not a number (the first is row 7: 'many'); it counts as not known",
         "2 rows whose latency is not above 0 (the first is row 2: '-3')",
     ]
 

@@ -57,7 +57,7 @@ def test_what_is_saved_again_replaces_what_was_there() -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "../up", "a/b", "/etc/passwd", "a\\b", ".hidden", "-flag", "a b", "a\n", "a\0", "é", "x" * 101])  # fmt: skip
 def test_what_leads_elsewhere_is_no_name(name: str) -> None:
     for call in (path_of, load, remove, lambda each: save(each, [planted("one")])):
-        with pytest.raises(UsageError, match="is no name of a baseline"):
+        with pytest.raises(UsageError, match="is not a name for a baseline"):
             call(name)
 
 

@@ -223,7 +223,7 @@ def test_what_pairs_have_in_common_is_not_in_their_interval() -> None:
     assert high - low < 0.05
     assert estimate == pytest.approx(1.05, abs=0.02)
     assert "pairs" in paired.median.test
-    with pytest.raises(ValueError, match="6 and 5 runs are no pairs"):
+    with pytest.raises(ValueError, match="6 and 5 runs cannot be paired"):
         compare_times(base, new[:5], paired=True)
 
 

@@ -147,7 +147,7 @@ def test_a_row_whose_batch_is_no_number_ended_a_comparison(
     (tmp_path / "d.csv").write_text(text)
     code, _, err = run(capsys, "compare", tmp_path / "d.csv")
     assert code == 0
-    assert "1 row whose batch is no number" in err
+    assert "1 row whose batch is not a number" in err
 
 
 @pytest.mark.parametrize("value", ["1e308", "1e-320", "-1e308"])

@@ -358,8 +358,8 @@ def test_a_path_without_launches_does_not_claim_that_the_host_takes_all_of_it(tm
     ]
     (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
     scope = select(tracekit.read(tmp_path / "t.json"))
-    assert "No launch is known, so the path does not tell" in critical_path(scope).answer
-    assert "No launch is known" in what_if(scope, [Scale("kernel:gemm", 0.5)]).assumptions["assumption"][0]
+    assert "No launches are known, so the path does not show" in critical_path(scope).answer
+    assert "No launches are known" in what_if(scope, [Scale("kernel:gemm", 0.5)]).assumptions["assumption"][0]
 
 
 def test_graphs_hold_what_the_host_no_longer_waits_in(tmp_path: Path) -> None:

@@ -284,7 +284,7 @@ def test_steps_of_unlike_work_have_no_range_from_nothing(tmp_path: Path) -> None
     (tmp_path / "steps.json").write_text(json.dumps({"traceEvents": events}))
     result = what_if(tracekit.read(tmp_path / "steps.json"), [Scale("op:aten::mm", 0)])
     assert result.low_ns == result.after_ns == result.high_ns == 1_320_000
-    assert "unlike work" in result.assumptions["assumption"].item()
+    assert "different work" in result.assumptions["assumption"].item()
 
 
 def test_a_whole_number_is_a_factor(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_selector_takes_the_name_that_tables_show(shown: str, name: str) -> No
 
 def test_a_cause_of_operators_alone_is_not_offered() -> None:
     scope = scope_of(ROOT / "sample_traces" / "encoder_cpu" / "trace.json.gz")
-    with pytest.raises(UsageError, match="no cause in the window fits") as error:
+    with pytest.raises(UsageError, match="no cause in the window matches") as error:
         predicted(scope, [Scale("cause:operator_dispatch", 0.5)])
     assert "did you mean operator_dispatch" not in str(error.value)
 
@@ -331,7 +331,7 @@ def test_two_times_that_read_alike_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (Scale("layer:nowhere", 0.5), "no layer in the window fits"),
+        (Scale("layer:nowhere", 0.5), "no layer in the window matches"),
         (Scale("colour:red", 0.5), "selects nothing"),
         (Remove("cause:laziness"), "there is no cause"),
         (CudaGraph(), "no device was captured"),

@@ -13,16 +13,16 @@ from tracekit.predict.describe import description_of, read_description
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ('[target]\ncolumn = "t"\nunit = ["s"]\n[columns]\nbatch = "b"', "unit is no text"),
-        ('[target]\ncolumn = "t"\n[columns]\nbatch = ["b"]', "batch is no text; write it in quotes"),
+        ('[target]\ncolumn = "t"\nunit = ["s"]\n[columns]\nbatch = "b"', "unit is not text"),
+        ('[target]\ncolumn = "t"\n[columns]\nbatch = ["b"]', "batch is not text; write it in quotes"),
         ('[target]\ncolumn = "t"\n', "names no column but the target"),
         ('[target]\ncolumn = "t"\n[columns]\nbatch = "t"', "'t' is the target, which cannot foretell itself"),
         ('[target]\ncolumn = "t"\n[rows]\nfeatures = ["t"]', "'t' is the target, which cannot foretell itself"),
-        ('[target]\ncolumn = "t"\n[columns]\nbatch = "b"\n[rows]\ngroup = "b"', "group is no list"),
+        ('[target]\ncolumn = "t"\n[columns]\nbatch = "b"\n[rows]\ngroup = "b"', "group is not a list"),
         ('[target]\ncolumn = "t"\n[columns]\nbatch = "b"\n[rows]\ngruop = ["b"]', "did you mean group?"),
-        ('[target]\ncolumn = "t"\n[columns]\nbatch = "b"\n[devices.x]\ndies = 0', "dies is no number above 0"),
-        ('[target]\ncolumn = "t"\n[columns]\nbatch = "b"\n[devices.x]\npeak_gflops = "9"', "no number above 0"),
-        ('[target]\ncolumn = "t"\n[columns]\nbatch = "b"\n[devices.x]\nname = 3', "name is no text"),
+        ('[target]\ncolumn = "t"\n[columns]\nbatch = "b"\n[devices.x]\ndies = 0', "dies is not a number above 0"),
+        ('[target]\ncolumn = "t"\n[columns]\nbatch = "b"\n[devices.x]\npeak_gflops = "9"', "not a number above 0"),
+        ('[target]\ncolumn = "t"\n[columns]\nbatch = "b"\n[devices.x]\nname = 3', "name is not text"),
         ('[target]\ncolumn = "t"\n[columns]\nbatch = "b"\n[devices.x]\npeak = 3', "no [devices] key 'peak'; choose one of name, dies"),
     ],
 )  # fmt: skip

@@ -105,7 +105,7 @@ def test_a_file_that_is_no_table_is_one_line(tmp_path: Path, monkeypatch: pytest
         told(tmp_path)
     for data in (b"x\x9c123", b"a" * (1 << 20) + b"\n", gzip.compress(gzip.compress(b"a,b\n1,2\n"))):
         path.write_bytes(data)
-        with pytest.raises(UnreadableTraceError, match="it is no table; give a CSV"):
+        with pytest.raises(UnreadableTraceError, match="it is not a table; give a CSV"):
             told(path)
     path.write_bytes(gzip.compress(b"a,b\n1,2\n")[:-9])
     with pytest.raises(UnreadableTraceError, match="it cannot be read"):

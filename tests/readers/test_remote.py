@@ -162,7 +162,7 @@ def test_the_commands_take_addresses(
         ("private/trace.json.gz", r"the server denies access \(HTTP 401\)"),
         ("short", r"the connection ended after 1,000 of [\d,]+ bytes; try again"),
         ("huge", "it is larger than 32 GB; download it yourself"),
-        ("file", "redirects to what is no web page"),
+        ("file", "redirects to something that is not a web page"),
         ("ftp", "cannot be fetched|redirects"),
         ("loop", "redirects"),
     ],
@@ -194,7 +194,7 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch, server: str
         UnreadableTraceError, match=r"127.0.0.1:1/a: it cannot be fetched \(Connection refused\)"
     ):
         tracekit.read("http://127.0.0.1:1/a?signature=abc")
-    with pytest.raises(UnreadableTraceError, match="it is no valid address"):
+    with pytest.raises(UnreadableTraceError, match="it is not a valid address"):
         tracekit.read("http://127.0.0.1 /a")
     monkeypatch.setattr(remote, "_TIMEOUT_S", 0.2)
     with pytest.raises(UnreadableTraceError, match=r"/slow: it cannot be fetched \(no answer for 0.2 s\)"):
@@ -212,7 +212,9 @@ def test_addresses_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> No
         ):
             tracekit.read(Path(address))
     for address in ("https://me:secret@host:80a/x", "https://[::1/x", "https://host:99999/x"):
-        with pytest.raises(UsageError, match=r"^https://…: it is no valid address; write https://HOST/PATH$"):
+        with pytest.raises(
+            UsageError, match=r"^https://…: it is not a valid address; write https://HOST/PATH$"
+        ):
             tracekit.read(address)
     monkeypatch.setattr(remote, "find_spec", lambda _: None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'tracekit-torch\[remote\]'"):

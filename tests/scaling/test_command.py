@@ -123,4 +123,4 @@ def test_dask_workers_answer_as_this_process_does(
 def test_flags_of_workers_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     _, errors = answer(capsys, ONE, "--engine", "processes", "--scheduler", "x.json", code=2)
     assert "--scheduler is for --engine dask" in errors
-    assert "x.json is no file" in answer(capsys, ONE, TWO, "--scheduler", "x.json", code=2)[1]
+    assert "x.json is not a file" in answer(capsys, ONE, TWO, "--scheduler", "x.json", code=2)[1]

@@ -113,7 +113,7 @@ def _cluster(distributed: Any, scheduler: str | None, count: int) -> Iterator[di
         return
     if "://" not in scheduler and not Path(scheduler).is_file():
         raise UsageError(
-            f"--scheduler {scheduler} is no file", remedy="give tcp://HOST:PORT or the scheduler's file"
+            f"--scheduler {scheduler} is not a file", remedy="give tcp://HOST:PORT or the scheduler's file"
         )
     yield {"address": scheduler} if "://" in scheduler else {"scheduler_file": os.fspath(scheduler)}
 

@@ -232,7 +232,7 @@ def _as_option(name: str) -> pl.Expr:
 def _faults(frame: pl.DataFrame, texts: Mapping[str, pl.Expr], read: Mapping[str, pl.Expr]) -> Iterator[str]:
     """What is wrong with rows, a line for each kind of fault."""
     checks = [(role, texts[role].is_null(), f"without a {role}") for role in _NEEDED]
-    checks += [(role, texts[role].is_not_null() & value.is_null(), f"whose {role} is no number") for role, value in read.items()]  # fmt: skip
+    checks += [(role, texts[role].is_not_null() & value.is_null(), f"whose {role} is not a number") for role, value in read.items()]  # fmt: skip
     checks += [("latency", read["latency"] <= 0, "whose latency is not above 0")]
     number = pl.int_range(1, pl.len() + 1)
     for role, wrong, words in checks:

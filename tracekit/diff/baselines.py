@@ -52,7 +52,7 @@ def path_of(name: str) -> Path:
     """
     if not _NAME.fullmatch(name):
         remedy = "use up to 100 letters, digits and . _ - + = @, and begin with a letter or digit"
-        raise UsageError(f"{name!r} is no name of a baseline", remedy=remedy)
+        raise UsageError(f"{name!r} is not a name for a baseline", remedy=remedy)
     return folder() / f"{name}{SUFFIX}"
 
 

@@ -57,7 +57,7 @@ def compared(
     """
     if paired and len(base) != len(new):
         raise UsageError(
-            f"{count_of(len(base), 'run')} of the base and {len(new)} of the new side are no pairs",
+            f"{count_of(len(base), 'run')} of the base and {len(new)} of the new side cannot be paired",
             remedy="name as many of both, or leave --paired out",
         )
     found = diff_of(*([rank for run in side for rank in run] for side in (base, new)))

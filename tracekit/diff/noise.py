@@ -123,7 +123,7 @@ def compare_times(
     ('slower', 1.1, 30, True)
     """
     if paired and len(base) != len(new):
-        raise ValueError(f"{len(base)} and {len(new)} runs are no pairs")
+        raise ValueError(f"{len(base)} and {len(new)} runs cannot be paired")
     which, warm_up, left_out, notes = counted_steps(*(step_times or (base, new)))
     values = [
         [np.asarray(run, dtype=np.float64)[mask] for run, mask in zip(*side, strict=True) if mask.any()]

@@ -49,7 +49,7 @@ def read_questions(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError as error:
         raise UnreadableTraceError("no such file", path=path, remedy="check the path") from error
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise UnreadableTraceError(f"it is no CSV ({str(error).splitlines()[0]})", path=path) from error
+        raise UnreadableTraceError(f"it is not a CSV ({str(error).splitlines()[0]})", path=path) from error
     chosen = {
         name: next((each for each in words if each in frame.columns), None) for name, words in _NAMES.items()
     }

@@ -187,7 +187,7 @@ def _of_tables(folder: Path) -> list[LoggedRun]:
         )
     except (pl.exceptions.PolarsError, OSError) as error:
         raise UnreadableTraceError(
-            f"it is no table of MLPerf's runs ({str(error).splitlines()[0]})", path=folder
+            f"it is not a table of MLPerf runs ({str(error).splitlines()[0]})", path=folder
         ) from error
     chips = {"/".join(row[:3]): row[3] for row in counts.rows()}
     runs = []

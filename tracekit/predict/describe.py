@@ -129,7 +129,7 @@ def read_description(path: Path) -> Description:
     except FileNotFoundError:
         raise UnreadableTraceError("no such file", path=path) from None
     except (OSError, ValueError) as error:
-        raise UnreadableTraceError(f"it is no TOML ({str(error).splitlines()[0]})", path=path) from error
+        raise UnreadableTraceError(f"it is not TOML ({str(error).splitlines()[0]})", path=path) from error
     return description_of(said, path)
 
 
@@ -179,7 +179,7 @@ def description_of(said: Mapping[str, Any], path: Path) -> Description:
 def _table(said: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     found = said.get(name, {})
     if not isinstance(found, dict):
-        raise UsageError(f"[{name}] is no table", path=path)
+        raise UsageError(f"[{name}] is not a table", path=path)
     return found
 
 
@@ -190,19 +190,19 @@ def _device(devices: Mapping[str, Any], name: str, path: Path) -> dict[str, floa
         if key == "name":
             _word(value, f"[devices.{name!r}] name", path)
         elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise UsageError(f"[devices.{name!r}] {key} is no number above 0", path=path)
+            raise UsageError(f"[devices.{name!r}] {key} is not a number above 0", path=path)
     return said
 
 
 def _word(value: object, name: str, path: Path) -> str:
     if not isinstance(value, str):
-        raise UsageError(f"{name} is no text", path=path, remedy="write it in quotes")
+        raise UsageError(f"{name} is not text", path=path, remedy="write it in quotes")
     return value
 
 
 def _words(value: object, name: str, path: Path) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise UsageError(f"{name} is no list", path=path, remedy='write ["…", "…"]')
+        raise UsageError(f"{name} is not a list", path=path, remedy='write ["…", "…"]')
     return tuple(_word(each, name, path) for each in value)
 
 

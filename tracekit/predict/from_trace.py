@@ -138,7 +138,7 @@ def predict_from_trace(
 def _asked(batch: float, gpus: int | None, device: str | None) -> str:
     """`FromTrace.asked`."""
     what = f"with {batch:g} times the batch" if batch != 1 else ""
-    where = f"{count_of(gpus, 'device')} of the kind " if gpus is not None else ""
+    where = f"{count_of(gpus, 'device')} of type " if gpus is not None else ""
     name = "" if device is None else chosen_ceilings(device).device
     where = f"on {where}{name}" if name else f"on {count_of(gpus, 'device')}" if gpus is not None else ""
     return " ".join(filter(None, (what, where)))
@@ -148,7 +148,7 @@ def _unknown(share: float, device: str | None) -> str:
     """What is assumed of work whose FLOPs or bytes are not known."""
     peaks = ", or as the peaks and bandwidths of the devices do" if device is not None else ""
     return (
-        f"of {format_share(share)} of the time of the work the FLOPs or bytes are not known: it is taken to change as other work "
+        f"the FLOPs or bytes of work that takes {format_share(share)} of the time are not known: it is assumed to change as other work "
         f"does{peaks}; at the other end of the range it takes as long as now"
     )
 
@@ -186,9 +186,9 @@ def _notes(scope: Scope, conditions: Conditions, device: str | None) -> list[str
     if scope.window != "steps":
         notes.append("the trace has no steps: the times are those of the whole trace")
     if device is not None:
-        notes.append("the host is taken to be the one of the trace")
+        notes.append("the host is assumed to be the one of the trace")
     if conditions.batch != 1 and not attribution(scope).activities["phase"].is_in(["optimizer"]).any():
-        notes.append("no phase of an optimizer is marked: all work is taken to grow with the batch")
+        notes.append("no optimizer phase is marked: all work is assumed to grow with the batch")
     return notes
 
 
@@ -206,7 +206,7 @@ def _work_rows(parts: _Parts, work: pl.DataFrame, total: float, steps: int) -> d
     scale = total / steps / float(by["piece_ns"].sum()) if by.height else 0.0
     for row in by.iter_rows(named=True):
         times = {case: row[case] * scale for case in _CASES}
-        words = "moves with its roof" if row["modelled"] > 0.5 else "changes as other work does"
+        words = "scales with its roof" if row["modelled"] > 0.5 else "changes as other work does"
         parts.add(row["category"], row["piece_ns"] * scale, times, words, row["bound"])
     return {case: float(by[case].sum()) * scale for case in _CASES}
 
@@ -217,7 +217,7 @@ def _on_processors(
     _work_rows(parts, work, whole.operators + whole.other_operators, steps)
     loading, outside = whole.loading / steps, (whole.outside + whole.stalled) / steps
     parts.add("data loading", loading, _between(loading, batch), "grows with the batch")
-    parts.add("outside operators", outside, dict.fromkeys(_CASES, outside), "takes what it takes")
+    parts.add("outside operators", outside, dict.fromkeys(_CASES, outside), "stays the same")
     return (whole.basis - whole.recording) / steps
 
 
@@ -257,7 +257,7 @@ def _on_device(
     waited, following = waited - behind, _between(behind, conditions.batch)
     parts.add("waiting for other devices", behind, following, "grows with the batch")
     other = (whole.queued_wait + whole.unknown_wait) / steps
-    parts.add("between kernels", other, dict.fromkeys(_CASES, other), "takes what it took")
+    parts.add("between kernels", other, dict.fromkeys(_CASES, other), "stays the same")
     busy = {
         case: computed[case] + copying[case] + communicated + other + loaded[case] + following[case]
         for case in _CASES
@@ -273,12 +273,12 @@ def _on_device(
     # A host that waits for the device in each step hides nothing behind more work.
     waits["low"] = min(waits["low"], waits["predicted"])
     waits["high"] = max(*waits.values(), waited)
-    parts.add("waiting for the host", waited, waits, "more work hides it, less shows it")
+    parts.add("waiting for the host", waited, waits, "more work hides it, less exposes it")
     if not whole.launch_calls:
         notes.append("the host's calls were not recorded: how long the host needs for a step is not known")
     elif host_speeds(scope)[0] > speeds["predicted"] and waits["high"] > waited:
         notes.append(
-            f"the device bounds the measured step, so it does not show the host's time: the host is taken to be {speeds['predicted']:.1f} times as "
+            f"the device bounds the measured step, so it does not show the host's time: the host is assumed to be {speeds['predicted']:.1f} times as "
             "fast as recorded"
         )
     return whole.basis / steps - added

@@ -99,4 +99,6 @@ def _number(value: str, name: str) -> None:
     try:
         float(value)
     except ValueError:
-        raise UsageError(f"{name} is {value!r}, which is no number", remedy=f"write --set {name}=8") from None
+        raise UsageError(
+            f"{name} is {value!r}, which is not a number", remedy=f"write --set {name}=8"
+        ) from None

@@ -63,7 +63,7 @@ def load(path: Path) -> Predictor:
     try:
         said = json.loads(raw.decode("utf-8"), parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError) as error:
-        raise UnreadableTraceError("it is no JSON", path=path, remedy=_AGAIN) from error
+        raise UnreadableTraceError("it is not JSON", path=path, remedy=_AGAIN) from error
     return restored(said, path)
 
 
@@ -73,7 +73,7 @@ _AGAIN: Final = "write it with: tracekit predict fit"
 def restored(said: object, path: Path) -> Predictor:
     """The predictor that JSON says; `path` is its file, for errors. Raises UnreadableTraceError if it says none."""
     if not isinstance(said, dict) or said.get("format") != FORMAT:
-        raise UnreadableTraceError("it is no fitted model", path=path, remedy=_AGAIN)
+        raise UnreadableTraceError("it is not a fitted model", path=path, remedy=_AGAIN)
     if said.get("version") != VERSION:
         raise UnreadableTraceError(
             f"it is of version {str(said.get('version'))[:20]!r}, this tracekit reads {VERSION}",
@@ -144,7 +144,7 @@ def _finite(text: str) -> float:
 
 
 def _no_number(word: str) -> float:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _plain(table: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:

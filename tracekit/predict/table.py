@@ -240,7 +240,7 @@ def _read(path: Path) -> pl.DataFrame:
             )
         texts = raw.select(map(_text, raw)).rename(str.strip)
     except pl.exceptions.PolarsError as error:
-        raise UnreadableTraceError(f"it is no table ({str(error).splitlines()[0]})", path=path) from error
+        raise UnreadableTraceError(f"it is not a table ({str(error).splitlines()[0]})", path=path) from error
     if raw.height > _MOST_ROWS:
         raise UnreadableTraceError(
             f"the table has more than {_MOST_ROWS:,} rows", path=path, remedy="keep fewer rows"
@@ -260,7 +260,7 @@ def _separator(data: bytes, path: Path) -> str:
     line = data[:_MOST_HEADER].partition(b"\n")[0]
     if len(line) == _MOST_HEADER or data.startswith(_PACKED):
         raise UnreadableTraceError(
-            "it is no table", path=path, remedy="give a CSV, also compressed with gzip, or a .parquet file"
+            "it is not a table", path=path, remedy="give a CSV, also compressed with gzip, or a .parquet file"
         )
     return next((sign for sign in ",;\t" if sign.encode() in line), ",")
 

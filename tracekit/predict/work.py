@@ -137,7 +137,7 @@ def _layers(cell: str) -> tuple[tuple[Kind, ...], Floats]:
     except (ValueError, RecursionError):
         said = None
     if not isinstance(said, list) or len(said) > _MOST_LAYERS:
-        raise InconclusiveError("a row's work is no list of layers", remedy=_REMEDY)
+        raise InconclusiveError("a row's work is not a list of layers", remedy=_REMEDY)
     kinds, numbers = [], []
     for layer in said:
         if not isinstance(layer, list) or len(layer) != _FIELDS:
@@ -158,5 +158,5 @@ def _number(value: object) -> float:
         or not isfinite(value)
         or not 0 <= value <= _LARGEST
     ):
-        raise InconclusiveError("a layer's work is no number of 0 or more", remedy=_REMEDY)
+        raise InconclusiveError("a layer's work is not a number of 0 or more", remedy=_REMEDY)
     return float(value)

@@ -121,7 +121,7 @@ def fetch(address: str, progress: Progress | None = None) -> Path:
         parts = _parts_of(address)
         _ = parts.port
     except ValueError:  # whose text may be a part of a password
-        raise UsageError("it is no valid address", path=masked(address), remedy=form) from None
+        raise UsageError("it is not a valid address", path=masked(address), remedy=form) from None
     if parts.scheme == "file":
         return Path(url2pathname(parts.path))
     if parts.scheme in ("http", "https", *_CREDENTIALS) and not parts.hostname:
@@ -288,7 +288,7 @@ def _refusal(code: int, path: str) -> UnreadableTraceError:
         )
     if 300 <= code < 400:
         return UnreadableTraceError(
-            f"the server redirects to what is no web page (HTTP {code})",
+            f"the server redirects to something that is not a web page (HTTP {code})",
             path=path,
             remedy="check the address",
         )
@@ -300,7 +300,7 @@ def _refusal(code: int, path: str) -> UnreadableTraceError:
 def _reason_of(reason: object, address: str) -> str:
     """What went wrong, without the query of the address, which some errors repeat."""
     if isinstance(reason, http.client.InvalidURL):
-        return "it is no valid address"
+        return "it is not a valid address"
     text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
     query = urlsplit(address).query
     return str(text).replace(query, "…") if query else str(text)
@@ -356,7 +356,7 @@ def _said_errors(parts: SplitResult) -> Iterator[None]:
         raise UnreadableTraceError("there is no such object", path=path, remedy="check the address") from None
     except ValueError:  # of a name that no object can have
         raise UsageError(
-            "it is no valid address", path=path, remedy=f"write {parts.scheme}://BUCKET/OBJECT"
+            "it is not a valid address", path=path, remedy=f"write {parts.scheme}://BUCKET/OBJECT"
         ) from None
     except Exception as error:  # obstore's own errors have no base class outside of it
         if not type(error).__module__.startswith("obstore"):

@@ -148,7 +148,7 @@ def _numbers(text: str) -> set[int]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
         if match is None:
-            raise UsageError(f"--ranks {text} is no list of ranks", remedy="write it like 0-3,7")
+            raise UsageError(f"--ranks {text} is not a list of ranks", remedy="write it like 0-3,7")
         made |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
     return made
 

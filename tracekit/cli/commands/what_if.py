@@ -65,7 +65,7 @@ def what_if(
     cuda_graph: Annotated[
         list[str] | None,
         flag(
-            "What is launched between two waits of the host is one graph: all work of a step, or what a selector fits; repeatable.",
+            "All launches between two waits of the host become one graph: all work of a step, or what a selector matches; repeatable.",
             metavar="step|SELECTOR",
         ),
     ] = None,

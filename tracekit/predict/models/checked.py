@@ -32,7 +32,7 @@ def number(value: object, most: float = LARGEST) -> float:
     Raises ValueError for what is none, or one that no fit can have found.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("a parameter is no number")
+        raise ValueError("a parameter is not a number")
     if not abs(value) <= most:  # nor for NaN
         raise ValueError("a parameter is not that of a fit")
     return float(value)

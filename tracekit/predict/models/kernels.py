@@ -193,7 +193,7 @@ class Kernels:
     def lacks(self, runs: Runs) -> str | None:
         """Why it cannot be fitted to these rows: they are no kernels on known devices, or too few."""
         if not {"op", "device"} <= runs.roles:
-            return "its rows are no kernels: it needs the columns of the operator and of the device"
+            return "its rows are not kernels: it needs the columns of the operator and of the device"
         if runs.height < _LEAST:
             return f"it needs {_LEAST} kernels, and there are {runs.height}"
         try:

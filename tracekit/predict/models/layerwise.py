@@ -405,7 +405,7 @@ def _restored(rows: object, count: int) -> dict[Kind, tuple[float, ...]]:
     found = {}
     for layer, name, *values in rows:
         if not isinstance(layer, str) or not isinstance(name, str):
-            raise TypeError("a kind of layer is no text")
+            raise TypeError("a kind of layer is not text")
         found[layer, name] = _numbers(values)
     return found
 

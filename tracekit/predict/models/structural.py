@@ -156,13 +156,13 @@ def _stands(state: Mapping[str, Any], levels: Mapping[str, tuple[str, ...]]) -> 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError("a name is no text")
+        raise TypeError("a name is not text")
     return value
 
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise ValueError("a parameter is no number")
+        raise ValueError("a parameter is not a number")
     return float(value)
 
 

@@ -58,7 +58,7 @@ def nanoseconds(values: Sequence[Any]) -> pl.Series:
         return pl.Series(values, dtype=pl.Int64) * NS_PER_US
     if types <= _PLAIN_FLOAT and all(abs(value) < EXACT_FLOAT_US for value in _bounds(values)):
         given = pl.Series(values, dtype=pl.Float64, strict=False).to_numpy()
-        us = np.nan_to_num(given)  # a null is no number here
+        us = np.nan_to_num(given)  # a null is not a number here
         whole = np.floor(us)
         # The fraction is exact as a double, and so is its product with 1000 to well below half a ns.
         ns = whole.astype(np.int64) * NS_PER_US + np.rint((us - whole) * NS_PER_US).astype(np.int64)
