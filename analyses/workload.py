@@ -280,7 +280,7 @@ def _traits(manifest: Manifest) -> list[str]:
         settings.precision: True,
         "compiled": settings.compile,
         f"{settings.ranks} ranks": settings.ranks > 1,
-        "made-up data": manifest.synthetic is True,
+        "synthetic data": manifest.synthetic is True,
     }
     return [trait for trait, holds in traits.items() if holds]
 

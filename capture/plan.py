@@ -20,7 +20,7 @@ _LEAST: Final = {
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`workload` as the user named it, its settings, what to record, and the path of real data (None: made-up data)."""
+    """`workload` as the user named it, its settings, what to record, and the path of real data (None: synthetic data)."""
 
     workload: str
     settings: Settings = msgspec.field(default_factory=Settings)

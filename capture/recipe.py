@@ -35,7 +35,7 @@ class Recipe:
     weights). `skipped` counts the unusable samples of real data so far, over all loader processes.
 
     `task` is a short noun ("object detection"). `size` is the size of one sample: pixels of a side, tokens,
-    frames. `config` goes into the manifest. `synthetic` is true for made-up data; None means unknown.
+    frames. `config` goes into the manifest. `synthetic` is true for synthetic data; None means unknown.
     """
 
     model: nn.Module

@@ -166,7 +166,7 @@ def test_two_ranks_that_the_reader_chooses_are_compared(
     answer = " ".join(shown.split())
     assert "rank 1" in answer
     assert "rank 0" in answer
-    assert "The report below is that of rank 1" in answer
+    assert "The report below is for rank 1" in answer
     for words in ("9", "1,2,3", "x"):
         assert run(capsys, "report", *paths(folder)[:2], "--compare", words)[0] == 2
     assert "names one rank twice" in run(capsys, "report", *paths(folder)[:2], "--compare", "1,1")[2]

@@ -111,7 +111,7 @@ def test_columns_speak_for_themselves(
         (("fit", "{table}", "-o", "{tmp}/m.json", "--model", "magic"), 2, "magic"),
         (("fit", "{tmp}/none.csv", "-o", "{tmp}/m.json"), 3, "no such file"),
         (("fit", "{table}", "-o", "{table}"), 2, "runs.csv"),
-        (("run", "{table}", "--set", "batch=2"), 3, "no JSON"),
+        (("run", "{table}", "--set", "batch=2"), 3, "not JSON"),
         (("run", "{model}"), 2, "--table"),
         (("run", "{model}", "--set", "batch=2,gpus=1", "--price", "-1"), 2, "--price"),
         (("run", "{model}", "--set", "batsch=2"), 2, "batch"),

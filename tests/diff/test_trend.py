@@ -251,7 +251,7 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert rest == [
         "tracekit: left out: other.json: it is a run of bert, not cnn",
     ]
-    assert "2 runs are too few to tell a change from noise; it takes 6." in " ".join(out.split())
+    assert "2 runs are too few to tell a change from noise; 6 are needed." in " ".join(out.split())
 
 
 def test_without_steps_there_is_no_trend(capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,4 +263,4 @@ def test_step_times_that_scatter_do_not_stay_where_they_are() -> None:
     """`the step time stays at 19.3 ms` stood beside `varies by 82.1 %`."""
     rows = nights({})
     answer = trend_section(trend_of(rows)).answer
-    assert f"Over {len(rows)} runs no lasting change of the step time is found; on average it is " in answer
+    assert f"Over {len(rows)} runs, the step time shows no lasting change; on average it is " in answer

@@ -285,7 +285,9 @@ def test_a_rank_test_that_so_few_steps_cannot_pass_is_said_to_tell_little() -> N
 
     rising = compare_times(side(100, 101, 102, 103, 104), side(60, 61, 62, 63, 64))
     assert (rising.verdict, rising.median.p < 0.95) == ("faster", True)
-    assert "(the rank test of Mann and Whitney, which so few steps tell little)" in _test(rising, "step")
+    assert "(the rank test of Mann and Whitney, which means little with so few steps)" in _test(
+        rising, "step"
+    )
 
 
 def test_work_that_others_hide_is_not_said_to_take_less_time() -> None:

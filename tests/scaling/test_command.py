@@ -84,7 +84,10 @@ def test_without_batches_only_step_times_compare(capsys: pytest.CaptureFixture[s
         write_job(simulate(seed=ranks, ranks=ranks, columns=ranks, steps=3), tmp_path / f"r{ranks}")
     pattern = str(tmp_path / "r*" / "*.json")  # as a shell leaves it in quotes
     text = words(answer(capsys, pattern, "--jobs", "1")[0])
-    assert "Without the batches of the runs, only their step times compare: give --scaling strong" in text
+    assert (
+        "Without the batches of the runs, only their step times can be compared: give --scaling strong"
+        in text
+    )
     assert "efficiency lost to" not in text.split("only their step times")[1]
     text = words(answer(capsys, pattern, "--scaling", "weak", "--jobs", "1")[0])
     assert "Each rank has the same batch in every run: weak scaling." in text
@@ -100,7 +103,7 @@ def test_laws_in_words() -> None:
 
     counts = (1, 2, 4, 8, 16, 32)
     section = scaling_section(scaling_of([run(n, 900 / n + 100) for n in counts]))
-    assert "By Amdahl's law 10.0 %" in section.answer
+    assert "By Amdahl's law, 10.0 %" in section.answer
     assert "so more ranks make it at most 10" in section.answer
     ring = scaling_section(scaling_of([run(n, 1024 / n + 100 + 20 * (n - 1)) for n in counts]))
     assert "Step times fit messages around a ring best." in ring.answer

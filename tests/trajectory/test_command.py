@@ -188,6 +188,6 @@ def test_precision_has_an_order_and_ranks_may_share_a_batch(capsys: pytest.Captu
     assert "The trajectory of cnn along the ranks" in text
     sizes = [capture(tmp_path / f"s{n}", 20, size=n) for n in (32, 64)]
     text, _ = answer(capsys, *sizes)
-    assert text.index("No size is recommended, since another size is other work.") < text.index(
+    assert text.index("No size is recommended, since a different size is different work.") < text.index(
         "The trajectory"
     )

@@ -58,7 +58,7 @@ class Setup:
 
     data: Annotated[
         Path | None,
-        flag("Train on the real data at this path; the default is made-up data.", metavar="PATH"),
+        flag("Train on the real data at this path; the default is synthetic data.", metavar="PATH"),
     ] = None
     device: Annotated[str, flag("Train on this device: cpu, cuda or cuda:N.", metavar="DEVICE")] = "cpu"
     tiny: Annotated[bool, flag("Train a tiny model of the same structure.", "--tiny")] = False
@@ -223,7 +223,7 @@ class GridFlags:
     checkpoint_activations: Annotated[
         str,
         flag(
-            "Whether to compute each block again in backward: no,yes.",
+            "Whether to recompute each block in the backward pass: no,yes.",
             "--checkpoint-activations",
             metavar="LIST",
         ),
@@ -233,7 +233,7 @@ class GridFlags:
     repeat: Annotated[
         int,
         flag(
-            "Run the whole grid so many times, each time with the next seed.",
+            "Run the whole grid this many times, each time with the next seed.",
             "--repeat",
             metavar="INTEGER",
             min=1,

@@ -176,7 +176,9 @@ MaxEvents = Annotated[
 Jobs = Annotated[
     int | None,
     typer.Option(
-        min=1, metavar="N", help="Read so many traces at once, each in a process. [default: one a core]"
+        min=1,
+        metavar="N",
+        help="Read this many traces at once, each in its own process. [default: one per core]",
     ),
 ]
 EngineChoice = Annotated[
@@ -184,7 +186,7 @@ EngineChoice = Annotated[
     choice(
         ENGINES,
         "--engine",
-        text="Let processes of this machine read the ranks, or Dask's workers. [default: processes, for more than a few]",
+        text="Read the ranks in processes on this machine, or in Dask workers. [default: processes, for more than a few]",
     ),
 ]
 Scheduler = Annotated[

@@ -177,7 +177,7 @@ def _recorded(base: Pool, new: Pool) -> Iterator[str]:
     if abs(ratio * base.side.mean_ns / new.side.mean_ns - 1) > _DISTORTED:
         yield (
             f"Without the profiler a step takes {format_ns(after)} instead of {format_ns(before)} at the median, {ratio:.2f} times as "
-            "long. Compared here are the recorded steps, which recording makes longer."
+            "long. The comparison is of the recorded steps, which recording makes longer."
         )
 
 

@@ -315,11 +315,11 @@ def _changed(one: Contribution, where: str, by: tuple[str, ...]) -> str:
         return f"{where} {_verb(where, 'has', 'have')} inputs of other shapes{shapes}"
     if one.kind == "dtype":
         if by == ("pair",) and not {"operator", "layer"} & set(one.place):
-            some = f"{one.layers} layers" if one.layers else "work in no layer"
+            some = f"{one.layers} layers" if one.layers else "work outside the layers"
             where = f"layers of type {one.place['type']}" if "type" in one.place else some
         return f"inputs of {where} are {f'{after}, not {before}' if known else 'of other types'}"
     if before is None or after is None:
-        return f"other work replaces that of {where}"
+        return f"different work replaces that of {where}"
     operator = one.place.get("operator", after)
     of = "" if operator in (before, after) else f" for {operator}"
     inside = f" in {where.partition(' in ')[2]}" if " in " in where else ""

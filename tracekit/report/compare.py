@@ -136,7 +136,7 @@ def _precisions(found: Comparison) -> Iterator[str]:
             low, high = _span(rows["speedup"])
             yield f"{row['precision']} is {low} to {high} times as fast as {row['over']} on {rows.height} devices (geometric means)."
     if groups and not found.cases["accuracy"].count():
-        yield "What a precision does to the accuracy, these figures do not show."
+        yield "These figures do not show what a precision does to the accuracy."
 
 
 def _span(values: pl.Series) -> tuple[str, str]:
@@ -211,11 +211,11 @@ def _layer_types(found: Comparison) -> Iterator[str]:
         return
     if largest.height == 1:
         row = largest.row(0, named=True)
-        yield f"{row['type']} makes {format_share(row['share'])} of the difference in layer time of {row['model']} between {pair[0]} and {pair[1]} ({format_ns(row['difference_ns'])} a step)."
+        yield f"{row['type']} accounts for {format_share(row['share'])} of the difference in layer time of {row['model']} between {pair[0]} and {pair[1]} ({format_ns(row['difference_ns'])} a step)."
         return
     counts = largest["type"].value_counts().sort("count", "type", descending=[True, False])
     name, count = counts.row(0)
-    yield f"Between {pair[0]} and {pair[1]}, {name} makes the largest part of the difference in layer time in {count} of {largest.height} cases."
+    yield f"Between {pair[0]} and {pair[1]}, {name} accounts for the largest part of the difference in layer time in {count} of {largest.height} cases."
 
 
 def _rests_on(found: Comparison) -> Iterator[str]:
@@ -223,7 +223,7 @@ def _rests_on(found: Comparison) -> Iterator[str]:
         yield f"Only cases with the same {listed(found.options)} are compared."
     if profiled := found.measured.profiled:
         which = "All" if profiled == found.measured.rows.height else "Some"
-        yield f"{which} times are of profiled steps; capture the level M to have them undisturbed."
+        yield f"{which} times are of profiled steps; capture the level M for undisturbed times."
 
 
 def _counts(found: Comparison) -> dict[str, Scalar]:

@@ -73,13 +73,13 @@ def _headline(found: Compared) -> str:
     several = max(times.base.steps, times.new.steps) > 1
     against = f"{new} instead of {base}{' at the median' if several else ''}"
     if found.unchanged:
-        return f"Nothing changed: {what.lower()} takes {new} on both sides at the median, and all parts of it take as long."
+        return f"Nothing changed: {what.lower()} takes {new} on both sides at the median, and each part of it takes the same time."
     if times.verdict == "same":
         return f"{what} takes as long as before: {new} against {base} at the median."
     if times.median.low is None:
         return f"{what} takes {against}, but fewer than {FEWEST_STEPS} {found.diff.per}s on a side prove nothing: record more."
     if times.verdict == "inconclusive" or ratio is None:
-        return f"It is not clear whether {what.lower()} takes longer or shorter: {new} against {base} at the median."
+        return f"It is not clear whether {what.lower()} takes more or less time: {new} against {base} at the median."
     return f"{what} takes {_longer(ratio)}: {against}."
 
 
@@ -99,7 +99,7 @@ def _points(found: Compared) -> Iterator[tuple[str, str]]:
         yield (
             "mean",
             f"The mean {diff.per} went from {format_ns(diff.base.mean_ns)} to {format_ns(diff.new.mean_ns)} "
-            f"({format_change(diff.change_ns)}); what follows sums to this.",
+            f"({format_change(diff.change_ns)}); what follows adds up to this.",
         )
     largest = sorted(diff.changes, key=lambda change: -abs(change.delta))[:_MOST_TOLD]
     largest = [change for change in largest if abs(change.delta) >= _TRIFLE * abs(largest[0].delta)]
@@ -136,7 +136,7 @@ def _test(times: StepComparison, per: str) -> str:
     way, chance = ("slower", middle.p) if middle.ratio >= 1 else ("faster", 1 - middle.p)
     p = f"p < {_LEAST_P}" if chance < _LEAST_P else f"p = {chance:.3f}"
     few = (
-        ", which so few steps tell little"
+        ", which means little with so few steps"
         if chance > _CONVINCING_P and times.verdict in ("slower", "faster")
         else ""
     )

@@ -35,7 +35,7 @@ WORDS: Final = {
         "An activity is launch-bound if it is shorter than its launch call. The host then cannot stay ahead of the device."
     ),
     "layer": (
-        "A module of the model, or a range around part of it. Names in angle brackets stand for work in no layer: "
+        "A module of the model, or a range around part of it. Names in angle brackets stand for work outside the layers: "
         "the loss, the optimizer, the data."
     ),
     "own": (

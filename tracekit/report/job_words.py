@@ -186,7 +186,7 @@ def _rests_on(job: Job) -> str:
     how = "by recorded numbers" if job.aligned.numbered else "by group, size and time"
     unsure = job.table["uncertainty_ns"].drop_nulls().to_list()
     clocks = f"; clocks agree to {_within(max(unsure))}" if unsure and count else ""
-    return f"This rests on {ranks}" + (f" and {matched}, matched {how}{clocks}." if count else ".")
+    return f"This is based on {ranks}" + (f" and {matched}, matched {how}{clocks}." if count else ".")
 
 
 def _within(ns: int) -> str:

@@ -103,14 +103,14 @@ def _headline(scaling: Scaling) -> Iterator[str]:
         format_ns(last["step_ns"]),
     )
     if len(rows) == 1:
-        yield f"There is one run, on {most}, so there is nothing to compare; a step of it takes {step}."
+        yield f"There is one run, on {most}, so there is nothing to compare; its step takes {step}."
     elif first["ranks"] == last["ranks"]:
         several = "Both" if len(rows) == 2 else f"All {len(rows)}"
         yield f"{several} runs are on {most}, so they do not show how the program scales."
     elif scaling.kind == "unknown":
         yield (
             f"A step takes {step} on {count_of(first['ranks'], 'rank')} and {longest} on {most}. Without the batches of the runs, only "
-            "their step times compare: give --scaling strong if all ranks together had the same batch in every run, or --scaling "
+            "their step times can be compared: give --scaling strong if all ranks together had the same batch in every run, or --scaling "
             "weak if each rank had."
         )
     else:
@@ -183,7 +183,7 @@ def _batches(scaling: Scaling) -> Iterator[str]:
         each = rows["batch_per_rank"][0]
         yield f"Each rank has the same batch in every run{f', {each:,g}' if each else ''}: weak scaling."
     else:
-        yield "The batch differs between runs, both of a rank and of all together, so samples a second compare."
+        yield "The batch differs between runs, both of a rank and of all together, so samples a second are compared."
     lacking = scaling.table.height - rows.height
     if lacking:
         yield f"{count_of(lacking, 'run')} without a recorded batch cannot be compared."
@@ -195,7 +195,7 @@ def _limit(scaling: Scaling) -> Iterator[str]:
     change, way = abs(1 - limit.left), "shorter" if limit.left < 1 else "longer"
     unless = ", unless the ranks share processors" if scaling.runs[0].on_cpu else ""
     yield (
-        f"From {limit.ranks} ranks on the batch limits it{unless}: a rank's batch is {format_share(1 - limit.after / limit.before)} "
+        f"From {limit.ranks} ranks on, the batch limits it{unless}: a rank's batch is {format_share(1 - limit.after / limit.before)} "
         f"smaller, but the time in which it computes is {format_share(change)} {way}."
     )
 
@@ -209,7 +209,7 @@ def _law(scaling: Scaling) -> Iterator[str]:
         yield f"Step times fit {LAWS[best[0].law]} best."
     elif scaling.kind != "unknown" and not best:
         judged = len(scaling.steps) > len(HOPS) and all(fit.aicc is not None for fit in scaling.steps)
-        counts = count_of(len({run.ranks for run in scaling.runs}), "number")
+        counts = count_of(len({run.ranks for run in scaling.runs}), "different number")
         few = f"Runs on {counts} of ranks are too few to tell laws of scaling apart."
         yield "No law of scaling fits the step times." if judged else few
     if amdahl:
@@ -221,7 +221,7 @@ def _law(scaling: Scaling) -> Iterator[str]:
                 f", so {most if share < 1 - FELT else 'more ranks do not make it faster'}" if share else ""
             )
             within = f"({format_share(low)} to {format_share(high)})"
-            yield f"By Amdahl's law {format_share(share)} {within} of a step on {least} does not shrink{limit}."
+            yield f"By Amdahl's law, {format_share(share)} {within} of a step on {least} does not shrink{limit}."
     network = [fit for fit in scaling.messages if fit.best]
     if len(network) == 1:
         alpha, beta = network[0].values["alpha_ns"], network[0].values["beta_ns"]
@@ -233,7 +233,7 @@ def _rests_on(scaling: Scaling) -> Iterator[str]:
     how = "without the profiler" if scaling.plain else "of the recorded steps"
     split = scaling.plain and scaling.kind != "unknown"
     shares = "; the parts are their shares of the recorded steps" if split else ""
-    yield f"Step times are medians {how}, each step that of its slowest rank{shares}."
+    yield f"Step times are medians {how}, each step being that of its slowest rank{shares}."
     gaps = [_gap(run) for run in scaling.runs if run.traced and run.traced < run.ranks]
     if gaps:
         yield f"Not all ranks have a trace: {'; '.join(gaps)}."

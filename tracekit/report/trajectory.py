@@ -72,7 +72,7 @@ def _word(key: str) -> str:
 def _best(found: Trajectories) -> Iterator[str]:
     """The best configuration of each program, or why none is named."""
     if found.key == "size" and not found.recommendations:
-        yield "No size is recommended, since another size is other work."
+        yield "No size is recommended, since a different size is different work."
     for program, one in found.recommendations:
         names = _varied(one)
         best, default = _settings(one.best), described(_settings(one.default), names)
@@ -85,12 +85,12 @@ def _best(found: Trajectories) -> Iterator[str]:
         if isinstance(one.best, Prediction):
             yield f"{program} should be fastest with {name}, which was not run: about {rate} samples a second, {gain}."
             if one.best.extrapolated:
-                yield "This lies beyond the runs, so that it is an extrapolation: run it to be sure."
+                yield "This lies beyond the runs, so it is an extrapolation: run it to be sure."
         else:
             yield f"{program} is fastest with {name}: {rate} samples a second, {gain}."
         yield from _how_sure(one, names)
     if found.recommendations and not any(run.repeats for run in found.runs):
-        yield "Each configuration was run once, so what changes from run to run does not show; `tracekit sweep --repeat 3` shows it."
+        yield "Each configuration was run once, so the variation between runs does not show; `tracekit sweep --repeat 3` shows it."
 
 
 def _how_sure(one: Recommendation, names: Sequence[str]) -> Iterator[str]:
@@ -154,7 +154,7 @@ def _rests_on(found: Trajectories) -> Iterator[str]:
         return
     profiled = models["time_source"] != "undisturbed"
     if profiled.any():
-        yield f"{'All' if profiled.all() else 'Some'} times are of profiled steps; capture the level M to have them undisturbed."
+        yield f"{'All' if profiled.all() else 'Some'} times are of profiled steps; capture the level M for undisturbed times."
     else:
         yield "Times of the model are step times without the profiler; those of layers and kernels are profiled."
     low, high = (format_share(getattr(models["covered_share"], end)()) for end in ("min", "max"))

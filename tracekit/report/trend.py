@@ -58,13 +58,13 @@ def _answer(trend: Trend) -> Iterator[str]:
     size, noise = trend.table.height, trend.levels.noise
     first, last = trend.table["level_ns"][0], trend.table["level_ns"][-1]
     if noise is None:
-        few = f"{count_of(size, 'run')} {'is' if size == 1 else 'are'} too few to tell a change from noise; it takes {FEWEST}."
+        few = f"{count_of(size, 'run')} {'is' if size == 1 else 'are'} too few to tell a change from noise; {FEWEST} are needed."
         yield f"A step takes {format_ns(first)}: {few}" if size == 1 else f"{few[:1].upper()}{few[1:]}"
     elif not trend.changes:
-        yield f"Over {size} runs no lasting change of the step time is found; on average it is {format_ns(first)}."
+        yield f"Over {size} runs, the step time shows no lasting change; on average it is {format_ns(first)}."
     else:
         times = count_of(len(trend.changes), "change")
-        yield f"Over {size} runs the step time goes from {format_ns(first)} to {format_ns(last)}, with {times}."
+        yield f"Over {size} runs, the step time goes from {format_ns(first)} to {format_ns(last)}, with {times}."
     for change in trend.changes[-_MOST_TOLD:]:
         yield from _told(trend, change)
     if len(trend.changes) > _MOST_TOLD:
@@ -73,9 +73,9 @@ def _answer(trend: Trend) -> Iterator[str]:
         run = trend.table.row(at, named=True)
         off = run["step_ns"] / run["level_ns"]
         beside = "before" if at == size - 1 else "after" if at == 0 else "around"
-        yield f"{run['run']} alone is {_by(off)} than the runs {beside} it; run it again to know whether that stays."
+        yield f"{run['run']} alone is {_by(off)} than the runs {beside} it; run it again to see whether that persists."
     if noise is not None:
-        yield f"Between runs the step time varies by {format_share(noise)}."
+        yield f"Between runs, the step time varies by {format_share(noise)}."
     how = "without the profiler" if trend.plain else "of the recorded steps"
     yield f"Times are medians {how}. The runs are in order {_ORDERS[trend.order]}."
 

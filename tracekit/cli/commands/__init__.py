@@ -46,7 +46,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "machine": "Measure how fast this machine computes and moves data.",
     "xsp": "Show XSP's analyses of a model, its layers and kernels.",
     "nsys-stats": "Show reports of `nsys stats` and rules of `nsys analyze`.",
-    "baseline": "Keep runs under a name, to compare later ones with.",
+    "baseline": "Keep runs under a name, to compare later runs with.",
 }
 """Every command with the first line of its help, in the order of `tracekit --help`."""
 

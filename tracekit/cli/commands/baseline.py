@@ -1,4 +1,4 @@
-"""`tracekit baseline`: keep runs under a name, to compare later ones with."""
+"""`tracekit baseline`: keep runs under a name, to compare later runs with."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["baseline"]
 
 baseline = typer.Typer(
     name="baseline",
-    help="Keep runs under a name, to compare later ones with.",
-    epilog="Baselines lie in $TRACEKIT_BASELINES, else in the nearest folder .tracekit/baselines from here upwards.",
+    help="Keep runs under a name, to compare later runs with.",
+    epilog="Baselines are kept in $TRACEKIT_BASELINES, else in the nearest folder .tracekit/baselines from here upwards.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

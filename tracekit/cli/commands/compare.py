@@ -40,7 +40,9 @@ def compare(
     ] = None,
     ignore: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN", help="A column of a table that makes no other case; repeatable."),
+        typer.Option(
+            metavar="COLUMN", help="A column of a table that does not tell cases apart; repeatable."
+        ),
     ] = None,
     step: flags.Step = None,
     format_: flags.ReportFormat = None,

@@ -53,7 +53,7 @@ Data = Annotated[
 Describe = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="A TOML file that says what the columns mean. Without one their names say it."
+        metavar="FILE", help="A TOML file that says what the columns mean. Without one, their names tell."
     ),
 ]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A file of tracekit predict fit.")]
@@ -231,10 +231,10 @@ def trace(
     trace: flags.TraceFile,
     batch: Annotated[
         str | None,
-        typer.Option(metavar="2x", help="With so many times the samples of a step on each device."),
+        typer.Option(metavar="2x", help="With this many times the samples of a step on each device."),
     ] = None,
     gpus: Annotated[
-        int | None, flags.flag("On so many devices, each with that batch and a copy of the model.", min=1)
+        int | None, flags.flag("On this many devices, each with that batch and a copy of the model.", min=1)
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="On this device, such as H100.")] = None,
     format_: flags.ReportFormat = None,

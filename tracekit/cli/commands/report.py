@@ -222,11 +222,11 @@ def _shown(
         return scopes if Can.DATA in chosen.can else [first, *others], joint.section
     single = "--process PID" if first.trace.meta.parts > 1 else "a single file as argument"
     who, other = (
-        (clean(first.trace.meta.name), f"{single} shows another one")
+        (clean(first.trace.meta.name), f"{single} shows another")
         if joint.rank is None
-        else (f"rank {joint.rank}", "--rank N shows another one, and --all shows all")
+        else (f"rank {joint.rank}", "--rank N shows another, and --all shows all")
     )
-    answer = f"{joint.section.answer} The report below is that of {who}; {other}."
+    answer = f"{joint.section.answer} The report below is for {who}; {other}."
     return [first], replace(joint.section, answer=answer)
 
 

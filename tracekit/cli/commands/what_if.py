@@ -103,7 +103,7 @@ def what_if(
 ) -> None:
     """Predict how long a step would take after a change.
 
-    Several changes apply at once. The prediction replays what the trace recorded, with other lengths. Of a capture on a GPU it starts from the
+    Several changes apply at once. The prediction replays what the trace recorded, with other lengths. For a capture on a GPU, it starts from the
     steps that were measured without the profiler.
     """
     given: dict[str, Any] = {
