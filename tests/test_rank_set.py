@@ -115,7 +115,7 @@ def test_what_is_odd_about_a_set_is_said(four: list[Member]) -> None:
     assert told(*unknown) == "No trace says which rank it is."
     assert told(*four[:3], unknown[3]) == "1 trace does not say which rank it is."
     extra = [*unknown, shifted(unknown[3], "x4.json", 0)]
-    assert "The job has 4 ranks: see whether all traces are of one run." in told(*extra)
+    assert "The job has 4 ranks: check whether all traces are from one run." in told(*extra)
     assert (
         told(*four[:3], of_calls(fourth, pl.lit(value=False))) == "The trace of rank 3 holds no collective."
     )
@@ -125,7 +125,7 @@ def test_what_is_odd_about_a_set_is_said(four: list[Member]) -> None:
     )
     late = [shifted(member, Path(member.path).name, HOUR) for member in four[2:]]
     assert told(*four[:2], *late) == (
-        "By their clocks, some of the traces were recorded 60 minutes after others: see whether all are of one run."
+        "By their clocks, some of the traces were recorded 60 minutes after others: check whether all are from one run."
     )
 
 

@@ -98,7 +98,7 @@ def _remedy(trace: Trace) -> str:
     record = how_to_record("counters", trace.meta.format)
     if not any("NVIDIA" in device.name for device in trace.meta.devices):
         return record
-    return f"give a table of Nsight Compute (--ncu), or {record}"
+    return f"give an Nsight Compute table (--ncu), or {record}"
 
 
 def _summary() -> list[pl.Expr]:

@@ -128,7 +128,7 @@ class PartitionSpace:
         found = self._parts(draft, op)
         if all(one is None for one in found):
             raise UsageError(
-                "no kernel of the forward or backward pass works on pictures whose shapes were recorded",
+                "no kernel of the forward or backward pass works on images whose shapes were recorded",
                 remedy=f"record shapes, or leave {self.label} out",
             )
         device = next((one.name for one in draft.made.scope.trace.meta.devices), "")
@@ -141,7 +141,7 @@ class PartitionSpace:
         factors = _factors(found, op, took, link, draft.spread)
         draft.scale_rows(factors != 1, factors)
         draft.assume(
-            f"{self.devices} devices share each sample, each with some of its rows. Work on pictures, which are what a convolution reads, divides by the "
+            f"{self.devices} devices share each sample, each with some of its rows. Work on images, which are what a convolution reads, divides by the "
             "rows of the largest part; other work and the host take as long as before, gradients are summed as before, and batch normalisation uses the statistics of a part."
         )
         draft.assume(

@@ -82,7 +82,7 @@ MISSING: Final = {
     "memory": "the trace has no allocations: record with {memory}",
     "bytes": (
         "bytes to and from device memory need hardware counters: a trace with the CUPTI metrics dram__bytes_read.sum and"
-        " dram__bytes_write.sum (--metrics), or a table of Nsight Compute (--ncu)"
+        " dram__bytes_write.sum (--metrics), or an Nsight Compute table (--ncu)"
     ),
     "shapes": "FLOPs need recorded shapes ({shapes}) or hardware counters",
 }

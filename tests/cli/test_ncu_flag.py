@@ -108,7 +108,7 @@ def test_a_table_of_which_nothing_fits_is_told_every_time(
 @pytest.mark.parametrize(
     ("content", "code", "says"),
     [
-        ("no table\n", 3, "it holds no table of Nsight Compute"),
+        ("no table\n", 3, "it holds no Nsight Compute table"),
         (ncu.raw([Launch("k", {"dram__bytes.sum": ("byte", "1.234,5")})]), 3, "decimal commas"),
     ],
 )

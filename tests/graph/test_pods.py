@@ -64,7 +64,7 @@ def test_devices_share_pictures_and_convolutions_pay_for_borders() -> None:
 
 def test_without_pictures_or_with_one_device_nothing_is_shared() -> None:
     plain = steps([("aten::mm", "[[64, 512], [512, 512]]", "gemm", MS)])
-    with pytest.raises(UsageError, match="no kernel of the forward or backward pass works on pictures"):
+    with pytest.raises(UsageError, match="no kernel of the forward or backward pass works on images"):
         predicted(plain, [PartitionSpace(2)])
     with pytest.raises(UsageError, match="no kernel"):  # 32 rows are too few for 17 devices
         predicted(steps([(*CONVOLUTION, MS)]), [PartitionSpace(17)])

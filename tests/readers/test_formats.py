@@ -139,6 +139,6 @@ def test_a_table_of_nsight_compute_is_not_taken_for_a_trace(head: str, tmp_path:
     (path := tmp_path / "metrics.csv").write_text(head)
     with pytest.raises(
         UnreadableTraceError,
-        match="a table of Nsight Compute, not a trace; give a trace of the program, and this table with --ncu",
+        match="an Nsight Compute table, not a trace; give a trace of the program, and this table with --ncu",
     ):
         tracekit.read(path)

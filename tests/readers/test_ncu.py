@@ -414,10 +414,10 @@ def test_rows_that_name_no_kernel_are_counted(tmp_path: Path) -> None:
     ("content", "says"),
     [
         (b"", "the file is empty"),
-        (b"hello\n", "it holds no table of Nsight Compute"),
-        (b'{"traceEvents": []}', "it holds no table of Nsight Compute"),
+        (b"hello\n", "it holds no Nsight Compute table"),
+        (b'{"traceEvents": []}', "it holds no Nsight Compute table"),
         (b"a,b\n1,2\n", "ncu --csv --page raw"),
-        (b"==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM\n", "it holds no table"),
+        (b"==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM\n", "it holds no Nsight Compute table"),
         (b"\x1f\x8b\x08\0", "it is compressed"),
         (b"\xff\xfeI\0D\0", "it is UTF-16"),
         (b"SQLite format 3\0", "it is not a text file"),

@@ -130,7 +130,7 @@ def test_a_rank_without_a_trace_may_be_the_late_one(members: list[Member]) -> No
     answer = job_section(job_of(RankSet(tuple(members[:5] + members[6:]), 8))).answer
     # In each of 4 steps the all-reduce after block.1 takes 300 µs longer, since rank 5 comes so late.
     assert answer.startswith(
-        "A rank without a trace may be the one: collectives with such ranks take 1.19 ms"
+        "A rank without a trace may keep the others waiting: collectives with such ranks take 1.19 ms"
     )
     assert "There is no trace of rank 5." in answer
 

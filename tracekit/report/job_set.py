@@ -78,7 +78,7 @@ def _unknown(ranks: RankSet) -> str:
         else f"{first} which ranks they are."
     )
     if size and len(ranks.members) > size:
-        return f"{told} The job has {count_of(size, 'rank')}: see whether all traces are of one run."
+        return f"{told} The job has {count_of(size, 'rank')}: check whether all traces are from one run."
     return told
 
 
@@ -118,7 +118,7 @@ def _apart(ranks: RankSet) -> str:
     gap = max(later[0] - earlier[1] for earlier, later in pairwise(spans))
     if gap < _FAR_APART_NS:
         return ""
-    return f"By their clocks, some of the traces were recorded {_long(gap)} after others: see whether all are of one run."
+    return f"By their clocks, some of the traces were recorded {_long(gap)} after others: check whether all are from one run."
 
 
 def _long(ns: int) -> str:

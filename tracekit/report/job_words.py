@@ -87,8 +87,8 @@ def _late(job: Job, pair: Beside | None) -> str:
     """Who delays the others, by how much, and by what."""
     if not job.waits.collectives.height:
         return (
-            "The traces share no collective that could be matched, so they do not show who waits for whom: see whether they "
-            "are of one run and one time."
+            "The traces share no collective that could be matched, so they do not show who waits for whom: check whether they "
+            "are from one run and one time."
         )
     window = int(job.table["window_ns"].median() or 0)  # type: ignore[arg-type]
     row = job.table.sort("caused_ns", descending=True, nulls_last=True).row(0, named=True)
@@ -98,7 +98,7 @@ def _late(job: Job, pair: Beside | None) -> str:
     unseen = max(job.table["unseen_ns"].fill_null(0).to_list())
     if job.ranks.missing and unseen >= max(FELT * window, caused, 1):
         return (
-            f"A rank without a trace may be the one: collectives with such ranks take {format_ns(unseen)} "
+            f"A rank without a trace may keep the others waiting: collectives with such ranks take {format_ns(unseen)} "
             f"({format_share(unseen / window)} of the window) longer in all than the shortest of their kind."
         )
     absent = " A rank without a trace may keep them waiting too." if job.ranks.missing else ""

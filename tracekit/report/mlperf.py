@@ -88,7 +88,7 @@ def mlperf_section(results: Results) -> Section:
 def _headlines(cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[str]:
     several = {name: group for name, group in series_of(cells).items() if len(group) > 1}
     if not several:
-        yield f"The results hold {count_of(len(cells), 'configuration')} and no system in two sizes, so they do not show how training scales."
+        yield f"The results hold {count_of(len(cells), 'configuration')} but no system in two sizes, so they do not show how training scales."
         return
     explained: set[str] = set()
     for name, group in list(several.items())[:_MOST_TOLD]:
@@ -128,7 +128,7 @@ def _foretold(cells: Sequence[Cell]) -> Iterator[str]:
 def _failed(cells: Sequence[Cell]) -> Iterator[str]:
     failed = sum(len(cell.runs) - len(cell.succeeded) for cell in cells)
     if failed:
-        told = "run failed or was cut, and counts", "runs failed or were cut, and count"
+        told = "run failed or was cut short, and counts", "runs failed or were cut short, and count"
         yield f"{count_of(failed, *told)} as slowest."
     unscored = sum(cell.score_s is None for cell in cells)
     if unscored:

@@ -89,7 +89,7 @@ def _answer(
         else:
             superlative = "fastest" if price is None else "cheapest"
             yield (
-                f"Of {count_of(rows.height, 'configuration')} the {superlative} has {_settings(best, told)}. "
+                f"Of {count_of(rows.height, 'configuration')}, the {superlative} has {_settings(best, told)}. "
                 f"It takes {span}{cost}."
             )
     notes = [note for note in known["note"].fill_null("").to_list() if note]

@@ -175,6 +175,6 @@ def _notes(total: int, parts: ProcessorParts) -> Iterator[str]:
             "the time in operators is as recorded."
         )
     if total > parts.operators:
-        yield "Operators ran on several threads at once. The costs divide the time in which any of them ran."
+        yield "Operators ran on several threads at once. The costs split the time in which at least one of them ran."
     if parts.other_operators:
         yield f"Operators outside the selected steps took {format_ns(parts.other_operators)} of the window."

@@ -38,7 +38,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "sweep": "Capture every combination of some settings.",
     "characterize": "Compare the models of a sweep.",
     "trajectory": "Show how performance moves along a setting of a sweep.",
-    "compare": "Compare devices over models.",
+    "compare": "Compare devices across models.",
     "scaling": "Show how a program scales over its runs on 1, 2, 4 … ranks.",
     "dataset": "Make a table of captured runs.",
     "predict": "Predict the time of a run that was not measured.",

@@ -52,7 +52,7 @@ def compare(
     *,
     reading: Reading,
 ) -> None:
-    """Compare devices over models.
+    """Compare devices across models.
 
     Latencies and throughputs, the speed-ups of devices and precisions over the cases that both have, how well FLOPs predict the latency,
     Pareto sets, and the layer types that make the difference. On a CPU, numbers of threads are devices.

@@ -85,7 +85,7 @@ def _lines(traces: Sequence[Trace], health: list[dict[str, Any]]) -> list[str]:
     lines = [*_lines_of_several(dict(zip(processes, health, strict=True)))]
     if (summed := len(_busiest(traces))) < len(traces):
         lines.append(f"The figures of the {summed} processes with the most events were added up;")
-        lines.append("--process PID does it for another.")
+        lines.append("--process PID adds up those of another.")
     return lines
 
 

@@ -57,7 +57,7 @@ _FOREIGN: Final = (
     (_SQLITE_MAGIC, "it is an SQLite database"),
     (b"%PDF", "it is a PDF document"),
     (b"\x7fELF", "it is a program"),
-    *((signature, "it is a table of Nsight Compute, not a trace") for signature in _NCU),
+    *((signature, "it is an Nsight Compute table, not a trace") for signature in _NCU),
 )
 _BESIDE: Final = re.compile(r"^__MACOSX/|(^|/)\.[^/]*$")
 """What a file manager puts into an archive."""

@@ -58,7 +58,7 @@ def csv_tables(path: Path, log: HealthLog) -> list[CsvTable]:
     data = _content(path).replace(b"\r\n", b"\n")
     heads = list(_HEADER.finditer(data))
     if not heads:
-        raise UnreadableTraceError("it holds no table of Nsight Compute", path=path, remedy=_REMEDY)
+        raise UnreadableTraceError("it holds no Nsight Compute table", path=path, remedy=_REMEDY)
     if len(heads) > _MOST_TABLES:
         raise UnreadableTraceError(f"it holds {len(heads):,} tables", path=path, remedy="split the file")
     log.count("ncu_other_lines", data.count(b"\n", 0, heads[0].start()))
