@@ -279,11 +279,11 @@ def test_a_device_that_computes_with_fused_kernels_may_fuse_more(
 @pytest.mark.parametrize(
     ("name", "category", "says"),
     [
-        ("sgemm_128x64_nn", "gemm", "Use types of 16 bits"),
+        ("sgemm_128x64_nn", "gemm", "Use 16-bit types"),
         ("gemv2T_kernel_val<int, int, double>", "gemm", "double precision.*Several vectors"),
-        ("flash_bwd_kernel", "attention", "Use types of 16 bits"),
+        ("flash_bwd_kernel", "attention", "Use 16-bit types"),
         ("at::native::reduce_kernel", "reduction", "torch.compile"),
-        ("elemWiseRNNcell", "rnn", "Use types of 16 bits"),
+        ("elemWiseRNNcell", "rnn", "Use 16-bit types"),
         ("sort_kernel", "sort", None),
         ("indexFuncLargeIndex<float, at::native::ReduceAdd>", "embedding", "sort the indices, so that one"),
         ("at_cuda_detail::cub::DeviceRadixSortOnesweepKernel", "embedding", "sparse=True"),
@@ -498,7 +498,7 @@ def test_a_counter_run_has_no_costs() -> None:
     verdict = build_report(tracekit.read(path)).verdict
     assert verdict.bound == "counters"
     assert verdict.costs == ()
-    assert "say nothing of the program's speed" in verdict.headline
+    assert "say nothing about the program's speed" in verdict.headline
     assert not any("ProfilerActivity.CUDA" in advice.advice for advice in verdict.advice)
 
 
