@@ -113,7 +113,9 @@ def test_what_is_called_again_and_again_is_a_place_however_long_it_is_open(insid
     """A simulator of 95 % of the window was no place, and the advice was to launch fewer kernels."""
     verdict = build_report(simulating(*inside).trace()).verdict
     assert "for Python code, mostly in envs.py(30): step" in verdict.headline
-    assert verdict.advice[0].title.endswith("for Python code, mostly in envs.py(30): step")
+    title = verdict.advice[0].title
+    assert title.startswith("The device waits for Python code ")
+    assert title.endswith(", mostly in envs.py(30): step")
 
 
 @pytest.mark.parametrize(

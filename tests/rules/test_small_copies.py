@@ -97,4 +97,6 @@ def test_the_place_with_most_of_the_time_stands_before_launches_and_copies(copie
     """A simulator of 0.6 ms was taken for the launches after it, and no advice named it."""
     verdict = build_report(simulating(copies=copies).trace()).verdict
     assert verdict.bound == "host-bound"
-    assert verdict.advice[0].title.endswith("for Python code, mostly in envs.py(30): step")
+    title = verdict.advice[0].title
+    assert title.startswith("The device waits for Python code ")
+    assert title.endswith(", mostly in envs.py(30): step")
