@@ -135,7 +135,7 @@ def _few(each: Int64Array) -> int:
 def _only_at_start(scope: Scope, idle: CausedIdle, once: int, each: Int64Array) -> Evidence:
     """The device waits for the first batch, and hardly for any other."""
     return Evidence(
-        title=f"The device waits {format_share(once / scope.duration)} of the time for the first batch, and hardly at all for "
+        title=f"The device waits for the first batch {format_share(once / scope.duration)} of the time, and hardly at all for "
         "later ones",
         text=f"Before the first kernel of the recording, the device waited {format_ns(once + int(each[0]))} for the data "
         f"loader{idle.where}, and in a median later step {format_ns(float(np.median(each[1:])))}.",

@@ -105,7 +105,7 @@ def test_the_wait_for_the_first_batch_is_no_cost_of_the_steps() -> None:
     assert found is not None
     assert (
         found.title
-        == "The device waits 27.3 % of the time for the first batch, and hardly at all for later ones"
+        == "The device waits for the first batch 27.3 % of the time, and hardly at all for later ones"
     )
     assert "the device waited 15.0 ms for the data loader, and in a median later step 0 ns" in found.evidence
     assert "more workers do not help" in found.advice

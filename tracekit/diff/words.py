@@ -312,7 +312,7 @@ def _changed(one: Contribution, where: str, by: tuple[str, ...]) -> str:
     known = before is not None and after is not None
     if one.kind == "shape":
         shapes = f": {inputs_told(before, after)}" if before is not None and after is not None else ""
-        return f"{where} {_verb(where, 'has', 'have')} inputs of other shapes{shapes}"
+        return f"{where} {_verb(where, 'has', 'have')} inputs of different shapes{shapes}"
     if one.kind == "dtype":
         if by == ("pair",) and not {"operator", "layer"} & set(one.place):
             some = f"{one.layers} layers" if one.layers else "work outside the layers"
