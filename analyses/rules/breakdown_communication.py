@@ -139,7 +139,7 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     sent = _bytes_sent(scope, device)
     alone = of_one_rank(calls_of(scope).table)
     waiting = not alone and sent is not None and sent * NS_PER_S < SLOWEST_BYTES_PER_S * communication
-    more = f" All collectives together send only {format_bytes(sent)}." if waiting else _worst_layer(scope)
+    more = f" All collectives send only {format_bytes(sent)}." if waiting else _worst_layer(scope)
     slower = None if waiting or alone else slower_than_smaller(scope)
     if slower is not None:
         waiting, more = slower.exposed_ns >= MOSTLY * exposed, f"{slower.text}{more}"
@@ -151,11 +151,13 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     at_stake, rest = exposed - waited, ""
     if waited:
         rest = f" {format_ns(waited)} of the exposed time may be spent waiting for other ranks, which is not at stake here."
+    part = "all" if exposed == communication else f"{format_ns(exposed)} of the"
+    part = "nearly all" if part != "all" and format_ns(exposed) == format_ns(communication) else part
     mostly = "mostly latency or" if waiting else "most of which may be" if waited > MOSTLY * exposed else ""
     return Evidence(
         title=f"Exposed communication takes {format_share(exposed / window)} of the time"
         + (f", {mostly} waits for other ranks" if mostly else ""),
-        text=f"In a window of {format_ns(window)}, {format_ns(exposed)} of the {format_ns(communication)} of communication ran "
+        text=f"In a window of {format_ns(window)}, {part} {format_ns(communication)} of communication ran "
         f"while no computation did.{_of_largest(largest)}{more}{rest}",
         ns_at_stake=at_stake,
         severity=by_share(at_stake, window),

@@ -83,7 +83,7 @@ def _left_out(scope: Scope, kept: int, stalled: int) -> str:
     recorded = scope.on_cpu and slowed_by_recording(scope.trace) > 1
     parts = [f"{format_ns(kept)} of arithmetic"] if kept else []
     parts += [f"{format_ns(stalled)} of stalls"] if stalled else []
-    parts += ["what the recording adds"] if recorded else []
+    parts += ["recording overhead"] if recorded else []
     *most, last = parts or [""]
     return f" Not at stake: {', '.join(most)}{' and ' if most else ''}{last}." if last else ""
 

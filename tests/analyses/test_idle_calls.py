@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import polars as pl
@@ -258,4 +259,7 @@ def test_the_stacks_that_profiles_of_2021_give_operators_are_places(
 def test_a_public_profile_of_2021_names_its_lines(path: Path) -> None:
     trace = tracekit.read(path)
     assert "stacks" in trace.meta.captured
-    assert "for the data loader, mostly in resnet50_profiler_api.py(42): <module>" in headline(trace)
+    assert re.search(
+        r"for the data loader [\d.]+ % of the time, mostly in resnet50_profiler_api.py\(42\): <module>",
+        headline(trace),
+    )

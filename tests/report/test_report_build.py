@@ -314,7 +314,7 @@ def test_advice_about_kernels_names_the_largest_and_fits_them(
 EXPECTED: Final = {
     "saxpy_mpi_a100": (
         [
-            ("for host code, mostly in main", 546),
+            ("of the time, mostly in main according to samples", 546),
             ("pageable memory", 216),
             ("MPI_Send (88.9 ms) and MPI_Recv", 174),
         ],

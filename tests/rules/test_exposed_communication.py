@@ -61,7 +61,7 @@ def test_collectives_that_send_little_wait_for_other_ranks(elements: int, waits:
     planted.span("annotation", "gloo:all_reduce", 10 * MS, 15 * MS, 2, shapes=f"[[{elements}]]")
     found = finding(planted.trace(devices=()), "breakdown", "exposed_communication")
     assert found is not None
-    assert ("All collectives together send only 4.00 kB." in found.evidence) == waits
+    assert ("All collectives send only 4.00 kB." in found.evidence) == waits
     assert ("cores of their own" in found.advice) == waits
 
 

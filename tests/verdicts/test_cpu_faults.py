@@ -378,7 +378,7 @@ def test_the_recording_is_no_cost_of_the_program() -> None:
         pytest.approx(8.31e6, rel=0.01),
     )
     costs = {cost.label: cost.ns for cost in verdict.costs}
-    python, recording = costs["Python outside any operator"], costs["recording overhead outside any operator"]
+    python, recording = costs["Python outside any operator"], costs["recording overhead outside operators"]
     assert python == pytest.approx((python + recording) / 1.85, rel=0.01)
     assert "Python outside any operator takes at most 22.9 %" in verdict.headline
     assert "loading data takes 10.2 %" in verdict.headline

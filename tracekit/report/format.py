@@ -170,18 +170,18 @@ _SCALAR_NAMES: Final = {
 }
 _OF_PROCESSORS: Final = {
     ("idle", "device_idle_ns"): "outside operators",
-    ("idle", "idle_ns"): "threads without an operator",
-    ("idle", "host_wait_ns"): "threads between operators",
+    ("idle", "idle_ns"): "",
+    ("idle", "host_wait_ns"): "",
 }
-"""What these figures are where no device was captured."""
+"""What these figures are where no device was captured; empty: those of threads, which say the same again."""
 
 
 def format_scalars(section: Section) -> list[tuple[str, str]]:
     """The figures of a section that are known, each by the name and in the words that a reader sees."""
     return [
-        (_scalar_name(section.name, name, on_cpu=section.on_cpu), _format_scalar(name, value))
+        (said, _format_scalar(name, value))
         for name, value in section.scalars.items()
-        if value is not None
+        if value is not None and (said := _scalar_name(section.name, name, on_cpu=section.on_cpu))
     ]
 
 

@@ -29,7 +29,7 @@ OUTSIDE: Final = "outside any operator"
 LOADING: Final = "loading data, outside any operator"
 STALLED: Final = "stalls between operators"
 OTHERS: Final = "operators of other steps"
-RECORDING: Final = "recording overhead outside any operator"
+RECORDING: Final = "recording overhead outside operators"
 BESIDE: Final = 0.05
 """From this share on, the headline names data loading beside the largest cost."""
 
