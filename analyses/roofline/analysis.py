@@ -354,7 +354,7 @@ def _answer(
     without = empty(UNMODELLED) if unmodelled is None else unmodelled
     calling = float(kept(without, without["reason"] == CALLS_OTHERS)["share"].sum())
     if calling >= _TOLD_SHARE:
-        text += f" Another {format_share(calling)} is overhead of views and wrappers."
+        text += f" Another {format_share(calling)} is overhead of views and operator wrappers."
     for name, reason, ns, share in kept(without, without["reason"] != CALLS_OTHERS)[:1, _OF_LOST].rows():
         if share >= _TOLD_SHARE:
             text += f" The largest unknown is {shorten_name(name, _NAME)}, {format_ns(ns)} ({reason})."
@@ -399,7 +399,7 @@ def _no_roof(scope: Scope) -> str:
         return "Copies between host and device, and communication, have no roof: a link bounds them."
     names = sorted({one.name for one in scope.trace.meta.devices if one.name})
     if scope.on_cpu:
-        return "`tracekit machine` measures the ceilings."
+        return "`tracekit machine` measures the ceilings of processors."
     if not names:
         return "The trace does not name its device, so its ceilings are not known."
     listed = [catalogue_ceilings(one.name, one.memory_bytes) for one in scope.trace.meta.devices]

@@ -36,7 +36,7 @@ def test_each_level_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_measured_ceilings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = ok(capsys, "roofline", TRACE, "--level", "op")
-    assert "`tracekit machine` measures the ceilings" in " ".join(plain.split())
+    assert "`tracekit machine` measures the ceilings of processors" in " ".join(plain.split())
     file = tmp_path / "machine.json"
     file.write_bytes(machine("a processor"))
     text = " ".join(ok(capsys, "roofline", TRACE, "--machine", file).split())
