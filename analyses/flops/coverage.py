@@ -14,6 +14,7 @@ from tracekit.analyses.flops.calls import is_composite
 from tracekit.analyses.flops.count import counted
 from tracekit.analyses.flops.work import operator_named
 from tracekit.analyses.scope import Scope, once
+from tracekit.facts.kernel_rules import VIEWS
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
 from tracekit.groups import are_known, at_rows, kept, none_to_null, or_none
 from tracekit.spans import take
@@ -25,18 +26,17 @@ CALLS_OTHERS: Final = "makes a view or calls others"
 """The reason for time in which a processor only gets to the work, or has none."""
 
 _OWN_CODE: Final = (
+    f"{VIEWS}|"
     "_batch_norm_impl_index|_convolution|_embedding_bag_backward|_embedding_bag_sparse_backward|_indices|_nnz|"
-    "_reshape_alias|_safe_softmax|"
-    "_scaled_dot_product_attention_math|_sparse_coo_tensor_unsafe|_sparse_coo_tensor_with_dims_and_tensors|_unsafe_view|"
-    "_values|alias|as_strided|batch_norm|binary_cross_entropy_with_logits|chunk|concat|contiguous|conv1d|conv2d|"
-    "conv3d|convolution|cross_entropy_loss|detach|diagonal|dropout|embedding_backward|embedding_bag|"
-    "embedding_sparse_backward|empty|empty_like|empty_strided|expand|expand_as|flatten|full|full_like|group_norm|"
-    "hstack|index_put_|instance_norm|is_coalesced|item|layer_norm|lift_fresh|log_softmax|movedim|narrow|"
-    "new_empty|new_empty_strided|new_full|new_ones|new_zeros|nll_loss|nll_loss_nd|numpy_T|ones|ones_like|pad|"
-    "permute|rand|rand_like|randint|randn|randn_like|reshape|resize_|resolve_conj|resolve_neg|result_type|"
-    "scaled_dot_product_attention|select|select_backward|set_|slice|softmax|split|split_with_sizes|squeeze|"
-    "swapaxes|t|to|transpose|unbind|unflatten|unfold|unsafe_chunk|unsafe_split|unsqueeze|view|view_as|"
-    "view_as_complex|view_as_real|vstack|zeros|zeros_like"
+    "_safe_softmax|_scaled_dot_product_attention_math|_sparse_coo_tensor_unsafe|"
+    "_sparse_coo_tensor_with_dims_and_tensors|_values|batch_norm|binary_cross_entropy_with_logits|concat|"
+    "contiguous|conv1d|conv2d|conv3d|convolution|cross_entropy_loss|diagonal|dropout|embedding_backward|"
+    "embedding_bag|embedding_sparse_backward|empty_like|empty_strided|expand|expand_as|full|full_like|"
+    "group_norm|hstack|index_put_|instance_norm|is_coalesced|layer_norm|log_softmax|new_empty|"
+    "new_empty_strided|new_full|new_ones|new_zeros|nll_loss|nll_loss_nd|numpy_T|ones|ones_like|pad|permute|"
+    "rand|rand_like|randint|randn|randn_like|resize_|result_type|scaled_dot_product_attention|"
+    "select_backward|set_|softmax|to|transpose|unsafe_chunk|unsafe_split|view_as|view_as_complex|"
+    "view_as_real|vstack|zeros|zeros_like"
 )
 _CALLS_OTHERS: Final = re.compile(
     rf"(?:aten::)?(?:{_OWN_CODE})_?|autograd::engine::.*|torch::autograd::.*|\w+Backward\d+", re.DOTALL

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.breakdown import Breakdown
 from tracekit.analyses.calls import calls_of
-from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.idle_time import idle_of_spans
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
-from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.units import count_of, format_ns, times
 from tracekit.groups import NameTable, kept
 
@@ -44,10 +42,8 @@ def unused_parameter_search(scope: Scope, _result: Breakdown) -> Evidence | None
         return None
     lost = int(searches["duration"].sum())
     if not scope.on_cpu:
-        inside = stack.nesting.nearest_ancestor(stack.named(_SEARCH, "op", "annotation")) >= 0
-        lost = caused_idle(
-            scope, *CAUSES, wanted=pl.col("span_id").is_in(pl.Series(np.flatnonzero(inside)).implode())
-        ).ns
+        searching = stack.named(_SEARCH, "op", "annotation")
+        lost = idle_of_spans(scope, stack.nesting.nearest_ancestor(searching) >= 0).ns
     sums = calls_of(scope).table.filter(pl.col("name") == "all_reduce", pl.col("dtype").str.contains(_FLAGS))
     exposed = int(sums["exposed_ns"].sum())
     if lost + exposed < LEAST_SHARE * scope.duration:

@@ -205,6 +205,11 @@ def caused_idle(
     return CausedIdle(int(sums[most]), found, rows[devices.of == most] if devices.size > 1 else rows)
 
 
+def idle_of_spans(scope: Scope, inside: BoolArray) -> CausedIdle:
+    """The idle time of any cause that these spans of the host stack cause."""
+    return caused_idle(scope, *CAUSES, wanted=pl.col("span_id").is_in(np.flatnonzero(inside)))
+
+
 Blocked = Literal["", "waits", "sleeps"]
 """What the launching thread does while it runs nothing."""
 

@@ -10,7 +10,7 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.recording import unrecorded_ns
-from tracekit.analyses.rules.idle_time import LAUNCHING, caused_idle
+from tracekit.analyses.rules.idle_time import LAUNCHING, caused_idle, idle_of_spans
 from tracekit.analyses.rules.rule import (
     Advice,
     Evidence,
@@ -22,7 +22,6 @@ from tracekit.analyses.rules.rule import (
 )
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.traits import traits
-from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import ENGINE_PREFIX
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.groups import kept, or_none
@@ -172,8 +171,7 @@ def anomaly_detection(scope: Scope, _result: Kernels) -> Evidence | None:
     rows = kept(scope.activities, inside[or_none(scope.activities["op_id"])])
     work, idle = int(rows["duration"].sum()), 0
     if not scope.on_cpu:
-        backward = pl.Series(np.flatnonzero(stack.nesting.nearest_ancestor(nodes) >= 0)).implode()
-        idle = caused_idle(scope, *CAUSES, wanted=pl.col("span_id").is_in(backward)).ns
+        idle = idle_of_spans(scope, stack.nesting.nearest_ancestor(nodes) >= 0).ns
     reads = count_of(int((checks & names[1]).sum()), "value")
     waits = f", and the device is idle for {format_ns(idle)} during the backward pass" if idle else ""
     return Evidence(

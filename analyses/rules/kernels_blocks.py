@@ -61,9 +61,9 @@ def few_blocks(scope: Scope, result: Kernels) -> Evidence | None:
     rows = rows.with_columns(
         (pl.col("duration") * (1 - pl.col("blocks") / pl.col("processors"))).cast(pl.Int64).alias("unused")
     )
-    if rows["unused"].sum() < FEW_BLOCKS_LEAST_SHARE * result.total_ns:
-        return None
     idle = int(rows["unused"].sum())
+    if idle < FEW_BLOCKS_LEAST_SHARE * result.total_ns:
+        return None
     rows = _with_room(rows, scope)
     unused, total = int(rows["unused"].sum()), int(rows["duration"].sum())
     at_stake = bounded_by_host(unused, scope)

@@ -20,6 +20,7 @@ __all__ = [
     "QUALIFIERS",
     "TENSOR_CORE",
     "TF32",
+    "VIEWS",
 ]
 
 QUALIFIERS: Final[tuple[tuple[str, str], ...]] = (
@@ -46,6 +47,12 @@ COMMUNICATION: Final = (
 
 DMA: Final = r"^dma"
 """Requests to the copy engine of MTIA, which stand among its kernels."""
+
+VIEWS: Final = (
+    "view|_?unsafe_view|reshape|_reshape_alias|as_strided|t|squeeze|unsqueeze|select|slice|narrow|detach|alias|unbind|split|"
+    "split_with_sizes|chunk|unfold|flatten|unflatten|movedim|swapaxes|empty|lift_fresh|item|is_nonzero|resolve_conj|resolve_neg"
+)
+"""Operators of PyTorch, without their namespace, that move nothing by themselves: views, empty tensors, reads of a value."""
 
 AUTOGRAD_NODE: Final = r"^(?:autograd::engine::evaluate_function: )?(\w+?)Backward\d*$"
 """A node of the backward graph, alone or as the engine calls it; the group is the forward operator in camel case."""
@@ -105,8 +112,7 @@ OPERATOR_RULES: Final[tuple[tuple[str, str], ...]] = (
         "copy",
         r"^aten::(copy_|_to_copy|to|contiguous|clone|cat|_cat|stack|pad|constant_pad|transpose|permute|slice_backward|fill_|zero_|zeros|ones"
         r"|full|arange|flip|roll|repeat|expand|reflection_pad|chunk_cat|_chunk_cat|split_with_sizes_copy|new_\w+|resize_\w*|set_\w*)(_\w+)?$"
-        r"|^aten::(view|_?unsafe_view|reshape|_reshape_alias|as_strided|t|squeeze|unsqueeze|select|slice|narrow|detach|alias|unbind|split"
-        r"|split_with_sizes|chunk|unfold|flatten|unflatten|movedim|swapaxes|empty|lift_fresh|item|is_nonzero|resolve_conj|resolve_neg)(_\w*)?$"
+        rf"|^aten::({VIEWS})(_\w*)?$"
         r"|fsdp::|^aten::_sparse_\w+_tensor|^aten::_local_scalar_dense|^aten::view_as",
     ),
     (

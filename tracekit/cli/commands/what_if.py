@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,39 +36,40 @@ _WHAT_IF = Analysis("what-if", _QUESTION, "tracekit.analyses.what_if.analysis:wh
 _ADVISED = Analysis("what-if", "Which advised change gains the most?", "tracekit.verdict.advised:advised")
 
 
-@with_flags
-def what_if(
-    request: Request,
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The changes, each a flag."""
+
     scale: Annotated[
         list[str] | None,
         flag(
             "Work takes FACTOR times as long. SELECTOR is layer:, kernel:, category:, op:, cause: or rank: with a name, * for any letters; repeatable.",
             metavar="SELECTOR=FACTOR",
         ),
-    ] = None,
+    ] = None
     remove: Annotated[
         list[str] | None,
         flag("Work is gone, with the code that launches it; repeatable.", metavar="SELECTOR"),
-    ] = None,
+    ] = None
     remove_sync: Annotated[
         bool, typer.Option("--remove-sync", help="The host does not wait for the device.")
-    ] = False,
+    ] = False
     no_loader_wait: Annotated[
         bool, typer.Option("--no-loader-wait", help="Every batch is there when the loop asks for it.")
-    ] = False,
+    ] = False
     faster_host: Annotated[
         str | None, flag("The host's code runs FACTOR times as fast.", metavar="FACTOR")
-    ] = None,
+    ] = None
     fuse: Annotated[
         str | None, flag("The optimizer updates all parameters in one call.", metavar="optimizer")
-    ] = None,
+    ] = None
     cuda_graph: Annotated[
         list[str] | None,
         flag(
             "All launches between two waits of the host become one graph: all work of a step, or what a selector matches; repeatable.",
             metavar="step|SELECTOR",
         ),
-    ] = None,
+    ] = None
     device: Annotated[
         str | None,
         flag(
@@ -76,22 +77,33 @@ def what_if(
             metavar="NAME",
             autocompletion=completion.devices,
         ),
-    ] = None,
+    ] = None
     overlap_comm: Annotated[
         bool, typer.Option("--overlap-comm", help="Nothing but the end waits for communication.")
-    ] = False,
+    ] = False
     shard_optimizer: Annotated[
         str | None, flag("Each of N ranks updates its part of the parameters.", metavar="N")
-    ] = None,
+    ] = None
     bucket_inputs: Annotated[
         bool, typer.Option("--bucket-inputs", help="In each step all ranks have inputs of one length.")
-    ] = False,
+    ] = False
     partition_space: Annotated[
         str | None, flag("N devices share each sample, and exchange the borders of their parts.", metavar="N")
-    ] = None,
+    ] = None
     bandwidth: Annotated[
         str | None, flag("Links between ranks are FACTOR times as fast.", metavar="FACTOR")
-    ] = None,
+    ] = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Their values by the names of the flags."""
+        return {field.name.replace("_", "-"): getattr(self, field.name) for field in fields(self)}
+
+
+@with_flags
+def what_if(
+    request: Request,
+    wanted: Wanted,
     changes: Annotated[
         Path | None, flag("Read changes from a TOML file with the names of these flags.", metavar="FILE")
     ] = None,
@@ -106,34 +118,19 @@ def what_if(
     Several changes apply at once. The prediction replays what the trace recorded, with other lengths. For a capture on a GPU, it starts from the
     steps that were measured without the profiler.
     """
-    given: dict[str, Any] = {
-        "scale": scale or [],
-        "remove": remove or [],
-        "remove-sync": remove_sync,
-        "no-loader-wait": no_loader_wait,
-        "faster-host": faster_host,
-        "fuse": fuse,
-        "cuda-graph": cuda_graph or [],
-        "device": device,
-        "overlap-comm": overlap_comm,
-        "shard-optimizer": shard_optimizer,
-        "bucket-inputs": bucket_inputs,
-        "partition-space": partition_space,
-        "bandwidth": bandwidth,
-    }
     chosen = formats.choose_format(Can.REPORT, format_, request.output, command="what-if")
     from tracekit.analyses.what_if.written import changes_in, changes_of
 
     keep_inputs([changes] if changes is not None else [])
-    wanted = [*(changes_in(changes) if changes is not None else ()), *changes_of(given)]
-    if rank == bool(wanted):
+    written = [*(changes_in(changes) if changes is not None else ()), *changes_of(wanted.given)]
+    if rank == bool(written):
         fault = "--rank tries changes of its own" if rank else "no change is given"
         raise UsageError(fault, remedy="give either --rank or changes, such as --scale category:gemm=0.5")
     traces, _ = Sources(expanded(request.traces), request.selection, request.reading).read()
     job = scopes_of_job(traces, request)
     formats.check_traces(Can.REPORT, chosen, 1 if job else len(traces))
     shown = traces[:1] if job else traces
-    found = [_section(trace, wanted, request, job) for trace in shown]
+    found = [_section(trace, written, request, job) for trace in shown]
     _show(found, shown, chosen, request)
 
 
