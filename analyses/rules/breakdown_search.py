@@ -45,16 +45,23 @@ def unused_parameter_search(scope: Scope, _result: Breakdown) -> Evidence | None
         searching = stack.named(_SEARCH, "op", "annotation")
         lost = idle_of_spans(scope, stack.nesting.nearest_ancestor(searching) >= 0).ns
     sums = calls_of(scope).table.filter(pl.col("name") == "all_reduce", pl.col("dtype").str.contains(_FLAGS))
+    if sums.height != searches.height:  # the program has others, or they were not recorded
+        sums = sums.clear()
     exposed = int(sums["exposed_ns"].sum())
     if lost + exposed < LEAST_SHARE * scope.duration:
         return None
     used = int(names.matching(_USED).sum())
     all_used = sums.height > 0 and used == sums["elements_in"].sum()
+    told = (
+        f" {count_of(sums.height, 'all-reduce')} of integers, which tell the other ranks what was used, "
+        f"{'takes' if sums.height == 1 else 'take'} {format_ns(exposed)} that nothing hides."
+        if sums.height
+        else ""
+    )
     return Evidence(
         title=f"Looking for unused parameters takes {of_time(lost + exposed, scope)}",
-        text=f"DistributedDataParallel searches autograd's graph {times(searches.height)}, for {format_ns(lost)} in all{'' if scope.on_cpu else ' of idle time'}. "
-        f"{count_of(sums.height, 'all-reduce')} of integers, which tell the other ranks what was used, {'takes' if sums.height == 1 else 'take'} {format_ns(exposed)} that nothing hides."
-        + (" Every parameter got a gradient, so none was unused." if all_used else ""),
+        text=f"DistributedDataParallel searches autograd's graph {times(searches.height)}, for {format_ns(lost)} in all"
+        f"{'' if scope.on_cpu else ' of idle time'}.{told}{' Every parameter got a gradient, so none was unused.' if all_used else ''}",
         ns_at_stake=bounded(lost + exposed, scope),
         advice=_IN_VAIN if all_used else None,
         stretches=longest(searches),

@@ -382,8 +382,13 @@ def _latency(draft: Draft, shortest: float) -> tuple[float, str]:
     (least, brief), (most, long) = sizes[0], sizes[-1]
     if most < _UNLIKE * least or long <= brief:
         latency = min(shortest, _LATENCY_NS)
+        why = (
+            "their sizes do not differ enough"
+            if most < _UNLIKE * least
+            else "the largest do not take long enough"
+        )
         return latency, (
-            f"for which {format_ns(int(latency))} is taken, since their sizes do not differ enough to show it (0 to {format_ns(int(shortest))})"
+            f"for which {format_ns(int(latency))} is assumed, since {why} to show it (0 to {format_ns(int(shortest))})"
         )
     latency = min(max(brief - least * (long - brief) / (most - least), 0.0), shortest)
     return latency, f"{format_ns(int(latency))} as their times by size show"

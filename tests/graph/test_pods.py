@@ -122,10 +122,11 @@ def reductions(*sizes: tuple[int, int]) -> Scope:
     ("sizes", "latency", "said"),
     [
         (((1_000, 60 * US), (1_001_000, 1_060 * US), (1_000, 90 * US)), 59 * US, "59.0 µs as their times by size"),
-        (((1_000_000, 1_000 * US), (1_000_000, 1_200 * US)), 20 * US, "20.0 µs is taken, since their sizes do not differ"),
+        (((1_000_000, 1_000 * US), (1_000_000, 1_200 * US)), 20 * US, "20.0 µs is assumed, since their sizes do not differ"),
+        (((1_000, 400 * US), (1_000_000, 300 * US)), 20 * US, "since the largest do not take long enough to show it"),
         (((0, 300 * US), (0, 400 * US)), 300 * US, "that of the shortest one"),
     ],
-    ids=["unlike", "alike", "unknown"],
+    ids=["unlike", "alike", "disturbed", "unknown"],
 )  # fmt: skip
 def test_a_full_bucket_is_no_latency(sizes: tuple[tuple[int, int], ...], latency: int, said: str) -> None:
     scope = reductions(*sizes)

@@ -60,6 +60,14 @@ def test_on_processors_the_search_itself_takes_the_time() -> None:
     assert found.ns_at_stake == 2 * 500 * US
 
 
+def test_sums_that_were_not_recorded_are_not_told() -> None:
+    """`0 all-reduces of integers take 0 ns` was told of a trace without them."""
+    found = finding(trained(search=500 * US, kind="Float"), "breakdown", "unused_parameter_search")
+    assert found is not None
+    assert "all-reduce" not in found.evidence
+    assert "Every parameter" not in found.evidence
+
+
 def test_silent_where_it_takes_no_time() -> None:
     assert finding(trained(search=20 * US, kind="Float"), "breakdown", "unused_parameter_search") is None
     assert finding(Planted().trace(), "breakdown", "unused_parameter_search") is None
