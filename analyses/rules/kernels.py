@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
@@ -236,10 +238,11 @@ def costliest(rows: pl.DataFrame) -> str:
 
 RANDOM_NUMBERS_LEAST_SHARE: Final = 0.05
 """Below a twentieth of the time, fewer random numbers save little."""
-MOSTLY_DROPOUT: Final = 0.5
-"""The advice is about dropout if at least half of the time is that of dropouts."""
+MOSTLY_OF_ONE: Final = 0.5
+"""The advice is about dropout, or about sampling, if at least half of the time is of it."""
 
 _DROPOUT: Final = r"^aten::(native_|_fused_|feature_|alpha_|feature_alpha_)?dropout_?$"
+_SAMPLING: Final = r"^aten::multinomial$"
 _OF_DROPOUT: Final = Advice(
     "[inference] Call model.eval(): dropout is switched on.\n"
     "[!inference] Remove dropout layers that training does not need, and leave attention dropout to "
@@ -251,6 +254,10 @@ _OF_DROPOUT: Final = Advice(
         "[!inference !compiled] torch.compile draws the numbers inside the surrounding loops."
     ),
 )
+_OF_SAMPLING: Final = Advice(
+    "torch.multinomial draws a number for each category of each row: keep the k most likely with torch.topk, draw among these, "
+    "and look up with torch.gather which they are."
+)
 
 
 def random_numbers(scope: Scope, result: Kernels) -> Evidence | None:
@@ -258,30 +265,37 @@ def random_numbers(scope: Scope, result: Kernels) -> Evidence | None:
 
     All of what lies inside operators of dropout counts (drawing, scaling, masking), and in steps the rest of the category
     `random`; before the steps, programs draw their weights. The dropout of unfused attention is left to `sdpa_fallback`. At
-    stake is all of it: a fused kernel draws the numbers beside its other work.
+    stake is all of it: a fused kernel draws the numbers beside its other work, and of a vocabulary few words are likely.
 
     Fires when this takes `RANDOM_NUMBERS_LEAST_SHARE` of the time.
     """
     stack = attribution(scope).model.stack
     rows = scope.activities[["op_id", "category", "start", "duration"]]
     op, ns = or_none(rows["op_id"]), rows["duration"].to_numpy()
-    nearest = stack.nesting.nearest_ancestor
-    of_dropout = take(nearest(stack.named(_DROPOUT, "op")), op) >= 0
+
+    def below(name: str) -> NDArray[np.bool_]:
+        return take(stack.nesting.nearest_ancestor(stack.named(name, "op")), op) >= 0
+
+    of_dropout, unfused = below(_DROPOUT), below(SDPA_MATH)
     drawn = of_dropout | ((rows["category"] == "random").to_numpy() & (scope.window == "steps"))
-    unfused = take(nearest(stack.named(SDPA_MATH, "op")), op) >= 0
     drawn, of_dropout = drawn & ~unfused, of_dropout & ~unfused
     total, of_dropouts = int(ns[drawn].sum()), int(ns[of_dropout].sum())
-    share = total / max(result.total_ns, 1)
-    if share < RANDOM_NUMBERS_LEAST_SHARE:
+    if total < RANDOM_NUMBERS_LEAST_SHARE * max(result.total_ns, 1):
         return None
-    mostly = of_dropouts >= MOSTLY_DROPOUT * total
+    of_samples = int(ns[drawn & below(_SAMPLING)].sum())
+    mostly, samples = of_dropouts >= MOSTLY_OF_ONE * total, of_samples >= MOSTLY_OF_ONE * total
+    part = (
+        f"{format_ns(of_samples)} of it in torch.multinomial"
+        if samples
+        else f"{format_ns(of_dropouts)} of it in dropout"
+    )
     names = kept(result.by_name, result.by_name["category"] == "random")
     largest = f" {costliest(names)} takes the most." if names.height else ""
     return Evidence(
         title=f"{'Dropout takes' if mostly else 'Random number generation takes'} {of_time(total, scope)}",
-        text=f"Drawing random numbers takes {format_ns(total)}, {format_ns(of_dropouts)} of it in dropout.{largest}",
+        text=f"Drawing random numbers takes {format_ns(total)}, {part}.{largest}",
         ns_at_stake=bounded(total, scope),
-        advice=_OF_DROPOUT if mostly else None,
+        advice=_OF_DROPOUT if mostly else _OF_SAMPLING if samples else None,
         stretches=longest(kept(rows, drawn)),
     )
 

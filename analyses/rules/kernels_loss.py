@@ -25,7 +25,7 @@ _SCORES: Final = r"^\[\[(\d+(?:, ?\d+)+)\]"
 
 
 def unfused_loss(scope: Scope, _result: Kernels) -> Evidence | None:
-    """Cross-entropy runs as several kernels, each of which reads or writes the scores of all classes: a language model's vocabulary.
+    """Cross-entropy runs as several kernels (without a device, operators), each of which reads or writes the scores of all classes: a language model's vocabulary.
 
     Casts of tensors of the scores' shape count as well, where shapes were recorded. At stake is the time of these kernels, of which one
     that is fused with the last projection leaves little.
@@ -53,9 +53,10 @@ def unfused_loss(scope: Scope, _result: Kernels) -> Evidence | None:
         if casts.height
         else ""
     )
+    what = "operator" if scope.on_cpu else "kernel"
     return Evidence(
-        title=f"The loss takes {of_time(total, scope)} in kernels that each make a pass over the scores of all classes",
-        text=f"{count_of(loss.height, 'cross-entropy kernel')} on scores{size} take "
+        title=f"The loss takes {of_time(total, scope)} in {what}s that each make a pass over the scores of all classes",
+        text=f"{count_of(loss.height, f'cross-entropy {what}')} on scores{size} take "
         f"{format_ns(int(loss['duration'].sum()))}{and_casts}.",
         ns_at_stake=bounded(total, scope),
         stretches=longest(loss),
@@ -66,10 +67,11 @@ UNFUSED_LOSS = Rule(
     id="unfused_loss",
     analysis="kernels",
     evidence=unfused_loss,
-    runs="device",
     advice=Advice(
         "Compute the last projection and the loss together in chunks, so that the scores are never all in memory (a fused linear "
         "cross-entropy, as in the Liger kernels), or compile the loss function with torch.compile, which fuses casts, softmax "
-        "and loss."
+        "and loss.",
+        processor="[!compiled] Compile the loss function with torch.compile, which fuses casts, softmax and loss.\n"
+        "[compiled] Compile the loss function together with the model, so that casts, softmax and loss are fused.",
     ),
 )

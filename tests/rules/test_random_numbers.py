@@ -71,3 +71,21 @@ def test_silent_on_little_and_in_unfused_attention() -> None:
     made.span("op", "aten::_scaled_dot_product_attention_math", 0, 10 * US + 1)
     made.host.insert(0, made.host.pop())
     assert found(made) is None
+
+
+@pytest.mark.parametrize("device", [True, False])
+def test_words_are_sampled_among_the_likely_ones(device: bool) -> None:
+    """The advice was to draw the numbers ahead of time, where torch.multinomial drew one for each word of a vocabulary."""
+    if device:
+        made = on_device("aten::exponential_", RAND)
+    else:
+        made = Planted()
+        made.step(0, 0, 12 * MS)
+        made.span("op", "aten::exponential_", 0, 2 * MS, sequence=0)
+        made.span("op", "aten::mm", 3 * MS, 11 * MS, sequence=1)
+    made.span("op", "aten::multinomial", 0, 10 * US + 1 if device else 2 * MS + 1)
+    made.host.insert(0, made.host.pop())
+    one = found(made, device=device)
+    assert one is not None
+    assert "of it in torch.multinomial" in one.evidence
+    assert "torch.topk" in one.advice

@@ -39,6 +39,30 @@ def test_a_loss_over_a_large_vocabulary() -> None:
     assert "fused linear cross-entropy" in one.advice
 
 
+def test_a_loss_on_a_processor() -> None:
+    """The loss over 32,000 words took two thirds of a step without a device, and the advice was to use more threads."""
+    made = Planted()
+    for number, (name, length) in enumerate(
+        [("aten::mm", 4 * MS), ("aten::_log_softmax", 2 * MS), ("aten::_log_softmax_backward_data", 4 * MS)]
+    ):
+        made.span(
+            "op",
+            name,
+            number * 5 * MS,
+            number * 5 * MS + length,
+            shapes="[[4096, 32000], []]",
+            sequence=number,
+        )
+    made.span("op", "LogSoftmaxBackward0", 10 * MS, 14 * MS + 1, sequence=1)
+    made.host.insert(2, made.host.pop())
+    one = finding(made.trace(devices=()), "kernels", "unfused_loss")
+    assert one is not None
+    assert one.ns_at_stake == 6 * MS
+    assert one.title.endswith("in operators that each make a pass over the scores of all classes")
+    assert "2 cross-entropy operators on scores of [4096, 32000] take 6.00 ms" in one.evidence
+    assert one.advice.startswith("Compile the loss function with torch.compile")
+
+
 def test_silent_on_short_losses_and_without_training() -> None:
     assert found(language_model(loss=100 * US)) is None
     assert found(language_model(backward=False)) is None

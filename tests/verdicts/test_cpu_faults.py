@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -357,14 +358,11 @@ def test_a_busy_machine_is_no_fault_of_the_program(loop: type[Loop], way: str, t
 def healthy(report: Report) -> None:
     """No warning, but that something else has the cores: the tests may share the machine."""
     assert warnings_of(report) == []
-    advice = [
-        each.title.partition(" (")[0] for each in report.verdict.advice if each.finding != "stalled_calls"
-    ]
-    assert advice in (
-        [],
-        ["See the top operators"],
-        ["Make convolution cheaper"],
-        ["Make matrix multiplication cheaper"],
+    advice = [each.title for each in report.verdict.advice if each.finding != "stalled_calls"]
+    assert len(advice) <= 1
+    assert all(
+        re.match(r"Look at aten::\w+ first|Make (convolution|matrix multiplication) cheaper", each)
+        for each in advice
     )
 
 

@@ -106,3 +106,18 @@ def test_launches_of_one_kind_stand_before_all_launches_if_they_have_half_of_the
         loss=None,
     )
     assert chosen[0].title == first
+
+
+def test_an_operator_without_a_remedy_of_its_own_is_named() -> None:
+    """The advice was: see the top operators."""
+    made = Planted()
+    for number in range(4):
+        made.step(number, number * 10 * MS, (number + 1) * 10 * MS)
+        for at in range(5):
+            begin = number * 10 * MS + at * 2 * MS
+            made.span("op", "aten::argmax" if at else "aten::mm", begin, begin + 2 * MS, sequence=at)
+    verdict = build_report(made.trace()).verdict
+    assert [(one.title, one.ns_at_stake) for one in verdict.advice] == [
+        ("Look at aten::argmax first (80.0 % of the time)", None)
+    ]
+    assert verdict.advice[0].advice.startswith("Use more threads (torch.set_num_threads)")

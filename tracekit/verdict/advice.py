@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -11,7 +12,13 @@ import polars as pl
 from tracekit.analyses.result import Result, has_host_work
 from tracekit.analyses.rules import RULES, rule_of, words_for
 from tracekit.analyses.rules.idle_time import caused_idle, waits_before_graphs
-from tracekit.analyses.rules.rule import HOST_CODE_ADVICE, WARNING_SHARE, longest_work, of_time
+from tracekit.analyses.rules.rule import (
+    HOST_CODE_ADVICE,
+    WARNING_SHARE,
+    longest,
+    longest_work,
+    of_time,
+)
 from tracekit.analyses.rules.rule import Advice as Words
 from tracekit.analyses.rules.steps_slow import STEP_VARIABILITY
 from tracekit.analyses.scope import Scope
@@ -20,9 +27,9 @@ from tracekit.analyses.start import split_start
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import Bound, Finding, rank
-from tracekit.names import category_name
+from tracekit.names import category_name, shorten_name
 from tracekit.verdict.general_advice import BLOCKED, GENERAL
-from tracekit.verdict.idle_words import HostCode
+from tracekit.verdict.idle_words import LONGEST, HostCode
 from tracekit.verdict.model import Advice
 
 __all__ = [
@@ -37,6 +44,7 @@ __all__ = [
     "host_code_advice",
     "mpi_advice",
     "of_finding",
+    "operator_advice",
     "owned",
     "python_advice",
     "restates",
@@ -201,6 +209,20 @@ def category_advice(category: str, share: float, scope: Scope) -> Advice | None:
         return None
     title = f"Make {category_name(category)} cheaper ({format_share(share)} of the time)"
     return Advice(title, said, stretches=longest_work(scope, category))
+
+
+def operator_advice(rows: pl.DataFrame, part: float, scope: Scope) -> Advice:
+    """General advice with the operator that takes the most time in these `rows` (`name`, `total_ns`), which are `part` of the window."""
+    advice = general("cpu", 0, scope)
+    if not rows.height:
+        return advice
+    name, ns = rows.sort("total_ns", "name", descending=[True, False])[["name", "total_ns"]].row(0)
+    share = format_share(part * ns / max(int(rows["total_ns"].sum()), 1))
+    return replace(
+        advice,
+        title=f"Look at {shorten_name(str(name), LONGEST)} first ({share} of the time)",
+        stretches=longest(scope.activities.filter(pl.col("name").cast(pl.String) == str(name))),
+    )
 
 
 def python_advice(ns: int, scope: Scope) -> Advice:

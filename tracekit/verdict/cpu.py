@@ -15,7 +15,7 @@ from tracekit.analyses.rules import RULES
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.names import category_name
-from tracekit.verdict.advice import Owned, category_advice, choose, few_advice, general, python_advice
+from tracekit.verdict.advice import Owned, category_advice, choose, few_advice, operator_advice, python_advice
 from tracekit.verdict.evidence import lacks, lost_device, no_device, record_again, standing
 from tracekit.verdict.idle_words import MOSTLY, where
 from tracekit.verdict.model import Cost, Verdict
@@ -85,7 +85,11 @@ def on_processors(
         if costly and largest.label != label and not parts.stalled
         else None
     )
-    loss = outside if outside and largest.label == label else general("cpu", 0, scope)
+    loss = (
+        outside
+        if outside and largest.label == label
+        else operator_advice(results["kernels"].tables()["by_name"], parts.operators / basis, scope)
+    )
     last = None if few else cheaper
     if few and complete.sure:
         last = few_advice()

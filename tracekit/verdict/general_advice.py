@@ -84,7 +84,7 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
         Words("Record more steps, or for longer; a few activities may not be typical of it."),
     ),
     "cpu": (
-        "See the top operators",
+        "Look at the largest operators",
         Words(
             "[small_operators] Use fewer and larger operators.\n"
             "Use more threads (torch.set_num_threads), or a device.",
