@@ -74,7 +74,7 @@ def _traits(scope: Scope) -> frozenset[str]:
         host, {**{trait: pattern for trait, (pattern, _) in TRAITS.items()}, "graphs": GRAPH_LAUNCH}
     )
     shown |= _shown(device, {trait: pattern for trait, (_, pattern) in TRAITS.items() if trait not in shown})
-    shown |= {"amd"} if any("AMD" in info.name for info in trace.meta.devices) else set()
+    shown |= {"amd"} if any(info.is_amd for info in trace.meta.devices) else set()
     pytorch = program(trace).pytorch
     further = {
         "pytorch": pytorch,
@@ -97,7 +97,7 @@ def _traits(scope: Scope) -> frozenset[str]:
         "fp16_only": any(
             one.compute_capability is not None and one.compute_capability < _FIRST_BF16
             for one in trace.meta.devices
-            if one.warp_size != 64 and "AMD" not in one.name
+            if not one.is_amd
         ),
     }
     return frozenset(shown | {trait for trait, there in further.items() if there})

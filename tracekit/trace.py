@@ -252,6 +252,11 @@ class DeviceInfo:
     memory_bandwidth: int | None = None  # peak, bytes/s
     clock_hz: int | None = None
 
+    @property
+    def is_amd(self) -> bool:
+        """Whether AMD made it, by its name, or since 64 threads of it run in step."""
+        return "AMD" in self.name or self.warp_size == 64
+
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:

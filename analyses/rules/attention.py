@@ -199,7 +199,7 @@ def _target(scope: Scope) -> tuple[Target, tuple[int, int] | None]:
     if scope.on_cpu:
         return "processor", None
     used = [device for device in scope.trace.meta.devices if device.device_id in scope.device_ids]
-    if any("AMD" in device.name or device.warp_size == 64 for device in used):
+    if any(device.is_amd for device in used):
         return "amd", None
     return "nvidia", min(
         (d.compute_capability for d in used if d.compute_capability is not None), default=None

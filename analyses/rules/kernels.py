@@ -152,7 +152,7 @@ def capability_of(trace: Trace, result: Kernels) -> tuple[int, int] | None:
     there = set(distinct(trace.device["device_id"]))
     used = [device for device in trace.meta.devices if device.device_id in there]
     capabilities = [d.compute_capability for d in used if d.compute_capability is not None]
-    if any("AMD" in d.name or d.warp_size == 64 for d in used):
+    if any(d.is_amd for d in used):
         return None
     if capabilities:
         return min(capabilities)

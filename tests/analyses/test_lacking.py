@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from planted import MS, US, Planted, finding
+from planted import A100, MS, US, Planted, finding
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.idle import idle
@@ -19,7 +19,7 @@ from tracekit.analyses.xsp.views import lacking_note
 from tracekit.cli.commands.info import facts_of
 from tracekit.readers import KINETO, NSYS, RECORDABLE, flag_for, how_to_record
 from tracekit.report.build import build_report
-from tracekit.trace import Trace
+from tracekit.trace import DeviceInfo, Trace
 
 TORCH = (
     "prof.step",
@@ -102,6 +102,18 @@ def test_every_flag_is_of_its_profiler() -> None:
         assert not any(word in torch for word in NSYS_ALONE), what
         assert not any(word in nsys for word in TORCH_ALONE), what
         assert how_to_record(what, "nsys") == f"record with {nsys}"
+
+
+@pytest.mark.parametrize(
+    "device", [A100, replace(A100, name="AMD Instinct MI300X"), replace(A100, name="", warp_size=64)]
+)
+def test_no_flag_is_said_that_only_cuda_has(device: DeviceInfo) -> None:
+    """On devices of AMD, `info` advised CUDA's synchronisation events and counters."""
+    trace = planted(calls=True, linked=True).trace(captured=frozenset(), devices=(device,))
+    lacks = facts_of(of_format(trace, "kineto"))["not_captured"]
+    assert ("enable_cuda_sync_events" in lacks["sync"]) == (device is A100)
+    assert ("profiler_metrics" in lacks["counters"]) == (device is A100)
+    assert ("RCCL" in lacks["collectives"]) == (device is not A100)
 
 
 def bare(format_: str) -> list[Trace]:

@@ -64,13 +64,13 @@ def format_named(name: str) -> Format:
     return own or next((one for one in installed_formats() if one.name == name), KINETO)
 
 
-def flag_for(what: str, format_: str) -> str:
+def flag_for(what: str, format_: str, *, amd: bool = False) -> str:
     """`Format.flag_for` of the format with this name.
 
     >>> flag_for("memory", "kineto"), flag_for("memory", "nsys")
     ('profile_memory=True', '--cuda-memory-usage=true')
     """
-    return format_named(format_).flag_for(what)
+    return format_named(format_).flag_for(what, amd=amd)
 
 
 def how_to_record(what: str, format_: str) -> str:

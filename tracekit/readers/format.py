@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -86,6 +86,9 @@ class Format:
     flags: Mapping[str, str]
     """How the tool is made to record what its trace lacks, by the keys of RECORDABLE; what it cannot record is left out."""
 
+    flags_on_amd: Mapping[str, str] = field(default_factory=dict)
+    """The same where it differs on devices of AMD."""
+
     verb: str = "record"
     """What one does with the tool: `record with FLAG`."""
 
@@ -104,9 +107,10 @@ class Format:
     call_names: str | None = None
     """A regular expression for operators that the tool recorded as calls of libraries, and that are no ranges of the program."""
 
-    def flag_for(self, what: str) -> str:
-        """The flag, or what else is to be done, to record something (a key of RECORDABLE)."""
-        return self.flags.get(what, _UNKNOWN)
+    def flag_for(self, what: str, *, amd: bool = False) -> str:
+        """The flag, or what else is to be done, to record something (a key of RECORDABLE), here on devices of AMD if `amd`."""
+        differs = self.flags_on_amd if amd else {}
+        return differs.get(what, self.flags.get(what, _UNKNOWN))
 
     def how_to_record(self, what: str) -> str:
         """The same as a sentence without an end."""

@@ -80,6 +80,7 @@ def facts_of(trace: Trace) -> dict[str, Any]:
     from tracekit.names import clean
 
     meta = trace.meta
+    amd = any(one.is_amd for one in meta.devices)
     scope = select(trace)
     work, captured = arithmetic(scope), _captured(scope)
     steps = kept(trace.host[["kind", "name", "start"]], trace.host["kind"] == "step").sort("start")
@@ -125,7 +126,9 @@ def facts_of(trace: Trace) -> dict[str, Any]:
             "utilisation": work.utilisation,
         },
         "captured": sorted(captured),
-        "not_captured": {name: flag_for(name, meta.format) for name in CAPTURED if name not in captured},
+        "not_captured": {
+            name: flag_for(name, meta.format, amd=amd) for name in CAPTURED if name not in captured
+        },
     }
 
 

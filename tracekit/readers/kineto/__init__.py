@@ -64,4 +64,9 @@ KINETO: Final = Format(
             "(torch.profiler.schedule(wait=1, warmup=3, active=3))"
         ),
     },
+    flags_on_amd={
+        "sync": "CUDA; the profiler does not record it on ROCm",
+        "collectives": "an RCCL process group (nccl in PyTorch) and record_shapes=True",
+        "counters": "CUDA; on ROCm, ROCm Compute Profiler reads them",
+    },
 )
