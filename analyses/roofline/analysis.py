@@ -340,7 +340,7 @@ def _answer(
         text = "The times are not known, since the kernels were replayed to count their work."
         lost = uncounted_kernels(scope)
         return (
-            f"{text} The counters do not give the FLOPs of {lost}: sums over these are lower limits."
+            f"{text} The counters do not give the FLOPs of {lost}: sums over these are lower bounds."
             if lost
             else text
         )

@@ -30,8 +30,8 @@ def stalled_calls(scope: Scope, _result: Steps) -> Evidence | None:
     slowest, between, more = calls.row(-1, named=True), code_stalls(scope), calls["more"].to_numpy()
     also = f", {format_ns(between)} of it between operators" if between else ""
     return Evidence(
-        title=f"The program stood still for {format_share(at_stake / scope.duration)} of the time",
-        text=f"{count_of(calls['call'].n_unique(), 'call')} of {calls['name'].n_unique()} operators stood still for "
+        title=f"The program stalled for {format_share(at_stake / scope.duration)} of the time",
+        text=f"{count_of(calls['call'].n_unique(), 'call')} of {calls['name'].n_unique()} operators stalled for "
         f"{format_ns(more.min())} to {format_ns(more.max())}, as the same calls in other steps show. Together, they took "
         f"{format_ns(at_stake)} longer than usual{also}. The longest stretch is in a call of {slowest['name']}: {format_ns(slowest['ns'])}, "
         f"usually {format_ns(slowest['usual'])}.",
@@ -52,6 +52,6 @@ STALLED_CALLS = Rule(
         plain="Something else was probably using the cores meanwhile. Record again on a quiet machine, or give the program cores of its own "
         "(taskset).",
     ),
-    pattern="the program stood still for {share} of the time: single calls took many times as long as the same calls in other "
+    pattern="the program stalled for {share} of the time: single calls took many times as long as the same calls in other "
     "steps, probably because something else was using the cores",
 )

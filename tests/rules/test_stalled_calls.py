@@ -40,8 +40,8 @@ def test_calls_that_are_short_in_the_other_steps() -> None:
     found = finding(loop(THREE).trace(devices=()), "steps", "stalled_calls")
     assert found is not None
     assert found.ns_at_stake == 13 * MS
-    assert found.title == "The program stood still for 19.8 % of the time"
-    assert "3 calls of 3 operators stood still for 4.00 ms to 5.00 ms" in found.evidence
+    assert found.title == "The program stalled for 19.8 % of the time"
+    assert "3 calls of 3 operators stalled for 4.00 ms to 5.00 ms" in found.evidence
     assert "in a call of aten::transpose: 5.10 ms, usually 100 µs." in found.evidence
 
 
@@ -73,7 +73,7 @@ def test_of_two_steps_both_must_hold_stalls() -> None:
 
 
 def test_inputs_of_another_size_stand_still_nowhere() -> None:
-    """A loop of which every fourth batch has larger images "stood still for 85.0 % of the time"."""
+    """A loop of which every fourth batch has larger images "stalled for 85.0 % of the time"."""
     made, at = Planted(), 0
     for number in range(4):
         start = at
@@ -130,6 +130,6 @@ def test_a_program_that_stood_still_was_to_use_more_threads() -> None:
 
 def test_a_comparison_says_which_side_stood_still() -> None:
     quiet, still = (digest_of(select(loop(stalls).trace(devices=()))) for stalls in ({}, THREE))
-    note = "The new side stood still for 19.8 % of the time, probably because something else was using the cores. So its times say little."
+    note = "The new side stalled for 19.8 % of the time, probably because something else was using the cores. So its times say little."
     assert note in diff_of([quiet], [Digest.unpacked(still.packed())]).notes
     assert not any("stood still" in said for said in diff_of([quiet], [quiet]).notes)

@@ -297,7 +297,7 @@ def test_an_export_with_fewer_events_than_nsys_collected(tmp_path: Path) -> None
     assert rows["maybe_incomplete"] == (1, "CUDA events")
     (note,) = [text for text in build_report(trace).verdict.notes if "Nsight Systems" in text]
     assert note.startswith(
-        "Nsight Systems collected 80 events that the export lacks. So busy times are lower limits"
+        "Nsight Systems collected 80 events that the export lacks. So busy times are lower bounds"
     )
 
 

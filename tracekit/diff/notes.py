@@ -95,12 +95,12 @@ def notes_of(
 
 
 def _stalled(sides: tuple[tuple[Pool, str], ...]) -> Iterator[str]:
-    """Which sides stood still for so long that their times say little."""
+    """Which sides stalled for so long that their times say little."""
     for pool, name in sides:
         stood, time = sum(one.stalled_ns for one in pool.side.facts), int(pool.side.steps["time_ns"].sum())
         if time and stood >= WARNING_SHARE * time:
             yield (
-                f"The {name} stood still for {format_share(min(stood / time, 1))} of the time, probably because something else was "
+                f"The {name} stalled for {format_share(min(stood / time, 1))} of the time, probably because something else was "
                 "using the cores. So its times say little."
             )
 

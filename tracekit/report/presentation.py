@@ -79,10 +79,10 @@ def present_section(
 
 
 _DOUBTS: Final = {
-    "breakdown": "busy times are lower limits, and idle time may be work without a record",
+    "breakdown": "busy times are lower bounds, and idle time may be work without a record",
     "steps": "work without a record counts as other",
     "idle": "this time may be work without a record, so its causes are uncertain",
-    "layers": "times are lower limits, and idle time may be work without a record",
+    "layers": "times are lower bounds, and idle time may be work without a record",
     "launches": "only recorded launches count",
 }
 """What missing records leave uncertain, by section."""

@@ -108,7 +108,7 @@ def _meaning(complete: Completeness, *, device: bool) -> str:
     if complete.sure:
         return "Sums are slightly too low."
     if device:
-        return "So busy times are lower limits, and idle time may be work whose record is missing."
+        return "So busy times are lower bounds, and idle time may be work whose record is missing."
     if complete.lost_host:
         return "So shares are of the recorded operators only, and the rest of the time may be operators that are missing."
     return "So the figures are about the host only."
