@@ -51,7 +51,7 @@ def test_a_call_with_another_one_inside_is_one() -> None:
     made.span("op", "aten::view", long["start"] + 2 * MS, long["start"] + 2 * MS + US)
     found = finding(made.trace(devices=()), "steps", "stalled_calls")
     assert found is not None
-    assert "3 calls of 3 operators stood still" in found.evidence
+    assert "3 calls of 3 operators stalled" in found.evidence
 
 
 def test_code_between_operators_counts_where_operators_stall() -> None:
@@ -132,4 +132,4 @@ def test_a_comparison_says_which_side_stood_still() -> None:
     quiet, still = (digest_of(select(loop(stalls).trace(devices=()))) for stalls in ({}, THREE))
     note = "The new side stalled for 19.8 % of the time, probably because something else was using the cores. So its times say little."
     assert note in diff_of([quiet], [Digest.unpacked(still.packed())]).notes
-    assert not any("stood still" in said for said in diff_of([quiet], [quiet]).notes)
+    assert not any("stalled" in said for said in diff_of([quiet], [quiet]).notes)
