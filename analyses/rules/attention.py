@@ -23,6 +23,9 @@ from tracekit.analyses.rules.rule import (
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.sdpa import Call, Kernel, Reason, Target, call_of, refusals
 from tracekit.facts.units import count_of, format_count, format_ns
+from tracekit.groups import kept, or_none
+from tracekit.spans import take
+from tracekit.trace import one_of
 
 __all__ = ["FLASH_ATTENTION_2", "SDPA_FALLBACK", "UNFUSED_ATTENTION"]
 
@@ -30,6 +33,7 @@ __all__ = ["FLASH_ATTENTION_2", "SDPA_FALLBACK", "UNFUSED_ATTENTION"]
 
 UNFUSED_ATTENTION_LEAST_SHARE: Final = 0.05
 """Below a twentieth of the time a fused kernel gains little."""
+_FAST_PATH: Final = r"^aten::(_transformer_encoder_layer_fwd|_native_multi_head_attention)$"
 
 
 def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
@@ -41,12 +45,16 @@ def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
     shape of the scores between two products (scaling, mask, dropout, casts), and copies that change the layout of what is
     multiplied. Fused attention computes the products as well.
 
-    Fires when this takes `UNFUSED_ATTENTION_LEAST_SHARE` of the time.
+    Fires when this takes `UNFUSED_ATTENTION_LEAST_SHARE` of the time, unless it is that of the fast path of `nn.TransformerEncoder`.
     """
     found = once(scope, attention_work)
     beside, copies = found.scores_ns, found.copies_ns
     total = found.softmax_ns + beside + copies
-    if not found.is_by_hand or total / max(result.total_ns, 1) < UNFUSED_ATTENTION_LEAST_SHARE:
+    if (
+        not found.is_by_hand
+        or total / max(result.total_ns, 1) < UNFUSED_ATTENTION_LEAST_SHARE
+        or _in_fast_path(scope)
+    ):
         return None
     what = "apart from its matrix products, it takes" if beside or copies else "its softmax takes"
     further = [f"other work on the scores takes {format_ns(beside)}"] if beside else []
@@ -59,6 +67,15 @@ def unfused_attention(scope: Scope, result: Kernels) -> Evidence | None:
         ns_at_stake=bounded(total, scope),
         stretches=longest_work(scope, "softmax"),
     )
+
+
+def _in_fast_path(scope: Scope) -> bool:
+    """Whether the softmax is mostly that of nn.TransformerEncoder's fast path for inference, in which no user can replace it."""
+    stack = attribution(scope).model.stack
+    rows = kept(scope.activities, scope.activities.select(one_of("category", "softmax")).to_series())
+    inside = take(stack.nesting.nearest_ancestor(stack.named(_FAST_PATH, "op")), or_none(rows["op_id"])) >= 0
+    ns = rows["duration"].to_numpy()
+    return bool(2 * ns[inside].sum() > ns.sum())
 
 
 def _sentence_of(clauses: list[str]) -> str:

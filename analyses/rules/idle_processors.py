@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.completeness import completeness
@@ -15,14 +16,14 @@ from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.idle.tables import pooled, with_names
 from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.processors import CPU_DEVICE
-from tracekit.analyses.rules.idle_time import caused_idle
+from tracekit.analyses.rules.idle_time import Blocked, blocked_in, caused_idle
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share
 from tracekit.groups import at_rows, kept, or_none, rows_of, with_series
 from tracekit.intervals import IntervalSet
 from tracekit.names import short_frame, shorten_name
-from tracekit.spans import nesting_of
+from tracekit.spans import nesting_of, take
 from tracekit.trace import one_of
 
 __all__ = [
@@ -57,12 +58,29 @@ _REMEDIES: Final = {
     r"torch/serialization|checkpoint|(?i:save)": (
         "Save checkpoints less often, or write them in another thread or process."
     ),
-    r"<built-in (function|method) collect|(^|/)gc\.py": (
-        "Collect garbage less often: call gc.freeze() before the loop and gc.collect() only every N steps."
-    ),
     r"(?i)(\b|_)log(s|g\w*|_\w*)?\b|print|progress|wandb|tensorboard|mlflow|metric": "Log less often, every N steps, or from another thread.",
 }
 """What the names of frames show, and the advice about it."""
+
+_COLLECTING: Final = r"^<built-in (function|method) collect\b"
+_GARBAGE: Final = (
+    "Garbage collection takes",
+    "Collect garbage less often: call gc.freeze() before the loop, and gc.collect() only every N steps or not at all.",
+)
+_BLOCKED: Final[dict[Blocked, tuple[str, str]]] = {
+    "waits": (
+        "The program waits for something else",
+        "The thread that runs the operators has nothing to do there.\n"
+        "[!training] If it waits for requests, serve more of them.\n"
+        "If it waits for another thread, a process or a service, make that faster, or let it work further ahead.",
+    ),
+    "sleeps": (
+        "The program sleeps",
+        "The thread that runs the operators does nothing there: remove the pause, or wait on a queue, an event or a condition "
+        "instead, which returns as soon as there is work.",
+    ),
+}
+"""What the title says, and the advice, where code of the host runs nothing."""
 
 
 def remedy_of(place: str) -> str:
@@ -100,15 +118,32 @@ def code_outside_operators(scope: Scope, _result: Idle) -> Evidence | None:
     known = short_frame(idle.frame) if idle.frame else in_range
     place = f", mostly in {known}" if known else _between(scope, gaps)
     asks = "" if known else "\n[!stacks] Record {names} to see which code it is."
+    mine = idle_causes(scope).pieces.select(in_gaps).to_series().to_numpy()
     what = "Python" if gaps["cause"][0] == "python" else "Host"
+    title, remedy = (
+        _GARBAGE
+        if _collects_garbage(scope, mine)
+        else _BLOCKED.get(
+            blocked_in(scope, mine), (f"{what} code outside operators takes", remedy_of(known or ""))
+        )
+    )
     return Evidence(
-        title=f"{what} code outside operators takes {format_share(at_stake / scope.duration)} of the time{place}",
+        title=f"{title} {format_share(at_stake / scope.duration)} of the time{place}",
         text=f"No operator ran for {format_ns(at_stake)} in {count_of(gaps.height, 'stretch', 'stretches')} of "
         f"{format_ns(LONG_NS)} or more{'' if in_range else idle.where}.",
         ns_at_stake=at_stake,
         stretches=idle.stretches,
-        advice=Advice(f"{remedy_of(known or '')}{asks}", flags=("--stack",) if asks else ()),
+        advice=Advice(f"{remedy}{asks}", flags=("--stack",) if asks else ()),
     )
+
+
+def _collects_garbage(scope: Scope, mine: NDArray[np.bool_]) -> bool:
+    """Whether the host mostly collects garbage in these pieces of idle time (by row of `IdleCauses.pieces`)."""
+    pieces, stack = idle_causes(scope).pieces, attribution(scope).model.stack
+    collecting = stack.nesting.nearest_ancestor(stack.named(_COLLECTING, "python"))
+    inside = take(collecting, or_none(pieces["span_id"])) >= 0
+    ns = pieces["duration_ns"].to_numpy()
+    return bool(ns[mine & inside].sum() > MOSTLY * ns[mine].sum())
 
 
 def _repeated(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:

@@ -35,6 +35,7 @@ __all__ = [
     "Blocked",
     "CausedIdle",
     "blocked",
+    "blocked_in",
     "blocked_pieces",
     "calls_with_roles",
     "caused_idle",
@@ -221,12 +222,15 @@ def blocked(scope: Scope, device_id: int) -> Blocked:
 
 def _blocked(scope: Scope, device_id: int) -> Blocked:
     found = _Caused.of(scope)
-    mine = found.device == device_id
+    return blocked_in(scope, found.device == device_id)
+
+
+def blocked_in(scope: Scope, mine: BoolArray) -> Blocked:
+    """What the host mostly does in its code in these pieces of idle time (by row of `IdleCauses.pieces`) while it runs nothing."""
+    found = _Caused.of(scope)
     ns = int(found.ns[mine & _in_code(found)].sum())
-    for what, inside in blocked_pieces(scope).items():
-        if found.ns[mine & inside].sum() > MOSTLY * ns:
-            return what
-    return ""
+    pieces = blocked_pieces(scope).items()
+    return next((what for what, inside in pieces if found.ns[mine & inside].sum() > MOSTLY * ns), "")
 
 
 def blocked_pieces(scope: Scope) -> dict[Blocked, BoolArray]:

@@ -92,7 +92,7 @@ def data_loading(scope: Scope, result: Steps) -> Evidence | None:
         return _only_at_start(scope, idle, once, each)
     names = scope.host("annotation")["name"].cast(pl.String)
     single = bool(names.str.contains(_SINGLE_PROCESS, literal=True).any())
-    few = 0 if scope.on_cpu else _few(each)
+    few = _few(each)
     spread = f" in {count_of(steps, 'step')}, {format_ns(loading / steps)} a step" if steps else ""
     if few:
         spread = f", nearly all of that in {few} of {count_of(steps, 'step')}"

@@ -118,3 +118,27 @@ def test_a_checkpoint_in_one_of_three_steps_was_in_no_finding(pause: int, fires:
     made = logging_steps((0, pause, 0), stacks=False)
     found = finding(made.trace(devices=()), "idle", "code_outside_operators")
     assert (found is not None) == fires
+
+
+@pytest.mark.parametrize(
+    ("call", "title", "advice"),
+    [
+        ("<built-in function sleep>", "The program sleeps 28.6 % of the time", "remove the pause"),
+        ("<built-in method acquire of _thread.lock object at 0x7f>", "The program waits for something else 28.6 %", "further ahead"),
+        ("<built-in method recv_into of _socket.socket object at 0x7f>", "The program waits for something else", "a service"),
+        ("<built-in function collect>", "Garbage collection takes 28.6 % of the time", "gc.freeze()"),
+    ],
+)  # fmt: skip
+def test_what_runs_nothing_is_no_work_to_do_less_often(call: str, title: str, advice: str) -> None:
+    """A pause was "Python code": Do this work less often, and so were a wait for a server and gc.collect()."""
+    made = logging_steps(stacks=False)
+    for number in range(4):
+        end = (number + 1) * 14 * MS
+        made.span("python", "/home/me/train.py(40): fetch", end - 4 * MS, end)
+        made.span("python", call, end - 4 * MS + 1, end - 1)
+    found = finding(made.trace(devices=()), "idle", "code_outside_operators")
+    assert found is not None
+    assert found.title.startswith(title)
+    assert found.title.endswith(", mostly in me/train.py(40): fetch")
+    assert advice in found.advice
+    assert "less often, ahead of time" not in found.advice

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from planted import MS, Planted, finding
+from planted import MS, US, Planted, finding
 
 from tracekit.analyses.rules import run
 from tracekit.analyses.scope import select
@@ -74,6 +74,22 @@ def test_on_the_cpu_nothing_is_pinned() -> None:
     assert found is not None
     assert found.ns_at_stake == 2 * MS
     assert "pin_memory" not in found.advice
+
+
+def test_workers_that_start_anew_for_each_epoch_on_a_processor() -> None:
+    """The advice was to raise num_workers, which made each epoch twice as long: its first step had nearly all of the time."""
+    made = Planted()
+    for number in range(8):
+        start = number * 10 * MS
+        made.step(number, start, start + 10 * MS)
+        loading = 5 * MS if number == 4 else 10 * US
+        made.span("annotation", MULTI, start, start + loading)
+        made.span("op", "aten::mm", start + loading, start + 10 * MS)
+    found = finding(made.trace(devices=()), "steps", "data_loading")
+    assert found is not None
+    assert "nearly all of that in 1 of 8 steps" in found.evidence
+    assert "persistent_workers=True" in found.advice
+    assert "num_workers" not in found.advice
 
 
 def test_silent_when_the_loader_keeps_up_or_the_device_works_meanwhile() -> None:

@@ -49,6 +49,12 @@ def test_without_a_device_a_call_counts_once() -> None:
     assert finding(on_processors(*forward).trace(devices=()), "kernels", "unfused_attention") is not None
 
 
+def test_silent_on_the_fast_path_of_a_transformer_encoder() -> None:
+    """The user of nn.TransformerEncoder was to use scaled_dot_product_attention in code that is PyTorch's, and lost nothing there."""
+    inside = [f"aten::_transformer_encoder_layer_fwd/{name}" for name in (BMM, "aten::_softmax", BMM)]
+    assert finding(on_processors(*inside).trace(devices=()), "kernels", "unfused_attention") is None
+
+
 def test_advice_knows_whether_other_attention_is_fused() -> None:
     made = planted(2)
     made.span("op", "aten::scaled_dot_product_attention", 20 * MS, 21 * MS)

@@ -10,7 +10,7 @@ from tracekit.findings import Finding
 from tracekit.report.build import build_report
 from tracekit.verdict import advised, decide
 from tracekit.verdict.advice import Owned, choose
-from tracekit.verdict.model import Advice
+from tracekit.verdict.model import Advice, Verdict
 
 LAUNCHES = Advice("launch less", "Use graphs.", 40 * MS, finding="host_bound_launches", analysis="launches")
 PYTHON = Advice("Python code", "Do less.", 36 * MS, finding="host_code", analysis="idle")
@@ -108,16 +108,45 @@ def test_launches_of_one_kind_stand_before_all_launches_if_they_have_half_of_the
     assert chosen[0].title == first
 
 
-def test_an_operator_without_a_remedy_of_its_own_is_named() -> None:
-    """The advice was: see the top operators."""
+def steps_on_a_processor(name: str, *, logs: bool = False) -> Verdict:
+    """The verdict on steps of which an operator of this name takes 80 %, and a product or code that logs the rest."""
     made = Planted()
     for number in range(4):
-        made.step(number, number * 10 * MS, (number + 1) * 10 * MS)
+        start = number * 10 * MS
+        made.step(number, start, start + 10 * MS)
         for at in range(5):
-            begin = number * 10 * MS + at * 2 * MS
-            made.span("op", "aten::argmax" if at else "aten::mm", begin, begin + 2 * MS, sequence=at)
-    verdict = build_report(made.trace()).verdict
+            begin, end = start + at * 2 * MS, start + (at + 1) * 2 * MS
+            if at or not logs:
+                made.span("op", name if at else "aten::mm", begin, end, sequence=at)
+        if logs:
+            made.span("python", "/home/me/train.py(40): log_metrics", start, start + 2 * MS)
+    return build_report(made.trace()).verdict
+
+
+def test_an_operator_without_a_remedy_of_its_own_is_named() -> None:
+    """The advice was: see the top operators."""
+    verdict = steps_on_a_processor("aten::argmax")
     assert [(one.title, one.ns_at_stake) for one in verdict.advice] == [
         ("Look at aten::argmax first (80.0 % of the time)", None)
     ]
     assert verdict.advice[0].advice.startswith("Use more threads (torch.set_num_threads)")
+
+
+def test_a_small_finding_does_not_hide_the_largest_operator() -> None:
+    """A singular value decomposition took 56 % of a step, and the only advice was about 3 % of it."""
+    advice = steps_on_a_processor("aten::_linalg_svd", logs=True).advice
+    assert advice[0].finding == "code_outside_operators"
+    assert advice[-1].title == "Look at aten::_linalg_svd first (80.0 % of the time)"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("SoftThreshold", "SoftThreshold is a torch.autograd.Function of the program"),
+        ("aten::sort", "torch.topk is faster if only"),
+        ("aten::cumsum", "Use more threads"),
+    ],
+)
+def test_advice_fits_the_operator(name: str, says: str) -> None:
+    """NumPy code in a function of autograd was to use more threads."""
+    assert steps_on_a_processor(name).advice[0].advice.startswith(says)

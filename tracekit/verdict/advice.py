@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import msgspec
 import polars as pl
 
+from tracekit.analyses.program import program
 from tracekit.analyses.result import Result, has_host_work
 from tracekit.analyses.rules import RULES, rule_of, words_for
 from tracekit.analyses.rules.idle_time import caused_idle, waits_before_graphs
@@ -68,6 +69,9 @@ _RECORD_LATER: Final = (
     "they do it while the device works."
 )
 """Of what the device waits for only at the start of a recording."""
+
+_OWN_FUNCTION: Final = r"^(?!Compiled|Checkpoint)[A-Za-z_]\w*(?<!\d)$"
+"""Names of the program's own functions of autograd; those of PyTorch end with a digit."""
 
 SAME: Final[dict[Bound, str]] = {"launch/short-kernel-bound": "host_bound_launches"}
 """By bound, the finding that advises the same as the general advice."""
@@ -211,17 +215,20 @@ def category_advice(category: str, share: float, scope: Scope) -> Advice | None:
     return Advice(title, said, stretches=longest_work(scope, category))
 
 
-def operator_advice(rows: pl.DataFrame, part: float, scope: Scope) -> Advice:
-    """General advice with the operator that takes the most time in these `rows` (`name`, `total_ns`), which are `part` of the window."""
-    advice = general("cpu", 0, scope)
-    if not rows.height:
-        return advice
-    name, ns = rows.sort("total_ns", "name", descending=[True, False])[["name", "total_ns"]].row(0)
-    share = format_share(part * ns / max(int(rows["total_ns"].sum()), 1))
-    return replace(
-        advice,
-        title=f"Look at {shorten_name(str(name), LONGEST)} first ({share} of the time)",
-        stretches=longest(scope.activities.filter(pl.col("name").cast(pl.String) == str(name))),
+def operator_advice(name: str, share: float, scope: Scope) -> Advice:
+    """What to do about the operator of this name, which has no remedy of its own; `share` is its part of the time."""
+    short, words = shorten_name(name, LONGEST), general("cpu", 0, scope).advice
+    if program(scope.trace).pytorch and re.match(_OWN_FUNCTION, name):
+        words = (
+            f"{short} is a torch.autograd.Function of the program: this is the time of its own code, without the operators that it calls. "
+            "Write it with operators of PyTorch on whole tensors."
+        )
+    elif re.fullmatch(r"aten::(arg)?sort", name):
+        words = f"torch.topk is faster if only the largest or smallest values are needed. {words}"
+    return Advice(
+        f"Look at {short} first ({format_share(share)} of the time)",
+        words,
+        stretches=longest(scope.activities.filter(pl.col("name").cast(pl.String) == name)),
     )
 
 

@@ -15,16 +15,26 @@ from tracekit.analyses.rules import RULES
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.names import category_name
-from tracekit.verdict.advice import Owned, category_advice, choose, few_advice, operator_advice, python_advice
+from tracekit.verdict.advice import (
+    Owned,
+    category_advice,
+    choose,
+    few_advice,
+    general,
+    operator_advice,
+    python_advice,
+)
 from tracekit.verdict.evidence import lacks, lost_device, no_device, record_again, standing
 from tracekit.verdict.idle_words import MOSTLY, where
-from tracekit.verdict.model import Cost, Verdict
+from tracekit.verdict.model import Advice, Cost, Verdict
 
 __all__ = ["on_processors"]
 
 COSTS: Final = 3
 MAIN_CATEGORY: Final = 0.3
 """A category with so much of the operators' time has advice of its own."""
+LARGEST_OPERATOR: Final = 0.2
+"""An operator with so much of the time is worth a look, whatever it is."""
 OUTSIDE: Final = "outside any operator"
 LOADING: Final = "loading data, outside any operator"
 STALLED: Final = "stalls between operators"
@@ -85,12 +95,13 @@ def on_processors(
         if costly and largest.label != label and not parts.stalled
         else None
     )
-    loss = (
-        outside
-        if outside and largest.label == label
-        else operator_advice(results["kernels"].tables()["by_name"], parts.operators / basis, scope)
+    loss = outside if outside and largest.label == label else general("cpu", 0, scope)
+    outweighs = largest.label != label and not parts.stalled
+    last = (
+        None
+        if few
+        else cheaper or (_largest_operator(results, parts, findings, scope) if outweighs else None)
     )
-    last = None if few else cheaper
     if few and complete.sure:
         last = few_advice()
     # On processors, a finding without a time costs nothing that the trace shows.
@@ -103,7 +114,7 @@ def on_processors(
             standing(timed, complete, device=False),
             "cpu",
             basis,
-            loss=None if few or cheaper else loss,
+            loss=None if few or last else loss,
             last=last,
             first=[] if complete.sure else [record_again(complete)],
         ),
@@ -117,6 +128,22 @@ def _ran_outside(results: Mapping[str, Result], outside: int) -> str:
     causes = results["idle"].tables()["by_cause"]
     main = causes.filter(pl.col("cause").is_in(list(_CODE)) & (pl.col("total_ns") >= MOSTLY * outside))
     return _CODE[main["cause"][0]] if main.height else ""
+
+
+def _largest_operator(
+    results: Mapping[str, Result], parts: ProcessorParts, findings: Sequence[Owned], scope: Scope
+) -> Advice | None:
+    """Advice about the operator that takes the most time; None if that is little, or a finding is about as much."""
+    rows = results["kernels"].tables()["by_name"][["name", "total_ns"]]
+    rows = rows.sort("total_ns", "name", descending=[True, False])
+    if not rows.height:
+        return None
+    name, ns = rows.row(0)
+    own = parts.operators * ns / max(int(rows["total_ns"].sum()), 1)
+    told = max((one.finding.ns_at_stake or 0 for one in findings), default=0)
+    if own < LARGEST_OPERATOR * parts.basis or told >= MOSTLY * own:
+        return None
+    return operator_advice(str(name), own / parts.basis, scope)
 
 
 def _pattern(

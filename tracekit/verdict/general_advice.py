@@ -107,7 +107,8 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
     "nothing ran": (
         "Capture some work",
         Words(
-            "Call the model while the profiler records, with {everything}.",
+            "Call the model while the profiler records, with {everything}. If there is a schedule, export the trace in on_trace_ready: "
+            "when a cycle is over, the next one begins, and its trace is empty at first.",
             plain="Let the program work while the profiler records, with {everything}.",
         ),
     ),

@@ -32,7 +32,8 @@ def shared(advice: Sequence[Advice], parts: DeviceParts | ProcessorParts) -> Ite
     staked = [each for each in advice if each.ns_at_stake]
     total = sum(each.worth for each in staked)
     lost = parts.basis - parts.compute if isinstance(parts, DeviceParts) else parts.basis
-    if len(staked) > 1 and total > lost and all(each.analysis in _OF_LOSSES for each in staked):
+    of_losses = isinstance(parts, DeviceParts) and all(each.analysis in _OF_LOSSES for each in staked)
+    if len(staked) > 1 and total > lost and of_losses:
         yield (
             f"These savings overlap, and together cannot exceed the {format_ns(lost)} in which the device does not "
             "compute."
