@@ -236,3 +236,21 @@ def test_a_block_left_by_a_thread_changes_no_other(
     monkeypatch.setattr(pool, "_THREADS_WORTH_BYTES", 1)
     monkeypatch.setattr(pool.pl, "thread_pool_size", lambda: 2)
     assert differences(path, 5_000) == []
+
+
+def test_the_example_of_a_replaced_character_does_not_depend_on_blocks(tmp_path: Path) -> None:
+    """One of 20,500 files had another example with the decoder than without it: it was cut where a block ended."""
+    events = [
+        f'{{"ph": "X", "cat": "cpu_op", "name": "a{number}", "pid": 1, "tid": 1, "ts": {number}, "dur": 1}}'
+        for number in range(400)
+    ]
+    events[200] = events[200].replace("a200", r"\udcff")
+    path = tmp_path / "t.json"
+    path.write_text(f'{{"traceEvents": [{", ".join(events)}]}}')
+    found = set()
+    for natively in (True, False):
+        for size in (500, 2_000, len(", ".join(events[:201])) + 20, 8 << 20):
+            trace = read(path, natively=natively, block_bytes=size)
+            assert not isinstance(trace, str)
+            found |= set(trace.health.filter(kind="invalid_utf8").rows())
+    assert len(found) == 1

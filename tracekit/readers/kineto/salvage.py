@@ -96,8 +96,15 @@ def salvage(
     records, used, ended = _salvage(text, defects, record, final=final)
     mended = [at for at in lone if at < used]
     if mended:
-        defects.add("invalid_utf8", text[max(0, mended[0] - 60) : mended[0] + 60], len(mended))
+        defects.add("invalid_utf8", _around(text, mended[0]), len(mended))
     return records, used, ended
+
+
+def _around(text: bytes, at: int) -> bytes:
+    """What stands around this place, up to braces: no more of it depends on where the block begins and ends."""
+    least, most = max(0, at - _EXAMPLE // 2), at + _EXAMPLE // 2
+    begin, end = text.rfind(b"{", least, at), text.find(b"}", at, most)
+    return text[least if begin < 0 else begin : most if end < 0 else end + 1]
 
 
 def _salvage(
