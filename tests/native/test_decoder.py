@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from both_ways import differences, raw_differences
+from both_ways import differences, raw_differences, read
 from hammer import hammer
 from hypothesis import given, settings
 from mutants import make_bases, mutate
