@@ -89,7 +89,7 @@ UNFUSED_ATTENTION = Rule(
     evidence=unfused_attention,
     advice=Advice(
         "[!sdpa] Use torch.nn.functional.scaled_dot_product_attention (in Hugging Face models "
-        'attn_implementation="sdpa"), or flex_attention for custom masks and biases.\n'
+        'attn_implementation="sdpa", where the model has it), or flex_attention for custom masks and biases.\n'
         "[sdpa] Other attention in this run is fused or uses scaled_dot_product_attention; use it here too, or flex_attention "
         "for custom masks and biases."
     ),

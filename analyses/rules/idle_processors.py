@@ -54,19 +54,17 @@ ENCLOSING: Final = 0.95
 LONGEST: Final = 72
 """Characters of a range's name in a title."""
 
+_COLLECT_LESS: Final = "Collect garbage less often: call gc.freeze() before the loop, and gc.collect() only every N steps or not at all."
 _REMEDIES: Final = {
     r"torch/serialization|checkpoint|(?i:save)": (
         "Save checkpoints less often, or write them in another thread or process."
     ),
+    r"<built-in (function|method) collect|(^|/)gc\.py": _COLLECT_LESS,
     r"(?i)(\b|_)log(s|g\w*|_\w*)?\b|print|progress|wandb|tensorboard|mlflow|metric": "Log less often, every N steps, or from another thread.",
 }
 """What the names of frames show, and the advice about it."""
 
 _COLLECTING: Final = r"^<built-in (function|method) collect\b"
-_GARBAGE: Final = (
-    "Garbage collection takes",
-    "Collect garbage less often: call gc.freeze() before the loop, and gc.collect() only every N steps or not at all.",
-)
 _BLOCKED: Final[dict[Blocked, tuple[str, str]]] = {
     "waits": (
         "The program waits for something else",
@@ -121,7 +119,7 @@ def code_outside_operators(scope: Scope, _result: Idle) -> Evidence | None:
     mine = idle_causes(scope).pieces.select(in_gaps).to_series().to_numpy()
     what = "Python" if gaps["cause"][0] == "python" else "Host"
     title, remedy = (
-        _GARBAGE
+        ("Garbage collection takes", _COLLECT_LESS)
         if _collects_garbage(scope, mine)
         else _BLOCKED.get(
             blocked_in(scope, mine), (f"{what} code outside operators takes", remedy_of(known or ""))

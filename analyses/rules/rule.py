@@ -39,6 +39,7 @@ __all__ = [
     "by_share",
     "densest",
     "longest",
+    "longest_named",
     "longest_of",
     "longest_work",
     "of_time",
@@ -192,6 +193,11 @@ def densest(region: IntervalSet, scope: Scope) -> Stretches:
 def longest_work(scope: Scope, *categories: str) -> Stretches:
     """The few longest activities of these categories."""
     return longest(scope.activities.filter(one_of("category", *categories)))
+
+
+def longest_named(scope: Scope, name: str) -> Stretches:
+    """The few longest activities of this name."""
+    return longest(scope.activities.filter(pl.col("name").cast(pl.String) == name))
 
 
 def bounded(at_stake_ns: int, scope: Scope) -> int:

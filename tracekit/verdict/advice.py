@@ -16,7 +16,7 @@ from tracekit.analyses.rules.idle_time import caused_idle, waits_before_graphs
 from tracekit.analyses.rules.rule import (
     HOST_CODE_ADVICE,
     WARNING_SHARE,
-    longest,
+    longest_named,
     longest_work,
     of_time,
 )
@@ -142,7 +142,7 @@ def host_code_advice(code: HostCode, basis: int, scope: Scope) -> Advice:
     meanwhile = ", or launch the device's next work first, if that work does not need the result."
     binary = "\nBinary output needs no formatting." if code.formats else ""
     words = Words(
-        f"{less} or process{meanwhile}{binary}\n[!processor !serving] Work on tensors may also move to the device.",
+        f"{less} or process{meanwhile}{binary}",
         plain=f"{less}{meanwhile}{binary}",
     )
     return Advice(title, f"{words_for(words, scope)}{started}", at_stake, stretches=places)
@@ -228,7 +228,7 @@ def operator_advice(name: str, share: float, scope: Scope) -> Advice:
     return Advice(
         f"Look at {short} first ({format_share(share)} of the time)",
         words,
-        stretches=longest(scope.activities.filter(pl.col("name").cast(pl.String) == name)),
+        stretches=longest_named(scope, name),
     )
 
 
