@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.groups import NameTable, at_rows, groups, or_none, text_codes
-from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, kept_nesting, narrow, nest
+from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, kept_nesting, narrow, nest, take
 from tracekit.trace import HOST_KINDS, Trace
 
 __all__ = ["HostStack", "host_stack", "one_begins_in", "texts"]
@@ -70,6 +70,10 @@ class HostStack(msgspec.Struct, frozen=True, eq=False, dict=True):
         return (
             those & self.names.matching(pattern) if those.any() else those
         )  # a pattern takes long to compile
+
+    def inside(self, pattern: str, spans: Int64Array, *kinds: str) -> BoolArray:
+        """Which of these spans (by row, −1 for none) are, or lie in, one of these kinds whose name matches."""
+        return take(self.nesting.nearest_ancestor(self.named(pattern, *kinds)), spans) >= 0
 
     def code_of(self, process: npt.ArrayLike, thread: npt.ArrayLike) -> Int64Array:
         """The number of each thread (process, thread), −1 for one without spans."""

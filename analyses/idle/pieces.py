@@ -181,7 +181,7 @@ def _before_backward(owners: Attribution, pieces: Pieces, thread: Int64Array, ma
         return pieces
     callers = main[of[lost]]
     parts = timeline(stack, callers).split(callers, pieces.start[lost], pieces.end[lost])
-    waits = take(stack.nesting.nearest_ancestor(stack.named(ENGINE_CALL, "python")), parts.span) >= 0
+    waits = stack.inside(ENGINE_CALL, parts.span, "python")
     untold = waits | (take(stack.of_kind("step").astype(np.int64), parts.span) == 1)
     each = np.ones(pieces.span.size, dtype=np.int64)
     each[lost] = parts.counts

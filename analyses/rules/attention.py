@@ -24,7 +24,6 @@ from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.sdpa import Call, Kernel, Reason, Target, call_of, refusals
 from tracekit.facts.units import count_of, format_count, format_ns
 from tracekit.groups import kept, or_none
-from tracekit.spans import take
 from tracekit.trace import one_of
 
 __all__ = ["FLASH_ATTENTION_2", "SDPA_FALLBACK", "UNFUSED_ATTENTION"]
@@ -73,7 +72,7 @@ def _in_fast_path(scope: Scope) -> bool:
     """Whether the softmax is mostly that of nn.TransformerEncoder's fast path for inference, in which no user can replace it."""
     stack = attribution(scope).model.stack
     rows = kept(scope.activities, scope.activities.select(one_of("category", "softmax")).to_series())
-    inside = take(stack.nesting.nearest_ancestor(stack.named(_FAST_PATH, "op")), or_none(rows["op_id"])) >= 0
+    inside = stack.inside(_FAST_PATH, or_none(rows["op_id"]), "op")
     ns = rows["duration"].to_numpy()
     return bool(2 * ns[inside].sum() > ns.sum())
 

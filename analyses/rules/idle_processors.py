@@ -23,7 +23,7 @@ from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, f
 from tracekit.groups import at_rows, kept, or_none, rows_of, with_series
 from tracekit.intervals import IntervalSet
 from tracekit.names import short_frame, shorten_name
-from tracekit.spans import nesting_of, take
+from tracekit.spans import nesting_of
 from tracekit.trace import one_of
 
 __all__ = [
@@ -96,7 +96,8 @@ def code_outside_operators(scope: Scope, _result: Idle) -> Evidence | None:
     `WARNING_SHARE` of the window. What only a few of many steps do is the matter of `step_variability`, what happens
     anywhere that of other programs on the machine, and the optimizer's code that of `optimizer_not_fused`. The place is
     the line of the user's code with half of the time; without recorded stacks it is the innermost range with half of it that is
-    not open for `ENCLOSING` of the window, or the ranges and operators between which the time lies.
+    not open for `ENCLOSING` of the window, or the ranges and operators between which the time lies. Where stacks show that this code
+    mostly sleeps, waits or collects garbage, the title says so.
 
     Fires when this time takes `WARNING_SHARE` of the window, unless the gaps are those of `interpreter_lock`, or operators may be
     missing from the file: then those may have run meanwhile.
@@ -138,8 +139,7 @@ def code_outside_operators(scope: Scope, _result: Idle) -> Evidence | None:
 def _collects_garbage(scope: Scope, mine: NDArray[np.bool_]) -> bool:
     """Whether the host mostly collects garbage in these pieces of idle time (by row of `IdleCauses.pieces`)."""
     pieces, stack = idle_causes(scope).pieces, attribution(scope).model.stack
-    collecting = stack.nesting.nearest_ancestor(stack.named(_COLLECTING, "python"))
-    inside = take(collecting, or_none(pieces["span_id"])) >= 0
+    inside = stack.inside(_COLLECTING, or_none(pieces["span_id"]), "python")
     ns = pieces["duration_ns"].to_numpy()
     return bool(ns[mine & inside].sum() > MOSTLY * ns[mine].sum())
 

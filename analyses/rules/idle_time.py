@@ -242,10 +242,7 @@ def _blocked_pieces(scope: Scope) -> dict[Blocked, BoolArray]:
     found, stack = _Caused.of(scope), attribution(scope).model.stack
     spans, in_code = or_none(found.pieces["span_id"]), _in_code(found)
     calls: dict[Blocked, str] = {"sleeps": SLEEPING_CALL, "waits": WAITING_CALL}
-    return {
-        what: in_code & (take(stack.nesting.nearest_ancestor(stack.named(pattern, "python")), spans) >= 0)
-        for what, pattern in calls.items()
-    }
+    return {what: in_code & stack.inside(pattern, spans, "python") for what, pattern in calls.items()}
 
 
 def _in_code(found: _Caused) -> BoolArray:

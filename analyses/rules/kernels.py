@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.kernels import Kernels
@@ -28,7 +26,6 @@ from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.findings import Stretches
 from tracekit.groups import distinct, kept, or_none
 from tracekit.names import shorten_name
-from tracekit.spans import take
 from tracekit.trace import Trace
 
 __all__ = [
@@ -272,17 +269,13 @@ def random_numbers(scope: Scope, result: Kernels) -> Evidence | None:
     stack = attribution(scope).model.stack
     rows = scope.activities[["op_id", "category", "start", "duration"]]
     op, ns = or_none(rows["op_id"]), rows["duration"].to_numpy()
-
-    def below(name: str) -> NDArray[np.bool_]:
-        return take(stack.nesting.nearest_ancestor(stack.named(name, "op")), op) >= 0
-
-    of_dropout, unfused = below(_DROPOUT), below(SDPA_MATH)
+    of_dropout, unfused = (stack.inside(name, op, "op") for name in (_DROPOUT, SDPA_MATH))
     drawn = of_dropout | ((rows["category"] == "random").to_numpy() & (scope.window == "steps"))
     drawn, of_dropout = drawn & ~unfused, of_dropout & ~unfused
     total, of_dropouts = int(ns[drawn].sum()), int(ns[of_dropout].sum())
     if total < RANDOM_NUMBERS_LEAST_SHARE * max(result.total_ns, 1):
         return None
-    of_samples = int(ns[drawn & below(_SAMPLING)].sum())
+    of_samples = int(ns[drawn & stack.inside(_SAMPLING, op, "op")].sum())
     mostly, samples = of_dropouts >= MOSTLY_OF_ONE * total, of_samples >= MOSTLY_OF_ONE * total
     part = (
         f"{format_ns(of_samples)} of it in torch.multinomial"

@@ -90,20 +90,12 @@ def on_processors(
     few = parts.calls < LEAST_OPERATORS
     main = table.filter(pl.col("total_ns") >= MAIN_CATEGORY * total)["category"]
     costly = next((cost for cost in costs if main.len() and cost.label == _name(str(main[0]))), None)
-    cheaper = (
-        category_advice(str(main[0]), costly.share or 0.0, scope)
-        if costly and largest.label != label and not parts.stalled
-        else None
-    )
+    of_operators = largest.label != label and not parts.stalled
+    cheaper = category_advice(str(main[0]), costly.share or 0.0, scope) if costly and of_operators else None
     loss = outside if outside and largest.label == label else general("cpu", 0, scope)
-    outweighs = largest.label != label and not parts.stalled
-    last = (
-        None
-        if few
-        else cheaper or (_largest_operator(results, parts, findings, scope) if outweighs else None)
-    )
-    if few and complete.sure:
-        last = few_advice()
+    last = cheaper or (_largest_operator(results, parts, findings, scope) if of_operators else None)
+    if few:
+        last = few_advice() if complete.sure else None
     # On processors, a finding without a time costs nothing that the trace shows.
     timed = [owned for owned in findings if owned.finding.ns_at_stake is not None]
     return Verdict(

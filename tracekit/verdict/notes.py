@@ -9,6 +9,7 @@ from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.parts import DeviceParts, ProcessorParts
 from tracekit.analyses.rules.idle_time import blocked
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.traits import traits
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.findings import Bound
 from tracekit.readers import flag_for
@@ -31,14 +32,15 @@ def shared(advice: Sequence[Advice], parts: DeviceParts | ProcessorParts) -> Ite
     """That the stakes of the advice overlap, if they are more in all than the losses that all of it is about, or than the window."""
     staked = [each for each in advice if each.ns_at_stake]
     total = sum(each.worth for each in staked)
-    lost = parts.basis - parts.compute if isinstance(parts, DeviceParts) else parts.basis
-    of_losses = isinstance(parts, DeviceParts) and all(each.analysis in _OF_LOSSES for each in staked)
-    if len(staked) > 1 and total > lost and of_losses:
+    if len(staked) < 2:
+        return
+    lost = parts.basis - parts.compute if isinstance(parts, DeviceParts) else None
+    if lost is not None and total > lost and all(each.analysis in _OF_LOSSES for each in staked):
         yield (
             f"These savings overlap, and together cannot exceed the {format_ns(lost)} in which the device does not "
             "compute."
         )
-    elif len(staked) > 1 and total > parts.basis:
+    elif total > parts.basis:
         yield f"These savings overlap: their sum exceeds the window of {format_ns(parts.basis)}."
 
 
@@ -97,8 +99,8 @@ def _unseen_waits(parts: DeviceParts, scope: Scope) -> Iterable[str]:
     """Why idle time with queued work has no cause, if the trace shows that."""
     causes = idle_causes(scope).by_cause.filter(device_id=parts.device_id, cause="unexplained")
     ns = int(causes["total_ns"].sum())
-    amd = any(one.is_amd for one in scope.trace.meta.devices)
-    if ns >= BESIDE_SHARE * parts.basis and "sync" not in scope.trace.meta.captured and not amd:
+    unseen = "sync" not in scope.trace.meta.captured and "amd" not in traits(scope)
+    if ns >= BESIDE_SHARE * parts.basis and unseen:
         yield (
             f"Waits between streams were not recorded, so {format_ns(ns)} of idle time with queued work has "
             f"no known cause. To record them: {flag_for('sync', scope.trace.meta.format)}."

@@ -76,12 +76,13 @@ def facts_of(trace: Trace) -> dict[str, Any]:
     from tracekit.analyses.arithmetic import arithmetic
     from tracekit.analyses.attribution.layer_ranges import user_ranges
     from tracekit.analyses.scope import select
+    from tracekit.analyses.traits import traits
     from tracekit.groups import groups, kept, or_none
     from tracekit.names import clean
 
     meta = trace.meta
-    amd = any(one.is_amd for one in meta.devices)
     scope = select(trace)
+    amd = "amd" in traits(scope)
     work, captured = arithmetic(scope), _captured(scope)
     steps = kept(trace.host[["kind", "name", "start"]], trace.host["kind"] == "step").sort("start")
     host = trace.host["kind"].value_counts(sort=True)
