@@ -62,7 +62,7 @@ CALLS: Final[Schema] = {
 call as nccl-tests count it: of an all-gather and a gather what a rank has afterwards, of a reduce-scatter what it had, else what it
 puts in. `bus_bytes` is what the links carry for each rank: `bytes` times the factor of nccl-tests, of an uneven all-to-all
 what this rank sends to or receives from the others, whichever is more. `source` and `destination` are ranks: of the job, or of
-the group where its ranks were not recorded. `launched` is the start of the launch on the host, `exposed_ns` the time in which
+the group where its ranks were not recorded. A send of gloo starts with the operator that queued it. `launched` is the start of the launch on the host, `exposed_ns` the time in which
 nothing computed on the same device, `kernels` how many activities the call has. Times are ns from the trace's origin; what was
 not recorded is null. Without a device, a call is a range of the CPU backend (`gloo:…`). Calls of MPI, and of such a backend
 beside a device, occupy no device: their `device_id` is −1, and they have no `exposed_ns`.
@@ -120,12 +120,13 @@ def _calls(scope: Scope) -> Calls:
     )  # fmt: skip
     if on_host.size:
         first = pl.concat([first, _host_calls(scope, on_host, first.schema)])
-    rows = first.sort("start", "end", maintain_order=True)
+    queueing = _queueing(scope)
+    rows = _since_sent(scope, first, queueing).sort("start", "end", maintain_order=True)
     numbers = rows[["call"]].with_row_index("number")
     parts = work.join(numbers, on="call", how="inner", maintain_order="left").select(
         pl.col("number").cast(pl.Int64).alias("call"), "device_id", "start", "end"
     )
-    spans = _queueing(scope)[rows["anchor"].to_numpy()]
+    spans = queueing[rows["anchor"].to_numpy()]
     rows = _with_peers(scope, _recorded(scope, rows), spans)
     names = [_name(*texts) for texts in rows[["record_name", "span_name", "kernel"]].rows()]
     rows = rows.with_columns(
@@ -325,6 +326,21 @@ def _by_kind(spans: pl.DataFrame) -> dict[tuple[str | None, int | None], list[tu
                 (start, span)
             )
     return found
+
+
+def _since_sent(scope: Scope, rows: pl.DataFrame, queueing: Int64Array) -> pl.DataFrame:
+    """The calls, in which a send of a backend for processors starts with the operator that queued it: that has sent the data before the range begins."""
+    op = queueing[rows["anchor"].to_numpy()]
+    sends = (op >= 0) & (rows["kernel"] == _SENDS).to_numpy()
+    if not sends.any():
+        return rows
+    since = np.where(sends, take(attribution(scope).model.stack.start, op), rows["start"].to_numpy())
+    return rows.with_columns(
+        pl.min_horizontal(key, pl.Series(since)).alias(key) for key in ("start", "launched")
+    )
+
+
+_SENDS: Final = "gloo:send"
 
 
 def _with_peers(scope: Scope, rows: pl.DataFrame, spans: Int64Array) -> pl.DataFrame:

@@ -19,8 +19,8 @@ from tracekit.analyses.calls import calls_of
 from tracekit.analyses.flops import json_list
 from tracekit.analyses.graph.build import Dependencies
 from tracekit.analyses.graph.model import NEVER
-from tracekit.facts.collectives import SYNCHRONISING, collective_name
-from tracekit.facts.units import NS_PER_US
+from tracekit.analyses.ranks.matching import CLOCKS_NS
+from tracekit.facts.collectives import MESSAGES, SYNCHRONISING, collective_name
 from tracekit.groups import none_to_null
 from tracekit.spans import BoolArray, Int64Array, take
 
@@ -29,11 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RankWaits", "meetings"]
 
-_CLOCKS_NS: Final = 100 * NS_PER_US
-"""A rank may seem to leave a collective so long before the last one has come; by more the clocks or the match are wrong."""
 _FROM_ROOT: Final = ("broadcast", "scatter")
 _TO_ROOT: Final = ("reduce", "gather")
-_MESSAGES: Final = ("send", "recv")
 _ROOTED: Final = r"^c10d::(broadcast|scatter|reduce|gather)_$"
 _ROOT_INPUT: Final = {"broadcast": 2, "scatter": 3, "reduce": 3, "gather": 3}
 """The place of the root's number in the group among the inputs of these operators."""
@@ -65,8 +62,8 @@ def meetings(
     made: Sequence[Dependencies], aligned: Alignment, shift: Sequence[int]
 ) -> tuple[list[RankWaits], int, int]:
     """The calls of each rank that link it to others, in numbers from 0; how many there are of all ranks, and how many that link none."""
-    calls = _with_messages(aligned.calls)
-    alone = calls.filter(pl.col("match").is_null() & pl.col("name").is_in(_MESSAGES)).height
+    calls = aligned.calls
+    alone = calls.filter(pl.col("match").is_null() & pl.col("name").is_in(MESSAGES)).height
     calls = calls.filter(pl.col("match").is_not_null() & (pl.len().over("match") > 1))
     rows = pl.concat(
         [_vertices(one, at, calls, by) for at, (one, by) in enumerate(zip(made, shift, strict=True))]
@@ -80,7 +77,7 @@ def meetings(
         all_meet | (name.is_in(_FROM_ROOT) & ~is_root) | (name.is_in(_TO_ROOT) & is_root) | (name == "recv")
     )
     calls = calls.with_columns(
-        (all_meet | told | name.is_in(_MESSAGES)).alias("known"),
+        (all_meet | told | name.is_in(MESSAGES)).alias("known"),
         gives.fill_null(value=False).alias("gives"),
         takes.fill_null(value=False).alias("takes"),
     )
@@ -91,7 +88,7 @@ def meetings(
     fits = (
         pl.col("known")
         & pl.col("vertex").is_not_null()
-        & (~pl.col("takes") | (came - pl.col("end") <= _CLOCKS_NS))
+        & (~pl.col("takes") | (came - pl.col("end") <= CLOCKS_NS))
         & (moves <= pl.col("next"))
     )
     calls = calls.with_columns(moves.alias("moves"), fits.all().over("match").alias("fits"))
@@ -107,24 +104,6 @@ def meetings(
         waits.append(RankWaits(vertex, number, end - start, moved - start, gave, took, not one.scope.on_cpu))
     alike, every = linked["match"].n_unique(), calls["match"].n_unique()
     return waits, alike, every - alike + alone
-
-
-def _with_messages(calls: pl.DataFrame) -> pl.DataFrame:
-    """The calls, with a match of each send and its receive: the n-th ones of two ranks in a step in which both have equally many, of one
-    size. Messages between two ranks keep their order.
-    """
-    pair = ["key", "source", "destination", "step"]
-    messages = pl.col("name").is_in(_MESSAGES)
-    known = messages & pl.all_horizontal(pl.col(*pair[1:]).is_not_null())
-    rows = calls.with_columns(pl.int_range(pl.len()).over(*pair, "name").alias("number"))
-    each = rows.with_columns(
-        pl.len().over(*pair).alias("both"), pl.len().over(*pair, "name").alias("own"), pl.len().over(*pair, "number").alias("two"),
-        pl.col("bytes").n_unique().over(*pair, "number").alias("sizes"),
-    )  # fmt: skip
-    sure = known & (pl.col("both") == 2 * pl.col("own")) & (pl.col("two") == 2) & (pl.col("sizes") == 1)
-    number = pl.struct(*pair, "number").rank("dense").cast(pl.Int64) + pl.col("match").max().fill_null(0) + 1
-    match = pl.when(sure).then(number).when(~messages).then("match")
-    return each.select(*calls.columns[:-1], match.alias("match"))
 
 
 def _vertices(made: Dependencies, at: int, calls: pl.DataFrame, shift: int) -> pl.DataFrame:

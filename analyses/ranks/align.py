@@ -8,8 +8,17 @@ from dataclasses import dataclass
 import polars as pl
 
 from tracekit.analyses.ranks.clocks import clocks_of, in_utc, origins
-from tracekit.analyses.ranks.matching import all_calls, by_sequence, by_step, by_time, missing_calls
+from tracekit.analyses.ranks.matching import (
+    all_calls,
+    at_one_time,
+    by_sequence,
+    by_step,
+    by_time,
+    messages,
+    missing_calls,
+)
 from tracekit.analyses.ranks.summary import Summary
+from tracekit.facts.collectives import MESSAGES
 
 __all__ = ["Alignment", "align"]
 
@@ -36,25 +45,33 @@ def align(summaries: Sequence[Summary]) -> Alignment:
     """The calls of the ranks on the clock of the first one.
 
     Recorded numbers of calls are used where there are any. Else a first comparison of clocks rests on the order within
-    steps, and with these clocks the calls that overlap are matched. Without UTC, ranks that have steps but none in common have no clock in
-    common either, and calls that seem to overlap are not matched.
+    steps. Where these clocks agree with that order it stands; the other calls are matched if they overlap. Without UTC, ranks that have steps but none in
+    common have no clock in common either, and calls that seem to overlap are not matched. Sends are matched with receives by their order between two ranks.
     """
     calls, origin = all_calls(summaries), origins(summaries)
     match = by_sequence(calls)
     numbered = match.is_not_null().any()
     rest = match.is_null() & (calls["sequence"].is_null() | calls["group"].is_null())
+    rest &= ~calls["name"].is_in(MESSAGES)
     if rest.any():
-        first = clocks_of(calls, match if numbered else by_step(calls), origin)
-        alone = calls.filter(rest)
+        step = by_step(calls)
+        first = clocks_of(calls, match if numbered else step, origin)
+        step = at_one_time(calls, step.set(~rest, None), first["shift_ns"].to_numpy())
+        match = _next(match, step)
+        alone = calls.filter(rest & step.is_null())
         if not in_utc(summaries):
             alone = alone.with_columns(
                 pl.concat_str("key", _clock_of(summaries, first)[alone["at"]], separator=" on clock ")
             )
         timed = by_time(alone, first["shift_ns"].to_numpy())
-        base = int(match.max() or 0) + 1  # type: ignore[arg-type]
-        places = rest.arg_true()
-        match = match.scatter(places, timed + base)
+        match = _next(
+            match,
+            pl.Series([None] * calls.height, dtype=pl.Int64).scatter(
+                (rest & step.is_null()).arg_true(), timed
+            ),
+        )
     clocks = clocks_of(calls, match, origin)
+    match = _next(match, messages(calls, clocks["shift_ns"].to_numpy()))
     shift = pl.Series(clocks["shift_ns"].to_numpy()[calls["at"].to_numpy()])
     moved = calls.with_columns(
         *(pl.col(name) + shift for name in ("launched", "start", "end")), match.alias("match")
@@ -63,6 +80,12 @@ def align(summaries: Sequence[Summary]) -> Alignment:
     return Alignment(
         moved.drop("size").sort("start", "at", maintain_order=True), clocks, missing, bool(numbered)
     )
+
+
+def _next(match: pl.Series, more: pl.Series) -> pl.Series:
+    """The matches, and where there is none yet the others, in numbers of their own."""
+    base = int(match.max() or 0) + 1  # type: ignore[arg-type]
+    return match.zip_with(match.is_not_null(), more + base)
 
 
 def _clock_of(summaries: Sequence[Summary], clocks: pl.DataFrame) -> pl.Series:

@@ -16,6 +16,8 @@ __all__ = ["Beside", "beside", "worst_beside"]
 
 _NOISE: Final = 0.1
 """What differs by a smaller part of the delay is noise."""
+_LARGE: Final = 0.5
+"""What differs by this part of the largest difference, in all its places together, is no side effect."""
 _EXPLAINS: Final = 0.25
 """A difference explains a delay if it is at least this part of it."""
 _MOST_TRIED: Final = 8
@@ -47,7 +49,7 @@ class Beside:
     `late_ns`, `fast_ns` and their difference `longer_ns`, in order of time.
     """
     first: int | None
-    """The row of `items` that first differs by a tenth of `longer_ns`; None if nothing does."""
+    """The row of `items` that first differs by a tenth of `longer_ns`, of those whose `what` differs by at least half as much as that which differs most; None if nothing does."""
 
 
 def beside(summaries: Sequence[Summary], aligned: Alignment, match: int, late: int, fast: int) -> Beside:
@@ -64,7 +66,10 @@ def beside(summaries: Sequence[Summary], aligned: Alignment, match: int, late: i
         _between(summaries[late], since, call, shift[late]),
         _between(summaries[fast], fast_since, fast_call, shift[fast]),
     ).with_row_index()
-    differs = items.filter(longer > 0, pl.col("longer_ns") >= _NOISE * longer)["index"]
+    whole = pl.col("longer_ns").sum().over("kind", "what")
+    differs = items.filter(longer > 0, pl.col("longer_ns") >= _NOISE * longer, whole >= _LARGE * whole.max())[
+        "index"
+    ]
     return Beside(match, late, fast, longer, items.drop("index"), differs[0] if differs.len() else None)
 
 

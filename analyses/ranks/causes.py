@@ -23,15 +23,23 @@ _COMPARED: Final = 32
 """With so many others each of them is compared."""
 _MOSTLY: Final = 0.8
 """A layer around others stands for them if it is the innermost with this part of what they take longer."""
-_CAUSES: Final[Schema] = {"at": pl.Int64, "kind": pl.String, "what": pl.String, "longer_ns": pl.Int64}
+_CAUSES: Final[Schema] = {
+    "at": pl.Int64,
+    "kind": pl.String,
+    "what": pl.String,
+    "longer_ns": pl.Int64,
+    "times_operators": pl.Float64,
+    "times_flops": pl.Float64,
+}
 
 
 def causes_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -> pl.DataFrame:
-    """`at`, `kind`, `what`, `longer_ns` of the ranks that others wait for longest.
+    """`at`, `kind`, `what`, `longer_ns`, `times_operators`, `times_flops` of the ranks that others wait for longest.
 
     In the steps in which the others wait for it, a rank spends `longer_ns` longer on this than the middle of the other ranks in its
     groups: on a `layer` (its path; the innermost one that holds most of the difference), on an `operator` in no layer, or `idle` for a
-    cause. A rank of which nothing explains a quarter of the delay has no row.
+    cause. A rank of which nothing explains a quarter of the delay has no row. `times_operators` is how many times as many operators (on a device
+    activities) as the middle of the others it runs there, `times_flops` how many times as many FLOPs they have; null if a rank has none, and for idle time.
     """
     calls = aligned.calls.select(
         pl.col("match").alias("origin"), "at", "key", pl.col("step").fill_null(NO_STEP)
@@ -49,19 +57,40 @@ def causes_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) ->
 
 def _cause(
     at: int, late: pl.DataFrame, summaries: Sequence[Summary], calls: pl.DataFrame
-) -> tuple[int, str, str, int] | None:
+) -> tuple[int, str, str, int, float | None, float | None] | None:
     key = late.group_by("key").agg(pl.col("ns").sum()).sort("ns", "key", descending=[True, False])["key"][0]
     others = calls.filter((pl.col("key") == key) & (pl.col("at") != at))["at"].unique().sort().to_list()
     others = others[:: -(-len(others) // _COMPARED)] if others else []
-    own = summaries[at].work.select(pl.lit(at, dtype=pl.Int64).alias("at"), "step", "kind", "what", "ns")
-    late = late.join(own[["step"]], on="step", how="semi")
-    work = pl.concat([own, *(
-        summaries[other].work.select(pl.lit(other, dtype=pl.Int64).alias("at"), "step", "kind", "what", "ns")
-        for other in others
-    )])  # fmt: skip
-    longer = _longer(work.join(late[["step"]], on="step", how="semi"), at)
+    work = pl.concat(
+        [
+            summaries[one].work.select(
+                pl.lit(one, dtype=pl.Int64).alias("at"), "step", "kind", "what", "ns", "count", "flops"
+            )
+            for one in (at, *others)
+        ]
+    )
+    late = late.join(work.filter(pl.col("at") == at)[["step"]], on="step", how="semi")
+    work = work.join(late[["step"]], on="step", how="semi")
+    longer = _longer(work, at)
     best = max([*_layers(longer), *_others(longer)], key=lambda one: one[2], default=None)
-    return None if best is None or best[2] < max(_EXPLAINS * int(late["ns"].sum()), 1) else (at, *best)
+    if best is None or best[2] < max(_EXPLAINS * int(late["ns"].sum()), 1):
+        return None
+    return (at, *best, *_amounts(work, at, *best[:2]))
+
+
+def _amounts(work: pl.DataFrame, at: int, kind: str, what: str) -> tuple[float | None, float | None]:
+    """How many times as many operators and FLOPs this rank has there as the middle of the others that have any."""
+    inside = pl.col("what") == what
+    if kind == "layer":
+        inside |= pl.col("what").str.starts_with(f"{what}.")
+    found = work.filter(pl.col("kind") == kind, inside).group_by("at").agg(pl.col("count", "flops").sum())
+    own, others = found.filter(pl.col("at") == at), found.filter(pl.col("at") != at)
+    times = []
+    for name in ("count", "flops"):
+        middle = others[name].filter(others[name] > 0).median()
+        mine = int(own[name].sum())
+        times.append(mine / middle if kind != "idle" and mine and isinstance(middle, float) else None)
+    return times[0], times[1]
 
 
 def _longer(work: pl.DataFrame, at: int) -> pl.DataFrame:

@@ -2,7 +2,7 @@
 
 Where the profiler recorded the number of each call in its process group, that number tells. Else those calls of a group are
 one collective that bear one name, move equally many bytes (where all ranks do), and run at the same time: no rank leaves a
-collective before the last one has come.
+collective before the last one has come. A message is a send and its receive: messages between two ranks keep their order.
 """
 
 from __future__ import annotations
@@ -13,16 +13,31 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.ranks.summary import Summary
+from tracekit.analyses.ranks.summary import NO_STEP, Summary
+from tracekit.facts.collectives import MESSAGES, SYNCHRONISING
+from tracekit.facts.units import NS_PER_US
 from tracekit.spans import Int64Array
 
-__all__ = ["UNEVEN", "all_calls", "by_sequence", "by_step", "by_time", "missing_calls"]
+__all__ = [
+    "CLOCKS_NS",
+    "UNEVEN",
+    "all_calls",
+    "at_one_time",
+    "by_sequence",
+    "by_step",
+    "by_time",
+    "messages",
+    "missing_calls",
+]
+
+CLOCKS_NS: Final = 100 * NS_PER_US
+"""A rank may seem to leave so long before the last one has come; by more the clocks or the match are wrong."""
 
 _WHOLE_JOB: Final = "all ranks"
 """Stands for the group of calls of which none was recorded."""
 UNEVEN: Final = ("all_to_all", "send_recv", "send", "recv", "gather", "scatter")
 """Calls in which each rank may move another number of bytes."""
-_PAIRED: Final = ("send", "recv", "send_recv")
+_PAIRED: Final = (*MESSAGES, "send_recv")
 _LEAST_RANKS: Final = 2
 _INT64: Final = 2**63
 
@@ -46,7 +61,8 @@ def by_sequence(calls: pl.DataFrame) -> pl.Series:
     """The number of the collective of each call by its recorded number in the group; null without, or if no other rank has it."""
     collective = ["key", "sequence", "name", "number"]
     rows = calls.with_columns(pl.int_range(pl.len()).over("at", "key", "sequence", "name").alias("number"))
-    known = pl.col("sequence").is_not_null() & pl.col("group").is_not_null()
+    # The numbers of messages count those of one rank, which may be with several others.
+    known = pl.col("sequence").is_not_null() & pl.col("group").is_not_null() & ~pl.col("name").is_in(MESSAGES)
     return _numbered(rows, collective, known)
 
 
@@ -59,6 +75,51 @@ def by_step(calls: pl.DataFrame) -> pl.Series:
     sure = pl.col("step").is_not_null() & ~pl.col("name").is_in(UNEVEN)
     equal = pl.col("own").min().over(place) == pl.col("own").max().over(place)
     return _numbered(rows, [*place, "number"], sure & equal)
+
+
+def at_one_time(calls: pl.DataFrame, match: pl.Series, shift: Int64Array) -> pl.Series:
+    """Of a match by the order in steps what the clocks of the job (`shift` for each rank) prove: all synchronising collectives of a step, group, name
+    and size run at one time on all their ranks.
+
+    The times alone do not tell apart collectives of one size that overlap.
+    """
+    by = pl.Series(shift[calls["at"].to_numpy()])
+    rows = calls.select(
+        pl.struct("key", "step", "name", "size").rank("dense").alias("set"),
+        pl.col("name").is_in(list(SYNCHRONISING)).alias("meets"),
+        pl.col("start") + by,
+        pl.col("end") + by,
+        match.alias("match"),
+    )
+    meet = (pl.col("start").max() <= pl.col("end").min()).over("match") & pl.col("meets")
+    return rows.select(pl.when(meet.all().over("set")).then("match")).to_series()
+
+
+def messages(calls: pl.DataFrame, shift: Int64Array) -> pl.Series:
+    """The number of the message of each send and each receive, whose ranks were recorded; null for all else.
+
+    The n-th send from one rank to another in a step is the n-th receive, if both have equally many there, all pairs are of one size, and none is
+    received before it was sent (by the clocks of the job, `shift` for each rank). A trace without steps counts as one.
+    """
+    pair = ["key", "source", "destination", "step"]
+    is_message = pl.col("name").is_in(MESSAGES)
+    by = pl.Series(shift[calls["at"].to_numpy()])
+    rows = calls.with_columns(
+        pl.col("start", "end") + by,
+        pl.col("step").fill_null(NO_STEP),
+        pl.int_range(pl.len()).over(*pair, "name").alias("number"),
+    )
+    two = [*pair, "number"]
+    sent, received = pl.col("start").filter(name="send").min(), pl.col("end").filter(name="recv").max()
+    fits = (
+        (pl.len().over(two) == len(MESSAGES))
+        & (pl.col("name").n_unique().over(two) == len(MESSAGES))
+        & (pl.col("bytes").n_unique().over(two) == 1)
+        & (received.over(two) + CLOCKS_NS >= sent.over(two)).fill_null(value=False)
+    )
+    known = is_message & pl.col("source").is_not_null() & pl.col("destination").is_not_null()
+    number = pl.struct(two).rank("dense").cast(pl.Int64)
+    return rows.select(pl.when(known & fits.all().over(pair)).then(number).alias("match")).to_series()
 
 
 def _numbered(rows: pl.DataFrame, collective: list[str], known: pl.Expr) -> pl.Series:

@@ -15,11 +15,14 @@ from tracekit.analyses.attribution.span_places import UNATTRIBUTED
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.collectives import collectives
 from tracekit.analyses.completeness import completeness
+from tracekit.analyses.flops import counted
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.layers import layers
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import steps
+from tracekit.groups import or_none
 from tracekit.names import clean
+from tracekit.spans import Int64Array, take
 
 __all__ = ["BINS", "MOST_CALLS", "MOST_STEPS", "MOST_WORK", "NO_STEP", "Facts", "Summary", "summary_of"]
 
@@ -80,7 +83,7 @@ class Summary:
     """`cause`, `total_ns` of the devices' idle time."""
     work: pl.DataFrame
     """What the devices did apart from communication, in order of time: `step` (`NO_STEP` for none), `call` (the place in `calls` of the next call that starts
-    after it), `kind`, `what`, `where`, `first` (when it first started), `ns`. Of the kind `layer`, `what` is its path and `where` the phase; of `operator`, the
+    after it), `kind`, `what`, `where`, `first` (when it first started), `ns`, `count` (of its activities or gaps), `flops` (as far as they can be told). Of the kind `layer`, `what` is its path and `where` the phase; of `operator`, the
     work in no layer, its name and the phase; of `idle`, the cause and the line of Python or the layer. The first steps, at most `MOST_STEPS`, and the parts that
     take most.
     """
@@ -163,7 +166,8 @@ def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
     name = pl.coalesce(pl.col("operator").cast(pl.String), pl.col("name").cast(pl.String))
     in_layer = pl.col("path").is_not_null()
     computed = (
-        rows.filter(pl.col("class") != "communication")
+        rows.with_columns(pl.Series("flops", _flops(scope, rows)))
+        .filter(pl.col("class") != "communication")
         .join(paths, on="layer_id", how="left")
         .select(
             "step",
@@ -172,6 +176,7 @@ def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
             pl.col("phase").cast(pl.String).alias("where"),
             "start",
             pl.col("duration").alias("ns"),
+            "flops",
         )
     )
     step = rows.select(pl.col("activity_id").alias("ended_by"), "step")
@@ -186,6 +191,7 @@ def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
             pl.coalesce("frame", "path").alias("where"),
             "start",
             pl.col("duration_ns").alias("ns"),
+            pl.lit(0, dtype=pl.Int64).alias("flops"),
         )
     )
     both = pl.concat([computed, idle])
@@ -193,11 +199,27 @@ def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
     both = (
         both.with_columns(pl.Series("call", call.astype(np.int64)))
         .group_by("step", "call", "kind", "what", "where")
-        .agg(pl.col("start").min().alias("first"), pl.col("ns").sum())
+        .agg(
+            pl.col("start").min().alias("first"),
+            pl.col("ns").sum(),
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("flops").sum(),
+        )
     )
     shown = both.group_by("kind", "what").agg(pl.col("ns").sum()).sort("ns", "what", descending=[True, False])
     kept = both.join(shown.head(_MOST_ROWS)[["kind", "what"]], on=["kind", "what"], how="semi")
     return _first_steps(kept).sort("first", "kind", "what", "where")
+
+
+def _flops(scope: Scope, rows: pl.DataFrame) -> Int64Array:
+    """The FLOPs of the operators of these activities, each at its first one; 0 where they cannot be told."""
+    work = counted(scope)
+    launch = or_none(rows["launch_id"])
+    owner = take(work.owner, np.where(launch >= 0, launch, or_none(rows["op_id"])))
+    operators, first = np.unique(owner, return_index=True)
+    flops = np.zeros(rows.height, dtype=np.int64)
+    flops[first] = np.maximum(take(work.flops, operators), 0)
+    return flops
 
 
 def _first_steps(work: pl.DataFrame) -> pl.DataFrame:

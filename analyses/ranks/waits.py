@@ -8,6 +8,7 @@ import polars as pl
 
 from tracekit.analyses.ranks.align import Alignment
 from tracekit.analyses.ranks.blame import blame_of, delays_of
+from tracekit.facts.collectives import MESSAGES, SYNCHRONISING
 
 __all__ = ["Waits", "waits_of"]
 
@@ -17,14 +18,16 @@ class Waits:
     """Times are ns on the clock of the job (`Alignment`)."""
 
     collectives: pl.DataFrame
-    """One row per collective by start: `match`, `name`, `group`, `step`, `ranks`; `start` (of the first rank), `end`; `latency_ns`, the least
-    duration of a rank; `skew_ns`, from the first start to the last; `last`, the place of the rank that came last, and `alone_ns`, by
-    how much it came after the one before it, without the time in which an earlier collective waits for it as well; `bytes` and the
-    bandwidths in the latency, `algorithm_gbps` and `bus_gbps`.
+    """One row per collective and per message (named `send`) by start: `match`, `name`, `group`, `step`, `ranks`; `start` (of the first rank), `end`;
+    `latency_ns`, the least duration of a rank, of a message from when both ranks are there until it is received; `skew_ns`, from the first
+    start to the last; `last`, the place of the rank that came last, and `alone_ns`, by how much it came after the one before it as far as a rank
+    waited for it, without the time in which an earlier collective waits for it as well; `bytes` and the bandwidths in the latency, `algorithm_gbps` and
+    `bus_gbps`.
     """
     calls: pl.DataFrame
     """One row per call: `match`, `at`, `start`, `end`; `wait_ns`, from its own start to the last one, at most its duration, and `new_wait_ns`, the
-    part of it in which no earlier call of the rank waits: calls of one rank may run at the same time.
+    part of it in which no earlier call of the rank waits: calls of one rank may run at the same time. A sender or a root that was done before the last
+    rank came did not wait.
     """
     ranks: pl.DataFrame
     """One row per rank with calls: `at`, `collectives`, `wait_ns`, the time in which any call waits, `last`, how often it came last, `caused_ns`, its delays
@@ -40,8 +43,12 @@ def waits_of(aligned: Alignment) -> Waits:
     calls = aligned.calls.filter(pl.col("match").is_not_null())
     start = pl.col("start")
     last = start.max().over("match")
+    waits = pl.col("name").is_in(list(SYNCHRONISING)) | (pl.col("end") > last)
     calls = calls.with_columns(
-        pl.min_horizontal(last - start, pl.col("duration_ns")).alias("wait_ns"),
+        pl.when(waits)
+        .then(pl.min_horizontal(last - start, pl.col("duration_ns")))
+        .otherwise(0)
+        .alias("wait_ns"),
         (start.rank("ordinal", descending=True).over("match") == 1).alias("is_last"),
     )
     calls = _with_new_time(
@@ -87,11 +94,15 @@ def _unseen(calls: pl.DataFrame) -> pl.DataFrame:
 
 def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
     start = pl.col("start")
-    latency = pl.col("duration_ns").min()
+    is_message = pl.col("name").is_in(MESSAGES).first()
+    both = (pl.col("end").filter(name="recv").first() - start.max()).clip(lower_bound=0)
+    latency = pl.when(is_message).then(both).otherwise(pl.col("duration_ns").min())
     found = (
         calls.group_by("match")
         .agg(
-            *(pl.col(name).first() for name in ("name", "group", "step")),
+            # The two calls of a message are one row.
+            pl.when(is_message).then(pl.lit(MESSAGES[0])).otherwise(pl.col("name").first()).alias("name"),
+            *(pl.col(name).first() for name in ("group", "step")),
             pl.len().cast(pl.Int64).alias("ranks"),
             start.min(),
             pl.col("end").max(),
@@ -100,6 +111,7 @@ def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
             pl.col("at").filter("is_last").first().alias("last"),
             start.filter(~pl.col("is_last")).max().alias("before_last"),
             start.max().alias("last_start"),
+            pl.col("wait_ns").max(),
             pl.col("bytes").max(),
             (pl.col("bytes").max() / latency).alias("algorithm_gbps"),
             (pl.col("bus_bytes").max() / latency).alias("bus_gbps"),
@@ -109,5 +121,8 @@ def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
             for name in ("algorithm_gbps", "bus_gbps")
         )
     )
-    found = _with_new_time(found, "before_last", "last_start", "last").rename({"new_ns": "alone_ns"})
-    return found.drop("before_last", "last_start").sort("start", "match")
+    waited_from = pl.max_horizontal("before_last", pl.col("last_start") - pl.col("wait_ns"))
+    found = _with_new_time(
+        found.with_columns(waited_from.alias("before_last")), "before_last", "last_start", "last"
+    ).rename({"new_ns": "alone_ns"})
+    return found.drop("before_last", "last_start", "wait_ns").sort("start", "match")

@@ -1,4 +1,4 @@
-"""The late rank of a real training of four processes with gloo, and the layer that is slow on it."""
+"""Real jobs of four processes with gloo: the late rank of a training, and the layer that is slow on it; the messages of a pipeline."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import tracekit
 from tracekit.analyses.ranks import summary_of
 from tracekit.analyses.scope import select
-from tracekit.job import job_of, rank_sets
+from tracekit.job import Job, job_of, rank_sets
 from tracekit.job.rank_set import Member
 from tracekit.report.job import job_section, latest
 
@@ -23,16 +24,15 @@ SCRIPT = Path(__file__).parents[1] / "synthetic" / "ddp.py"
 RANKS, SLOW_RANK, SLOW_LAYER = 4, 2, "Sequential_0.Block_1"
 
 
-@pytest.fixture(scope="module")
-def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("ddp")
+def run(folder: Path, job: str) -> list[Path]:
+    """The traces of its ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     shared = {**os.environ, "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     running = [
         subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(folder)],
+            [sys.executable, str(SCRIPT), str(folder), job],
             env={**shared, "RANK": str(rank)},
             stderr=subprocess.DEVNULL,
         )
@@ -46,10 +46,14 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(folder.glob("*.json"))
 
 
-@pytest.mark.slow
-def test_the_slow_rank_and_the_slow_layer_are_named(traces: list[Path]) -> None:
+def job_in(traces: list[Path]) -> Job:
     (ranks,) = rank_sets([Member(str(path), summary_of(select(tracekit.read(path)))) for path in traces])
-    job = job_of(ranks)
+    return job_of(ranks)
+
+
+@pytest.mark.slow
+def test_the_slow_rank_and_the_slow_layer_are_named(tmp_path: Path) -> None:
+    job = job_in(run(tmp_path, "training"))
     late = latest(job)
     row = job.table.row(late, named=True)
     assert (row["rank"], row["kind"]) == (SLOW_RANK, "layer")
@@ -62,3 +66,19 @@ def test_the_slow_rank_and_the_slow_layer_are_named(traces: list[Path]) -> None:
     answer = job_section(job).answer
     assert answer.startswith(f"Rank {SLOW_RANK} keeps the others waiting")
     assert SLOW_LAYER in answer
+    assert row["times_operators"] > 10
+
+
+@pytest.mark.slow
+def test_the_messages_of_a_pipeline(tmp_path: Path) -> None:
+    """Each has a size of its own, which tells its send and its receive."""
+    job = job_in(run(tmp_path, "pipeline"))
+    calls = job.aligned.calls
+    assert calls["match"].null_count() == 0
+    each = calls.group_by("match").agg(
+        pl.col("name").sort(), pl.col("bytes").n_unique(), pl.col("bytes").first().alias("size")
+    )
+    assert each["name"].to_list() == [["recv", "send"]] * (3 * 3 * 4)
+    assert each["bytes"].unique().to_list() == [1]
+    assert each["size"].n_unique() == each.height
+    assert "36 messages, matched by their order between two ranks" in job_section(job).answer

@@ -71,6 +71,33 @@ def test_the_answer_says_why_and_what_came_first(job: Job) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("count", "flops", "said"),
+    [
+        (2, 2, "It runs 2.0 times as many kernels there, with 2.0 times as many FLOPs. Before"),
+        (2, None, "It runs 2.0 times as many kernels there. Before"),
+        (1, 3, "It runs as many kernels there, but on larger inputs: they have 3.0 times as many FLOPs. Before"),
+        (1, 1, "It has no more to compute there than the others, so it computes more slowly. Before"),
+        (1, None, "longer than on the others. Before"),
+        (1, 0.5, "longer than on the others. Before"),
+    ],
+)  # fmt: skip
+def test_whether_the_late_rank_has_more_to_do(
+    members: list[Member], count: int, flops: float | None, said: str
+) -> None:
+    """Of a layer that ran twice on one rank, or on larger inputs, the answer said only that it takes longer."""
+    made = []
+    for one in members:
+        there = (pl.col("what") == "block.1") & (one.rank == FAULT.rank)
+        each = pl.lit(0 if flops is None else 1_000)
+        planted = one.summary.work.with_columns(
+            pl.when(there).then(pl.col("count") * count).otherwise("count").alias("count"),
+            pl.when(there).then(each * pl.col("count") * (flops or 0)).otherwise(each * pl.col("count")).cast(pl.Int64).alias("flops"),
+        )  # fmt: skip
+        made.append(replace(one, summary=replace(one.summary, work=planted)))
+    assert said in job_section(job_of(RankSet(tuple(made), 8))).answer
+
+
 def test_the_first_difference_has_a_row_beside_many_larger_ones(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,11 @@
-"""A real training of four processes with gloo on this machine, in which one rank takes longer in one layer; started with torchrun's variables."""
+"""Real jobs of several processes with gloo on this machine, started with torchrun's variables: a training in which one rank takes longer in one layer,
+and a pipeline that passes messages, each of a size of its own.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -28,23 +31,57 @@ class Block(nn.Module):
         return x + self.second(torch.relu(self.first(x)))
 
 
-def main(folder: str) -> None:
-    """Train a few steps and write `rank-N.json`."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
+def training(rank: int) -> Callable[[int], None]:
+    """A step of the training."""
     slow = [TIMES if rank == SLOW_RANK and number == SLOW_BLOCK else 0 for number in range(4)]
     net = nn.parallel.DistributedDataParallel(nn.Sequential(*map(Block, slow)))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     x = torch.randn(176, 176)
+
+    def step(_number: int) -> None:
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def pipeline(rank: int) -> Callable[[int], None]:
+    """A step in which three parts pass all ranks, and a message returns to each from the next."""
+    last = dist.get_world_size() - 1
+
+    def step(number: int) -> None:
+        sizes = [1_000 * number + 100 * part + 10 * rank for part in range(3)]
+        for size in sizes:
+            if rank:
+                dist.recv(torch.empty(size - 10), rank - 1)
+            torch.randn(176, 176) @ torch.randn(176, 176)
+            if rank < last:
+                dist.send(torch.ones(size), rank + 1)
+        if rank < last:
+            dist.recv(torch.empty(sizes[0] + 1), rank + 1)
+        if rank:
+            dist.send(torch.ones(sizes[0] - 9), rank - 1)
+
+    return step
+
+
+def main(folder: str, job: str) -> None:
+    """Run a few steps and write `rank-N.json`."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    step = pipeline(rank) if job == "pipeline" else training(rank)
     plan = schedule(wait=1, warmup=1, active=3)
     with profile(
-        activities=[ProfilerActivity.CPU], schedule=plan, with_modules=True, with_stack=True
+        activities=[ProfilerActivity.CPU],
+        schedule=plan,
+        with_modules=True,
+        with_stack=True,
+        record_shapes=True,
     ) as made:
-        for _ in range(5):
-            optimizer.zero_grad()
-            net(x).sum().backward()
-            optimizer.step()
+        for number in range(5):
+            step(number)
             made.step()
     made.export_chrome_trace(str(Path(folder) / f"rank-{rank}.json"))
     dist.barrier()
@@ -52,4 +89,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

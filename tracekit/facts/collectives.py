@@ -12,6 +12,7 @@ from typing import Final
 
 __all__ = [
     "ELEMENT_BYTES",
+    "MESSAGES",
     "MPI_CALL",
     "PEER_RANGE",
     "SHARDED_RANGE",
@@ -51,6 +52,9 @@ _NAMES: Final = tuple(
 
 SYNCHRONISING: Final = frozenset({"barrier", "all_reduce", "reduce_scatter", "all_gather", "all_to_all"})
 """No rank leaves one of these before every rank has come; a sender, a root or a leaf of the others may."""
+
+MESSAGES: Final = ("send", "recv")
+"""The two calls of a message from one rank to another."""
 
 MPI_CALL: Final = r"(?i)^P?MPI_I?((all)?reduce(_scatter(_block)?)?|(all)?gatherv?|scatterv?|alltoall[vw]?|bcast|barrier|[bsr]?send|recv|mrecv|sendrecv(_replace)?)$"
 """Calls of MPI that move data, or wait for all; not those that only prepare one (`MPI_Send_init`)."""

@@ -8,6 +8,7 @@ import polars as pl
 
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.ranks import Beside
+from tracekit.facts.collectives import MESSAGES
 from tracekit.facts.stack_names import COMMUNICATION_LAYER, DATA_LAYER, NO_LAYERS
 from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share
 from tracekit.job import Job
@@ -19,6 +20,10 @@ __all__ = ["FELT", "PAIR", "answer_of", "call_name", "item_name", "place_name", 
 FELT: Final = 0.02
 """A delay of less than this part of the window is not worth a name."""
 PAIR: Final = 2
+_MORE: Final = 1.15
+"""From so many times as many operators or FLOPs on, a rank has more to do than others."""
+_EQUAL: Final = 0.02
+"""Numbers that differ by less are equal."""
 _LONGEST: Final = 60
 _SHORT: Final = 30
 _SAID: Final = (
@@ -112,7 +117,8 @@ def _late(job: Job, pair: Beside | None) -> str:
     on_cpu = job.ranks.members[row["at"]].summary.facts.on_cpu
     first = _first(job, pair)
     why = "" if row["kind"] is None and first else _why(row, others, on_cpu=on_cpu)
-    return " ".join(filter(None, (late, why, first))) + absent
+    amount = _amount(row, others, on_cpu=on_cpu)
+    return " ".join(filter(None, (late, why, amount, first))) + absent
 
 
 def _why(row: dict[str, Any], others: str, *, on_cpu: bool) -> str:
@@ -126,6 +132,24 @@ def _why(row: dict[str, Any], others: str, *, on_cpu: bool) -> str:
         theirs = "theirs" if others == "the others" else "the other's"
         return f"Its device is idle for {longer} longer than {theirs} ({cause_name(what)})."
     return f"On it, {item_name(row['kind'], what, None)} takes {longer} longer than on {others}."
+
+
+def _amount(row: dict[str, Any], others: str, *, on_cpu: bool) -> str:
+    """Whether it has more to do there than the other ranks; empty if that is not known, or not clear."""
+    count, flops = row["times_operators"], row["times_flops"]
+    runs = f"{'operators' if on_cpu else 'kernels'} there"
+    if count is None:
+        return ""
+    if count >= _MORE:
+        more = f", with {flops:.1f} times as many FLOPs" if flops is not None and flops >= _MORE else ""
+        return f"It runs {count:.1f} times as many {runs}{more}."
+    if flops is None or abs(count - 1) > _EQUAL:
+        return ""
+    if flops >= _MORE:
+        return f"It runs as many {runs}, but on larger inputs: they have {flops:.1f} times as many FLOPs."
+    if abs(flops - 1) > _EQUAL:
+        return ""
+    return f"It has no more to compute there than {others}, so it computes more slowly."
 
 
 def _first(job: Job, pair: Beside | None) -> str:
@@ -162,7 +186,10 @@ def call_name(job: Job, pair: Beside, *, which: bool = True) -> str:
     call = calls.row(by_predicate=pl.col("match") == pair.match, named=True)
     alike = calls.filter((pl.col("name") == call["name"]) & pl.col("step").eq_missing(call["step"]))
     of_step = "" if call["step"] is None else f" of step {call['step']}"
-    return f"{call['name']}{of_step}{' that waits longest for it' if which and alike.height > 1 else ''}"
+    waiting = job.aligned.calls.filter((pl.col("match") == pair.match) & (pl.col("at") != pair.late))
+    return (
+        f"{waiting['name'][0]}{of_step}{' that waits longest for it' if which and alike.height > 1 else ''}"
+    )
 
 
 def _item(pair: Beside, place: int) -> str:
@@ -181,12 +208,19 @@ def _rests_on(job: Job) -> str:
         if size == PAIR
         else f"all {format_count(size)} ranks"
     )
-    count = job.waits.collectives.height
-    matched = count_of(count, "collective") if count else ""
+    names = job.waits.collectives["name"]
+    sent = int(names.is_in(MESSAGES).sum())
+    count = names.len() - sent
     how = "by recorded numbers" if job.aligned.numbered else "by group, size and time"
+    matched = [f"{count_of(count, 'collective')}, matched {how}"] if count else []
+    matched += (
+        [f"{count_of(sent, 'message')}, matched by {'its' if sent == 1 else 'their'} order between two ranks"]
+        if sent
+        else []
+    )
     unsure = job.table["uncertainty_ns"].drop_nulls().to_list()
     clocks = f"; clocks agree to {_within(max(unsure))}" if unsure and count else ""
-    return f"This is based on {ranks}" + (f" and {matched}, matched {how}{clocks}." if count else ".")
+    return f"This is based on {' and '.join([ranks, *matched])}{clocks}."
 
 
 def _within(ns: int) -> str:
