@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,11 +23,13 @@ from synthetic.job import Fault, simulate, write_job
 
 from tracekit.analyses.ranks import Summary
 from tracekit.cli.main import main
+from tracekit.cli.sources import Sources
 from tracekit.cli.workers import Workers
 from tracekit.errors import UsageError
 from tracekit.job import Options, job_of, rank_sets, summarise
 from tracekit.job.engine import Outcome
 from tracekit.job.rank_set import Member
+from tracekit.trace import Trace
 
 FAULT = Fault(rank=5, kind="compute", ns=300_000, layer=1)
 
@@ -129,6 +132,33 @@ def test_flags_reach_the_workers(folder: Path, capsys: pytest.CaptureFixture[str
     )
     assert by_workers == alone
     assert plain != alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", [False, True])
+def test_large_traces_of_few_ranks_are_read_one_by_one(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:  # fmt: skip
+    """All ranks of a machine were in memory at once, though text has one of them in full."""
+    for path in paths(folder):
+        shutil.copy(path, tmp_path)
+    if broken:
+        (tmp_path / "rank-1.json").write_bytes(b"nothing")
+    at_once = run(capsys, "report", tmp_path, "--no-cache")
+    monkeypatch.setattr("tracekit.cli.commands.report.APART_BYTES", 0)
+    read: list[int] = []
+    real = Sources.read
+
+    def counted(sources: Sources) -> tuple[list[Trace], bool]:
+        traces = real(sources)
+        read.append(len(traces[0]))
+        return traces
+
+    monkeypatch.setattr(Sources, "read", counted)
+    assert run(capsys, "report", tmp_path, "--no-cache") == at_once
+    for _ in range(2):  # the second time the answer is at hand, and what is to be said is still said
+        assert run(capsys, "report", tmp_path) == at_once
+    assert set(read) == {1}
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Sources",
     "attached",
+    "bytes_of",
     "expanded",
     "listed",
     "local",
@@ -347,6 +348,11 @@ def _digests_of(paths: Sequence[Path], *, no_cache: bool) -> list[str | None]:
         return [it.result() if it else None for it in hashing]
 
 
+def bytes_of(files: Sequence[Path]) -> int:
+    """About how many bytes these files hold."""
+    return sum(path.stat().st_size * (_PACKED if path.suffix == ".gz" else 1) for path in files)
+
+
 def _suit_libraries(paths: Sequence[Path]) -> None:
     """Let Polars and NumPy use threads and memory as suits files of this size; both read it when they are imported, and not later.
 
@@ -356,7 +362,7 @@ def _suit_libraries(paths: Sequence[Path]) -> None:
     (glibc; others have no such call).
     """
     files = [path for path in paths if _is_file(path)]
-    size = sum(path.stat().st_size * (_PACKED if path.suffix == ".gz" else 1) for path in files)
+    size = bytes_of(files)
     if size > _LARGE_BYTES:
         with suppress(AttributeError, OSError, TypeError):
             library = ctypes.CDLL(None)

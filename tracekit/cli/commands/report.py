@@ -13,7 +13,7 @@ from tracekit.analyses.registry import BUILT_IN
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
 from tracekit.cli.options import Reading, Selection, with_flags
-from tracekit.cli.sources import Sources, listed, local
+from tracekit.cli.sources import Sources, bytes_of, listed, local
 from tracekit.cli.workers import Workers
 from tracekit.errors import UsageError
 from tracekit.report import formats
@@ -32,6 +32,9 @@ MOST_IN_FULL: Final = 8
 """Of so many traces each has a report of its own: the devices of one machine."""
 MOST_AS_DATA: Final = 64
 """Of more traces the reports are written as data only if that is asked for: a file of 0.2 MB can hold hundreds of processes."""
+LEAST_APART: Final = 4
+"""Fewer traces are read before workers have started."""
+APART_BYTES: Final = 256 << 20
 PAIR: Final = 2
 
 
@@ -96,6 +99,8 @@ def report(
         if (answer := question.answer()) is not None:
             out.emit(answer, output)
             return
+    if not many and not alone and Can.PROSE in chosen.can and _are_large(paths):
+        joint, sources = _joined(paths, selection, reading, ncu, workers, pair)
     scopes, joint, fits = _read(sources, selection, joint, pair, alone=alone)
     read = [one.trace for one in scopes]
     scopes, overview = _shown(scopes, joint, selection, chosen, pair, every=every)
@@ -108,7 +113,8 @@ def report(
         _write_tables(reports, output, chosen)
         return
     text = formats.render_reports(chosen, _told_apart(reports, read), page, overview)
-    if question and fits:  # a warning is to be seen every time
+    all_read = joint is None or joint.section.table("unread") is None
+    if question and fits and all_read:  # a warning is to be seen every time
         question.keep(text)
     out.emit(text, output)
 
@@ -167,6 +173,12 @@ def _draw(reports: Sequence[tuple[Report, Trace]], folder: Path, form: FigureFor
 
     for one, own in _folders(reports, folder):
         write(one, own, form)
+
+
+def _are_large(paths: Sequence[Path]) -> bool:
+    """Whether workers should read these traces one by one: text has one of them in full, and all at once would fill the memory."""
+    files = [path for path in paths if path.is_file()]
+    return len(files) == len(paths) >= LEAST_APART and bytes_of(files) > APART_BYTES
 
 
 def _joined(
