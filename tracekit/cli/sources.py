@@ -373,7 +373,8 @@ def _suit_libraries(paths: Sequence[Path]) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # they take longer to start than they ever work
     if size > _LARGE_BYTES:
         os.environ.setdefault("_RJEM_MALLOC_CONF", "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0")
-    elif size <= _SMALL_BYTES and len(files) == len(paths):  # of a pipe or an address the size is not known
+    # One file is read after the other. Of a pipe or an address the size is not known.
+    if max((bytes_of([path]) for path in files), default=0) <= _SMALL_BYTES and len(files) == len(paths):
         os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 
