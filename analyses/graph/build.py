@@ -17,7 +17,7 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.graph.lengths import Vertices, lengths
-from tracekit.analyses.graph.links import CLOCKS_NS, Handovers, Waits, handovers, waits
+from tracekit.analyses.graph.links import CLOCKS_NS, Handovers, Messages, Waits, handovers, messages, waits
 from tracekit.analyses.graph.model import LINKS, NEVER, Graph, Links, Weights, in_order
 from tracekit.analyses.graph.streams import Lines, StreamWaits, between_streams
 from tracekit.analyses.idle.span_causes import SpanCauses, span_causes
@@ -39,7 +39,7 @@ class Dependencies:
     `activity` is the row of `lines.rows` that starts at a vertex, `thread` the thread (a code of the host stack), −1 for none. `steps` are the vertices at the starts of the steps and at the end of the last one. The window
     runs from `begin` to the graph's end; `lost` counts the links that the clocks contradict. `usual` has edges whose lags are the usual
     ones of their kind instead of the recorded ones. `between` has the waits between streams. `began` are
-    the vertices at which a thread begins what the main thread gave it.
+    the vertices at which a thread begins what the main thread gave it, `sent` those at which it sends a message or begins to wait for one.
     """
 
     scope: Scope
@@ -54,6 +54,8 @@ class Dependencies:
     usual: Weights
     between: StreamWaits
     began: Int64Array
+    sent: Int64Array
+    messages: Messages
 
     @cached_property
     def replayed(self) -> Int64Array:
@@ -145,7 +147,8 @@ def _dependencies(scope: Scope) -> Dependencies:
     awaited = waits(scope, stack, lines, begin, scope.end)
     launching = np.unique(stack.thread[lines.launch[lines.launch >= 0]])
     handed = handovers(scope, stack, main, model.backward.engine_threads, launching, begin, scope.end)
-    return _Builder(scope, stack, lines, main, begin, awaited, handed).build()
+    passed = messages(scope, stack, main, begin, scope.end)
+    return _Builder(scope, stack, lines, main, begin, awaited, handed, passed).build()
 
 
 def _main(stack: HostStack, mains: dict[int, int], lines: Lines) -> int:
@@ -201,6 +204,7 @@ class _Builder:
     begin: int
     awaited: Waits
     handed: Handovers
+    passed: Messages
     _links: list[tuple[Int64Array, Int64Array, int, bool]] = field(default_factory=list)
 
     def build(self) -> Dependencies:
@@ -242,8 +246,14 @@ class _Builder:
         steps, marks = self._marks()
         made.add(np.full(steps.size, self.main), steps, _STANDS)
         made.add(marks[0], marks[1], _STANDS)
+        passed = self.passed
+        made.add(np.full(passed.begin.size, self.main), passed.begin, _LEAVES)
+        came = passed.end[passed.received]
+        made.add(np.full(came.size, self.main), came, _ARRIVES)
         thread, time, vertices = made.settle()
-        self.calls, _, self.returned, _, resumed, called, self.began, done, self.steps, ends = vertices
+        self.calls, _, self.returned, _, resumed, called, self.began, done, self.steps, ends, self.sent, _ = (
+            vertices
+        )
         self.waiting = place[awaited.wait]
         guessed = (handed.stretch < 0) & (not self.scope.on_cpu)
         self._link(called[~guessed], self.began[~guessed], "thread")
@@ -322,7 +332,7 @@ class _Builder:
         graph = Graph(time, lane, work, lag, duration, replace(links, lag=link_lag), pieces)
         lost = source.size - links.source.size
         return Dependencies(
-            self.scope, self.stack, lines, graph, activity, threads, self.steps, self.begin, lost, usual, self.between, self.began
+            self.scope, self.stack, lines, graph, activity, threads, self.steps, self.begin, lost, usual, self.between, self.began, self.sent, self.passed
         )  # fmt: skip
 
 

@@ -220,7 +220,7 @@ def _of_job(scopes: Sequence[Scope]) -> Joint:
     waits, alike, other = meetings(made, aligned, shift)
     if not alike:
         raise UsageError(
-            "no collective of several ranks was found in these traces",
+            "no collective and no message between ranks was found in these traces",
             remedy="give the traces of one job that were recorded at one time",
         )
     return _joined(made, shift, waits, alike, other)

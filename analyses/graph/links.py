@@ -21,7 +21,7 @@ from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US
 from tracekit.spans import BoolArray, Int64Array
 
-__all__ = ["CLOCKS_NS", "Handovers", "Waits", "handovers", "waits"]
+__all__ = ["CLOCKS_NS", "Handovers", "Messages", "Waits", "handovers", "messages", "waits"]
 
 CLOCKS_NS: Final = 20 * NS_PER_US
 """The clocks of host and device differ by less: a call may seem to return so long before the end of what it waited for."""
@@ -29,6 +29,8 @@ _RESUMES: Final = 4
 """Of a thread that goes on some µs after a collective, and waited this many times as long, it is no chance."""
 _WAKES_NS: Final = 100 * NS_PER_US
 """It takes a thread less to go on."""
+_READS_NS: Final = 1_000 * NS_PER_US
+"""After a message a program may do more in Python before its next operator."""
 _HELPER: Final = 0.1
 """A thread that is in calls for a smaller part of the time is no thread of work of its own."""
 _ALL_STREAMS: Final = r"(Device|Ctx|Thread)Synchronize|urQueueFinish|zeCommandQueueSynchronize"
@@ -186,17 +188,71 @@ def handovers(
     """What the threads of the autograd engine, of a backend for processors, and those that launch some work did for the main thread between
     two times.
     """
-    touching = (stack.end > low) & (stack.start < high) & (stack.thread == main)
-    of_main = np.flatnonzero(touching & stack.of_kind("op", "runtime", "sync"))
-    bounds = np.concatenate([[low, high], stack.start[of_main], stack.end[of_main]])
-    begins = np.arange(bounds.size) - 2 < of_main.size
-    order = np.argsort(bounds, kind="stable")
-    bounds, begins = bounds[order], begins[order]
+    bounds, begins = _bounds(stack, main, low, high)
     made = _engine(stack, main, engine, bounds)
     if scope.on_cpu:
         return made.and_(_backend(scope, stack, main, bounds, begins))
     helpers = np.setdiff1d(launching, np.append(made.thread, main))
     return made.and_(_helpers(stack, helpers, bounds))
+
+
+def _bounds(stack: HostStack, main: int, low: int, high: int) -> tuple[Int64Array, BoolArray]:
+    """When operators and calls of the main thread begin and end between two times, in order, and which of these are begins."""
+    touching = (stack.end > low) & (stack.start < high) & (stack.thread == main)
+    of_main = np.flatnonzero(touching & stack.of_kind("op", "runtime", "sync"))
+    bounds = np.concatenate([[low, high], stack.start[of_main], stack.end[of_main]])
+    begins = np.arange(bounds.size) - 2 < of_main.size
+    order = np.argsort(bounds, kind="stable")
+    return bounds[order], begins[order]
+
+
+def _resumes(
+    bounds: Int64Array, begins: BoolArray, done: Int64Array, within: int
+) -> tuple[Int64Array, BoolArray, BoolArray]:
+    """The next bound after each of these times; whether the main thread goes on there within so many ns, between two operators; and whether it
+    waited that long before that it is no chance.
+    """
+    after = np.minimum(np.searchsorted(bounds, done, side="left"), bounds.size - 1)
+    before = np.maximum(after - 1, 0)
+    soon = (bounds[after] - done <= within) & begins[after] & ~begins[before]
+    return after, soon, done - bounds[before] > _RESUMES * (bounds[after] - done)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages:
+    """Messages of the main thread that a backend for processors carries: the range of each, the `start` and `end` of its call, and `begin`, when the
+    thread sends it, or begins to wait for it. A receive that the thread does not wait for is none.
+    """
+
+    span: Int64Array
+    start: Int64Array
+    end: Int64Array
+    begin: Int64Array
+    received: BoolArray
+
+
+def messages(scope: Scope, stack: HostStack, main: int, low: int, high: int) -> Messages:
+    """The messages of the main thread between two times; that it waited for one is found by time, as for collectives."""
+    rows = np.flatnonzero(stack.named(_OF_MESSAGES, "annotation", "op") & (stack.thread == main))
+    calls = calls_of(scope).table.select("name", "start", "end").unique(["name", "end"], keep="none")
+    named = stack.frame["name"].gather(rows).cast(pl.String).str.strip_prefix("gloo:")
+    found = pl.DataFrame({"name": named, "end": stack.end[rows], "row": rows}).join(
+        calls.filter((pl.col("start") >= low) & (pl.col("end") <= high)),
+        on=["name", "end"],
+        maintain_order="left",
+    )
+    span, start, end = (found[name].to_numpy() for name in ("row", "start", "end"))
+    received = (found["name"] == "recv").to_numpy()
+    bounds, begins = _bounds(stack, main, low, high)
+    after, soon, long = _resumes(bounds, begins, end, _READS_NS)
+    # Only the operator that queued it ends while it runs: the thread did nothing else.
+    alone = after - np.searchsorted(bounds, start, side="right") == 1
+    begin = np.where(received, np.maximum(start, bounds[np.maximum(after - 1, 0)]), start)
+    kept = ~received | (soon & (long | alone))
+    return Messages(span[kept], start[kept], end[kept], begin[kept], received[kept])
+
+
+_OF_MESSAGES: Final = r"^gloo:(send|recv)$"
 
 
 def _engine(stack: HostStack, main: int, engine: Int64Array, bounds: Int64Array) -> Handovers:
@@ -249,10 +305,8 @@ def _backend(scope: Scope, stack: HostStack, main: int, bounds: Int64Array, begi
     mine = stack.thread[op] == main
     rows, op = rows[mine & (stack.start[op] >= bounds[0])], op[mine & (stack.start[op] >= bounds[0])]
     done = stack.end[rows]
-    after = np.minimum(np.searchsorted(bounds, done, side="left"), bounds.size - 1)
-    before = np.maximum(after - 1, 0)
-    soon = (bounds[after] - done <= _WAKES_NS) & begins[after] & ~begins[before]
-    waited = soon & (done - bounds[before] > _RESUMES * (bounds[after] - done))
+    after, soon, long = _resumes(bounds, begins, done, _WAKES_NS)
+    waited = soon & long
     quiet, number = np.unique(after[waited], return_inverse=True)
     stretch = np.full(rows.size, -1, dtype=np.int64)
     stretch[waited] = number

@@ -83,7 +83,7 @@ def meetings(
     )
     came = pl.col("start").filter("gives").max().over("match")
     moves = (
-        pl.when("takes").then(pl.min_horizontal(pl.max_horizontal(came, "start"), "end")).otherwise("start")
+        pl.when("takes").then(pl.min_horizontal(pl.max_horizontal(came, "since"), "end")).otherwise("since")
     )
     fits = (
         pl.col("known")
@@ -98,31 +98,34 @@ def meetings(
     waits = []
     for at, one in enumerate(made):
         mine = linked.filter(pl.col("at") == at).sort("vertex")
-        vertex, number, start, end, moved, gave, took = (
-            mine[key].to_numpy() for key in ("vertex", "number", "start", "end", "moves", "gives", "takes")
+        vertex, number, since, end, moved, gave, took = (
+            mine[key].to_numpy() for key in ("vertex", "number", "since", "end", "moves", "gives", "takes")
         )
-        waits.append(RankWaits(vertex, number, end - start, moved - start, gave, took, not one.scope.on_cpu))
+        waits.append(RankWaits(vertex, number, end - since, moved - since, gave, took, not one.scope.on_cpu))
     alike, every = linked["match"].n_unique(), calls["match"].n_unique()
     return waits, alike, every - alike + alone
 
 
 def _vertices(made: Dependencies, at: int, calls: pl.DataFrame, shift: int) -> pl.DataFrame:
-    """`at`, `start`, `end` of calls of one activity, their `vertex`, when the `next` one of its lane is, and the number of the `root` in the
+    """`at`, `start`, `end` of calls of one activity, their `vertex`, its time `since`, when the `next` one of its lane is, and the number of the `root` in the
     group (null: not known); each at one place only.
     """
     graph = made.graph
     if made.scope.on_cpu:
-        vertex = made.began
-        end = graph.time[np.minimum(vertex + 1, graph.time.size - 1)]
+        vertex = np.append(made.began, made.sent)
+        start, end = graph.time[vertex], graph.time[np.minimum(vertex + 1, graph.time.size - 1)]
+        ours = slice(made.began.size, None)
+        start[ours], end[ours] = made.messages.start, made.messages.end
     else:
         vertex = np.flatnonzero(made.activity >= 0)
-        end = graph.time[vertex] + graph.duration[vertex]
+        start, end = graph.time[vertex], graph.time[vertex] + graph.duration[vertex]
     follows = graph.lane[vertex + 1] == graph.lane[vertex]
     after = np.where(follows, graph.time[vertex + 1], -NEVER)
-    rows = pl.DataFrame(
-        {"start": graph.time[vertex] + shift, "end": end + shift, "vertex": vertex, "next": after + shift}
+    rows = pl.DataFrame({"start": start, "end": end, "since": graph.time[vertex], "next": after}).select(
+        pl.all() + shift, pl.Series("vertex", vertex)
     )
-    mine = calls.filter((pl.col("at") == at) & (pl.col("kernels") <= 1))[["at", "start", "end"]]
+    one = (pl.col("kernels") <= 1) | (pl.col("name").is_in(MESSAGES) & made.scope.on_cpu)
+    mine = calls.filter((pl.col("at") == at) & one)[["at", "start", "end"]]
     found = mine.join(rows, on=["start", "end"], how="inner", maintain_order="left")
     found = found.filter(pl.len().over("start", "end") == 1)
     return found.join(_numbers_of_roots(made, shift), on=["start", "end"], how="left", maintain_order="left")

@@ -275,12 +275,38 @@ def _code(made: Dependencies, path: Stretches) -> tuple[Int64Array, Int64Array, 
     thread, start, end = path.thread[rows], path.start[rows], path.end[rows]
     if not rows.size:
         return start, end, thread
+    message = _message(made, thread, start, end)
+    waits = message >= 0
+    of_messages = start[waits], (end - start)[waits], message[waits]
+    thread, start, end = thread[~waits], start[~waits], end[~waits]
     begins = np.flatnonzero(np.append(True, (thread[1:] != thread[:-1]) | (start[1:] != end[:-1])))
-    thread, start, end = thread[begins], start[begins], end[np.append(begins[1:], rows.size) - 1]
+    begins = begins[: thread.size]
+    thread, start, end = (
+        thread[begins],
+        start[begins],
+        end[np.append(begins[1:], end.size)[: begins.size] - 1],
+    )
     pieces = timeline(made.stack, thread).split(thread, start, end)
     ns = pieces.end
     ns -= pieces.start  # in place: there may be millions
-    return pieces.start, ns, pieces.span
+    if not waits.any():
+        return pieces.start, ns, pieces.span
+    found = ((pieces.start, ns, pieces.span), of_messages)
+    begun, took, span = (np.concatenate(column) for column in zip(*found, strict=True))
+    return begun, took, span
+
+
+def _message(made: Dependencies, thread: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
+    """The range of the message for which the main thread waits in each of these stretches; −1 for none. What it calls to wait is no work of its own."""
+    passed = made.messages
+    since = np.sort(passed.begin[passed.received])
+    if not since.size:
+        return np.full(start.size, -1, dtype=np.int64)
+    order = np.argsort(passed.begin[passed.received], kind="stable")
+    until, spans = passed.end[passed.received][order], passed.span[passed.received][order]
+    place = np.searchsorted(since, start, side="right") - 1
+    inside = (place >= 0) & (end <= until[place]) & (thread == made.stack.thread[spans[place]])
+    return np.where(inside, spans[place], -1)
 
 
 def _spans(made: Dependencies, spans: Int64Array) -> pl.DataFrame:

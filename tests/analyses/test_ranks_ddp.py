@@ -12,6 +12,8 @@ import polars as pl
 import pytest
 
 import tracekit
+from tracekit.analyses.graph.joint import joint_graph
+from tracekit.analyses.graph.parts import parts_of
 from tracekit.analyses.ranks import summary_of
 from tracekit.analyses.scope import select
 from tracekit.job import Job, job_of, rank_sets
@@ -72,7 +74,8 @@ def test_the_slow_rank_and_the_slow_layer_are_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_messages_of_a_pipeline(tmp_path: Path) -> None:
     """Each has a size of its own, which tells its send and its receive."""
-    job = job_in(run(tmp_path, "pipeline"))
+    traces = run(tmp_path, "pipeline")
+    job = job_in(traces)
     calls = job.aligned.calls
     assert calls["match"].null_count() == 0
     each = calls.group_by("match").agg(
@@ -82,3 +85,10 @@ def test_the_messages_of_a_pipeline(tmp_path: Path) -> None:
     assert each["bytes"].unique().to_list() == [1]
     assert each["size"].n_unique() == each.height
     assert "36 messages, matched by their order between two ranks" in job_section(job).answer
+    joint = joint_graph([select(tracekit.read(path)) for path in traces])
+    assert int(joint.replayed[-1]) == joint.end
+    # That a rank waits for a message is found by time; a busy machine may delay what it does next.
+    assert joint.alike >= 24
+    parts = parts_of(joint)
+    waiting = parts.filter(pl.col("name").cast(pl.String).str.contains("wait"))
+    assert waiting["duration_ns"].sum() < 0.2 * parts["duration_ns"].sum()
