@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final, Literal
 
@@ -17,7 +18,7 @@ from tracekit.diff.layers import Nodes, match_layers
 from tracekit.diff.matching import Comparable, cells_of, rows_of
 from tracekit.diff.model import LAYERS, Contribution, Diff
 from tracekit.diff.noise import counted_steps
-from tracekit.diff.notes import notes_of
+from tracekit.diff.notes import notes_of, stalled
 from tracekit.diff.pool import Pool, pool
 from tracekit.diff.words import Teller
 from tracekit.digest import Digest
@@ -27,6 +28,8 @@ __all__ = ["diff_of"]
 
 _MOSTLY: Final = 0.5
 _SOME: Final = 0.1
+_TIMES: Final = ("slower", "faster", "idle")
+"""Changes that a stall explains too: those in time alone."""
 
 
 def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
@@ -57,14 +60,17 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     on_cpu = sides[1].side.facts[0].on_cpu if comparable.kinds else None
     per: Literal["step", "window"] = "window" if windows else "step"
     teller = Teller(cells, nodes, calls, on_cpu, per)
-    changes = [teller.change(each) for each in found]
+    stood = stalled(base, new)
+    changes = [
+        teller.change(replace(each, sure=each.sure and not (stood and each.kind in _TIMES))) for each in found
+    ]
     changes.sort(key=lambda change: (not change.sure, -abs(change.delta), change.title))
     total = sides[1].side.mean - sides[0].side.mean
     return Diff(
         base=sides[0].side,
         new=sides[1].side,
         per=per,
-        notes=tuple(notes_of(*sides, comparable, nodes, matched, windows=windows)),
+        notes=tuple(notes_of(*sides, comparable, nodes, matched, stood=stood, windows=windows)),
         by=by_dimension(rows, nodes, sides[0].side, sides[1].side),
         calls=calls,
         matched=matched,
