@@ -15,7 +15,7 @@ from tracekit.diff.cells import cells_as_arrays
 from tracekit.diff.contributions import by_dimension, calls_of_host, shares_matched
 from tracekit.diff.explain import Waits, explained
 from tracekit.diff.layers import Nodes, match_layers
-from tracekit.diff.matching import Comparable, cells_of, rows_of
+from tracekit.diff.matching import Comparable, cells_of, reshaped, rows_of
 from tracekit.diff.model import LAYERS, Contribution, Diff
 from tracekit.diff.noise import counted_steps
 from tracekit.diff.notes import notes_of, stalled
@@ -49,7 +49,10 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     layers = _in_common(nodes, *sides)
     if not layers:
         nodes = Nodes(pl.DataFrame(schema=LAYERS), {}, {}, None)
+    sides = reshaped(rows_of(*sides, nodes), *sides)
     rows = rows_of(*sides, nodes)
+    if not layers:  # their types are those of one side
+        rows = rows.with_columns(pl.lit(None, pl.Categorical).alias("type"))
     comparable = _comparable(rows, *sides, layers=layers)
     celled = cells_of(rows, comparable)
     cells = cells_as_arrays(celled, *sides)
@@ -59,7 +62,7 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     found = explained(cells, parents, names=comparable.names, waits=_waits(calls))
     on_cpu = sides[1].side.facts[0].on_cpu if comparable.kinds else None
     per: Literal["step", "window"] = "window" if windows else "step"
-    teller = Teller(cells, nodes, calls, on_cpu, per)
+    teller = Teller(cells, rows, nodes, calls, on_cpu, per)
     stood = stalled(base, new)
     changes = [
         teller.change(replace(each, sure=each.sure and not (stood and each.kind in _TIMES))) for each in found
