@@ -253,5 +253,5 @@ def test_a_side_that_stalled_proves_nothing(side: str) -> None:
     assert section.tag == "inconclusive"
     assert section.answer.endswith(f" at the median, but {said}.")
     assert not any(change.sure for change in found.diff.changes)
-    assert any(note.startswith(f"T{said[1:]}, probably because other programs") for note in found.diff.notes)
+    assert any(note.startswith(f"T{said[1:]}, probably because something else") for note in found.diff.notes)
     assert worst(compared([[stood]], [[stood]], [THREE]).judgements) == "passed", "it is the same run"

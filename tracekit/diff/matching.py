@@ -132,6 +132,7 @@ def reshaped(rows: pl.DataFrame, base: Pool, new: Pool) -> tuple[Pool, Pool]:
     known = rows.filter(~pl.col("kind").is_in(["idle", "call"]), pl.col("operator", "shapes").is_not_null())
     more = pl.col("new") - pl.col("base")
     told = _by_shapes(known, keys, base, new).filter(more.abs() > _MORE * pl.max_horizontal("new", "base"))
+    told = told.filter(*(each.any().over(keys) for each in (more < 0, more > 0)))
     parts: tuple[list[_Part], list[_Part]] = [], []
     count = 0
     for _, group in told.group_by(keys, maintain_order=True):

@@ -123,7 +123,7 @@ def stalled(base: Sequence[Digest], new: Sequence[Digest]) -> str:
 def _of_stalls(stood: str) -> Iterator[str]:
     if stood:
         its = "their" if " and " in stood else "its"
-        yield f"{stood[0].upper()}{stood[1:]}, probably because other programs used the cores. So {its} times say little."
+        yield f"{stood[0].upper()}{stood[1:]}, probably because something else was using the cores. So {its} times say little."
 
 
 def _unlike(base: Pool, new: Pool, comparable: Comparable, matched: pl.DataFrame) -> Iterator[str]:

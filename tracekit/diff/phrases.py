@@ -66,7 +66,7 @@ def changed(one: Contribution, where: str, by: tuple[str, ...]) -> str:
     known = before is not None and after is not None
     if one.kind == "dtype":
         if by == ("pair",) and not {"operator", "layer"} & set(one.place):
-            some = f"{one.layers} layers" if one.layers else "work outside the layers"
+            some = f"{one.layers} layers" if one.layers else "some operators"
             where = f"layers of type {one.place['type']}" if "type" in one.place else some
         return f"inputs of {where} are {f'{after}, not {before}' if known else 'of other types'}"
     if before is None or after is None:
