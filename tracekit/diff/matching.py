@@ -152,8 +152,8 @@ def _by_shapes(known: pl.DataFrame, keys: tuple[str, ...], base: Pool, new: Pool
     per_step = pl.when("new").then(new.side.denominator).otherwise(base.side.denominator)
     sums = {at: pl.col("calls").filter(pl.col("new") == at).sum() for at in (False, True)}
     own, other = (pl.when(pl.col("new") == at).then("of_new").otherwise("of_base") for at in (True, False))
-    fewer = (
-        (own - other).clip(0) * pl.col("calls") / own
+    fewer = ((own - other).clip(0) * pl.col("calls") / own).fill_nan(
+        0
     )  # of the kernels that an operator runs, those that are fewer
     leaves = (
         known.with_columns(pl.col("calls") / per_step)
