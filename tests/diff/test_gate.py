@@ -11,9 +11,13 @@ from noisy_runs import KINDS, STEP_NS, pair, run
 from programs import mapped, total, trace_of, training_loop
 from scipy import stats
 
+from tests.rules.planted import MS
+from tests.rules.test_stalled_calls import OPERATORS, loop
+from tracekit.diff.compared import compared
 from tracekit.diff.gate import EXIT_CODES, Gate, judge, judge_runs, parse_gate, step_times, worst
 from tracekit.digest import Digest, digest_of
 from tracekit.errors import UsageError
+from tracekit.report.diff import diff_section
 
 THREE = parse_gate("3%")
 
@@ -231,3 +235,23 @@ def test_a_step_of_several_ranks_is_as_long_as_that_of_the_slowest() -> None:
     base, new = loops()
     both = step_times([base, new])
     assert (both == np.maximum(step_times([base]), step_times([new]))).all()
+
+
+@pytest.mark.parametrize("side", ["base", "new side"])
+def test_a_side_that_stalled_proves_nothing(side: str) -> None:
+    """A gate failed, and a step was "faster", beside the note that a side stalled for a third of its time."""
+    stalls = {(step, OPERATORS[step % 6]): 8 * MS for step in range(0, 30, 2)} | {(1, OPERATORS[1]): 8 * MS}
+    quiet, stood = (digest_of(loop(each, steps=30).trace(devices=())) for each in ({}, stalls))
+    planted = 16 * 8 * MS / int(stood.steps["time_ns"].sum())
+    pair = ([[stood]], [[quiet]]) if side == "base" else ([[quiet]], [[stood]])
+    found = compared(*pair, [parse_gate("3%"), parse_gate("operator:aten::mm:3%")])
+    said = f"the {side} stalled for {100 * planted:.1f} % of the time"
+    for each in found.judgements:
+        assert each.outcome == "inconclusive"
+        assert each.reason.endswith(f", but {said}.")
+    section = diff_section(found)
+    assert section.tag == "inconclusive"
+    assert section.answer.endswith(f" at the median, but {said}.")
+    assert not any(change.sure for change in found.diff.changes)
+    assert any(note.startswith(f"T{said[1:]}, probably because something else") for note in found.diff.notes)
+    assert worst(compared([[stood]], [[stood]], [THREE]).judgements) == "passed", "it is the same run"

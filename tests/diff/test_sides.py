@@ -162,7 +162,7 @@ def test_a_report_of_one_analysis_says_how_to_write_a_whole_one(
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lambda digest: digest.update(version=2), "its digest has version 2, not 1; use a newer tracekit"),
+        (lambda digest: digest.update(version=3), "its digest has version 3, not 2; use a newer tracekit"),
         (lambda digest: digest["values"]["ns"].append(1), "not a valid digest"),
         (lambda digest: digest["values"]["ns"].__setitem__(0, 10**12), "not a valid digest"),
         (lambda digest: digest["values"]["leaf"].__setitem__(0, 10**9), "not a valid digest"),

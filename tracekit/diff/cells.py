@@ -34,7 +34,7 @@ class Cells:
     """One entry per cell. Times are ns per step."""
 
     frame: pl.DataFrame
-    """`how`, `leaves`, `base_sum`, `new_sum`, `base_calls`, `new_calls`, `base_whole`, `new_whole` (per step; the last two in ns, also what others hide), and of the largest leaf of either side the texts and the node as
+    """`how`, `leaves`, `shapes_met` (how many the leaves have), `base_sum`, `new_sum`, `base_calls`, `new_calls`, `base_whole`, `new_whole` (per step; the last two in ns, also what others hide), and of the largest leaf of either side the texts and the node as
     `base_NAME`, `new_NAME`; as `NAME` those of the new side, else of the base.
     """
     sums: tuple[Array, Array]
@@ -83,9 +83,14 @@ def cells_as_arrays(rows: pl.DataFrame, base: Pool, new: Pool) -> Cells:
         for side in (False, True)
     ]  # columns first: a filter for each group takes twice as long
     sums = (
-        rows.select("cell", "how", *of_sides)
+        rows.select("cell", "how", "shapes", *of_sides)
         .group_by("cell")
-        .agg(pl.col("how").first(), pl.len().alias("leaves"), pl.exclude("cell", "how").sum())
+        .agg(
+            pl.col("how").first(),
+            pl.len().alias("leaves"),
+            pl.col("shapes").n_unique().alias("shapes_met"),
+            pl.exclude("cell", "how", "shapes").sum(),
+        )
     )
     frame = sums.sort("cell")
     for first in firsts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final, Literal
 
@@ -14,10 +15,10 @@ from tracekit.diff.cells import cells_as_arrays
 from tracekit.diff.contributions import by_dimension, calls_of_host, shares_matched
 from tracekit.diff.explain import Waits, explained
 from tracekit.diff.layers import Nodes, match_layers
-from tracekit.diff.matching import Comparable, cells_of, rows_of
+from tracekit.diff.matching import Comparable, cells_of, reshaped, rows_of
 from tracekit.diff.model import LAYERS, Contribution, Diff
 from tracekit.diff.noise import counted_steps
-from tracekit.diff.notes import notes_of
+from tracekit.diff.notes import notes_of, stalled
 from tracekit.diff.pool import Pool, pool
 from tracekit.diff.words import Teller
 from tracekit.digest import Digest
@@ -27,6 +28,8 @@ __all__ = ["diff_of"]
 
 _MOSTLY: Final = 0.5
 _SOME: Final = 0.1
+_TIMES: Final = ("slower", "faster", "idle")
+"""Changes that a stall explains too: those in time alone."""
 
 
 def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
@@ -46,7 +49,10 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     layers = _in_common(nodes, *sides)
     if not layers:
         nodes = Nodes(pl.DataFrame(schema=LAYERS), {}, {}, None)
+    sides = reshaped(rows_of(*sides, nodes), *sides)
     rows = rows_of(*sides, nodes)
+    if not layers:  # their types are those of one side
+        rows = rows.with_columns(pl.lit(None, pl.Categorical).alias("type"))
     comparable = _comparable(rows, *sides, layers=layers)
     celled = cells_of(rows, comparable)
     cells = cells_as_arrays(celled, *sides)
@@ -56,15 +62,18 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     found = explained(cells, parents, names=comparable.names, waits=_waits(calls))
     on_cpu = sides[1].side.facts[0].on_cpu if comparable.kinds else None
     per: Literal["step", "window"] = "window" if windows else "step"
-    teller = Teller(cells, nodes, calls, on_cpu, per)
-    changes = [teller.change(each) for each in found]
+    teller = Teller(cells, rows, nodes, calls, on_cpu, per)
+    stood = stalled(base, new)
+    changes = [
+        teller.change(replace(each, sure=each.sure and not (stood and each.kind in _TIMES))) for each in found
+    ]
     changes.sort(key=lambda change: (not change.sure, -abs(change.delta), change.title))
     total = sides[1].side.mean - sides[0].side.mean
     return Diff(
         base=sides[0].side,
         new=sides[1].side,
         per=per,
-        notes=tuple(notes_of(*sides, comparable, nodes, matched, windows=windows)),
+        notes=tuple(notes_of(*sides, comparable, nodes, matched, stood=stood, windows=windows)),
         by=by_dimension(rows, nodes, sides[0].side, sides[1].side),
         calls=calls,
         matched=matched,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracekit.diff.compare import diff_of
 from tracekit.diff.gate import Gate, Judgement, judge_runs, step_times
 from tracekit.diff.model import Diff
 from tracekit.diff.noise import Runs, StepComparison, compare_times
+from tracekit.diff.notes import stalled
 from tracekit.digest import Digest
 from tracekit.errors import UsageError
 from tracekit.facts.units import count_of
@@ -24,7 +25,9 @@ class Compared:
     runs: tuple[Runs, Runs]
     """The times of the steps of each run of base and new, in ns, or of whole windows if `diff.per` says so; each that of the slowest rank."""
     times: StepComparison
-    """How they differ."""
+    """How they differ; `inconclusive` if a side stalled."""
+    stalled: str = ""
+    """Which sides stood still for so long that their times prove nothing, in words; empty for none."""
     judgements: tuple[Judgement, ...] = ()
     """One for each gate."""
 
@@ -32,7 +35,7 @@ class Compared:
     def unchanged(self) -> bool:
         """Whether all figures of both sides are the same."""
         parts = (frame["base_ns"].equals(frame["new_ns"]) for frame in self.diff.by.values())
-        return self.times.median.low == self.times.median.high == 1 and not self.diff.change and all(parts)
+        return self.times.identical and not self.diff.change and all(parts)
 
 
 def compared(
@@ -60,12 +63,17 @@ def compared(
             f"{count_of(len(base), 'run')} of the base and {len(new)} of the new side cannot be paired",
             remedy="name as many of both, or leave --paired out",
         )
-    found = diff_of(*([rank for run in side for rank in run] for side in (base, new)))
+    ranks = [[rank for run in side for rank in run] for side in (base, new)]
+    found = diff_of(*ranks)
     windows = found.per == "window"
     runs = [[step_times(run, windows=windows) for run in side] for side in (base, new)]
+    times, stood = compare_times(runs[0], runs[1], paired=paired), stalled(*ranks)
+    if stood and not times.identical:
+        times = replace(times, verdict="inconclusive")
     return Compared(
         diff=found,
         runs=(runs[0], runs[1]),
-        times=compare_times(runs[0], runs[1], paired=paired),
+        times=times,
+        stalled=stood,
         judgements=tuple(judge_runs(gates, base, new, paired=paired, windows=windows)),
     )

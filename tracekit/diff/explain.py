@@ -22,6 +22,7 @@ import polars as pl
 from tracekit.diff.cells import Cells, Groups, groups_of
 from tracekit.diff.inputs import types_told
 from tracekit.diff.model import ChangeKind
+from tracekit.groups import or_none
 
 __all__ = ["WAITS", "Found", "Waits", "explained"]
 
@@ -139,10 +140,10 @@ class _Search:
         open_ = ~idle
         self._pure("added", (how == "none") & (cells.base == 0) & open_)
         self._pure("removed", (how == "none") & (cells.base > 0) & open_)
-        self._pairs("dtype", (how == "dtype") & open_, "dtypes")
-        self._pure("shape", (how == "shape") & open_)
-        self._pairs("kernel", replaced & open_, "name")
-        self._pairs("kernel", other & open_, "operator", "category")
+        self._pairs("dtype", (how == "dtype") & open_, "base_dtypes", "new_dtypes")
+        self._reshaped((how == "shape") & open_)
+        self._pairs("kernel", replaced & open_, "base_name", "new_name")
+        self._pairs("kernel", other & open_, "base_operator", "new_operator", "category")
         open_ &= ~replaced & ~other & ~np.isin(how, ["none", "dtype", "shape"])
         more, fewer = self._called(open_)
         self._pure("more_calls", more)
@@ -167,13 +168,36 @@ class _Search:
         known &= np.abs(self.left - effect) <= np.maximum(_WITHIN * np.abs(effect), 3 * self.cells.error)
         return known & (after > before), known & (after < before)
 
-    def _pure(self, kind: ChangeKind, mask: Array) -> None:
-        """The largest groups in which everything differs so."""
+    def _reshaped(self, mask: Array) -> None:
+        """Of other shapes, layers in which no layer keeps its shapes and the like; the rest by operator and layer."""
         if not mask.any():
             return
+        groups, node = self.groups, or_none(self.cells.frame["node"])
+        size, place = np.maximum(self.cells.base, self.cells.new) * ~self.idle, node + 1
+        whole, there = (np.bincount(place, each) for each in (size, size * mask))
+        keeps = ((whole >= self.least) & (there < _WITHIN * whole))[place]
+        inner = node[groups.members] != np.repeat(groups.node, np.diff(groups.starts))
+        spread = np.add.reduceat(inner, groups.starts[:-1]) > 0
+        told = [each not in (("operator", "shapes"), ("cell",)) for each in groups.dimensions]
+        mixed = [each != ("layer",) and "layer" in each for each in groups.dimensions]
+        kind = groups.kind
+        wanted = np.array(told)[kind] & (groups.sums(keeps) == 0) & ~(np.array(mixed)[kind] & spread)
+        self._pairs("shape", self._grouped("shape", mask, wanted), "operator", "node")
+
+    def _pure(self, kind: ChangeKind, mask: Array) -> None:
+        """The largest groups in which everything differs so, and the rest."""
+        if not mask.any():
+            return
+        free = self._grouped(kind, mask, np.ones(self.groups.kind.size, dtype=bool))
+        rest = np.flatnonzero(free)
+        if np.maximum(self.cells.base, self.cells.new)[rest].sum() >= self.least:
+            self._whole(kind, rest, ("rest",), -1)
+
+    def _grouped(self, kind: ChangeKind, mask: Array, wanted: Array) -> Array:
+        """Take the largest of the wanted groups in which everything differs so; the cells of none."""
         groups, size = self.groups, np.maximum(self.cells.base, self.cells.new)
         there = groups.sums(size * mask)
-        pure = np.flatnonzero((there > 0) & (there >= _PURE * groups.sums(size)))
+        pure = np.flatnonzero(wanted & (there > 0) & (there >= _PURE * groups.sums(size)))
         outer = kind in ("added", "removed")
         depth = self._depths(groups.node[pure]) * (1 if outer else -1)
         order = pure[np.lexsort((depth, groups.kind[pure], -np.round(there[pure])))]
@@ -188,15 +212,12 @@ class _Search:
                 self._whole(kind, mine, by or (() if not taken else ("rest",)), int(groups.node[group]))
                 free[mine] = False
                 taken += 1
-        rest = np.flatnonzero(free)
-        if size[rest].sum() >= self.least:
-            self._whole(kind, rest, ("rest",), -1)
+        return free
 
-    def _pairs(self, kind: ChangeKind, mask: Array, column: str, *also: str) -> None:
-        """All cells in which one thing stands for one other; of types those that differ."""
+    def _pairs(self, kind: ChangeKind, mask: Array, *keys: str) -> None:
+        """All cells that agree in the keys, as those in which one thing stands for one other; of types in those that differ."""
         wanted = np.flatnonzero(mask)
         size = np.maximum(self.cells.base, self.cells.new)
-        keys = [f"base_{column}", f"new_{column}", *also]
         told = self.cells.frame[wanted].select(pl.col(keys).cast(pl.String))
         if kind == "dtype":
             rows = [types_told(*pair) for pair in told.rows()]

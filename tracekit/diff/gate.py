@@ -2,7 +2,8 @@
 
 A gate fails if a figure of the new steps is larger by more than its threshold, and a test proves at 1 % that they are slower. The
 figure is the median or the mean: a change that only some steps show moves the mean alone. A gate passes if neither figure grew
-by more than the threshold, and the 95 % interval of one of them ends below it. Anything else is inconclusive.
+by more than the threshold, and the 95 % interval of one of them ends below it. Anything else is inconclusive, and so is every gate if a
+side stalled for a twentieth of its time, unless both sides are identical.
 
 Of a part, the threshold is its own growth; but a part may always grow by 0.1 % of the step, below which it does not matter.
 """
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.diff.noise import FEWEST_STEPS, Estimate, Runs, StepComparison, StepFigures, compare_times
+from tracekit.diff.notes import stalled
 from tracekit.digest import Digest
 from tracekit.errors import UsageError, nearest
 from tracekit.facts.idle_names import CAUSES
@@ -125,11 +127,12 @@ def judge(
     step_times: tuple[Runs, Runs] | None = None,
     devices: int = 1,
     per: str = "step",
+    stood: str = "",
 ) -> Judgement:
     """Whether two sides keep to a gate; a side is a list of runs, a run the times of its steps in ns, or those of the part.
 
     With a part, `step_times` are the times of the whole steps of both sides; that of the part is of so many `devices` together. `per` is what the times
-    are of, in a word.
+    are of, in a word; `stood` says which side stalled (`notes.stalled`): then nothing is proven.
 
     >>> fast, slow = [100, 101, 99, 100, 102, 98] * 5, [106, 107, 105, 106, 108, 104] * 5
     >>> judge(parse_gate("3%"), [fast], [slow]).outcome, judge(parse_gate("10%"), [fast], [slow]).outcome
@@ -144,7 +147,9 @@ def judge(
     grew = [each for each in (median, mean) if each.grew]
     proven = [each for each in grew if each.estimate.p < _PROOF]
     within = [each for each in (median, mean) if each.within]
-    if min(change.base.steps, change.new.steps) < FEWEST_STEPS and change.verdict != "same":
+    if stood and not change.identical:
+        outcome, shown, why = "inconclusive", median, "the limit is {}, but " + stood
+    elif min(change.base.steps, change.new.steps) < FEWEST_STEPS and change.verdict != "same":
         outcome, shown, why = "inconclusive", median, f"fewer than {FEWEST_STEPS} {per}s prove nothing"
     elif proven:
         outcome, shown, why = "failed", proven[0], "the limit is {}, and chance does not explain the growth"
@@ -245,10 +250,11 @@ def judge_runs(
     The time of a part is that of all ranks and devices together. Raises UsageError for a gate on a name that no run has.
     """
     sides, found, per = (base, new), list[Judgement](), "window" if windows else "step"
+    stood = stalled(*([rank for run in side for rank in run] for side in sides))
     whole = [[step_times(run, windows=windows) for run in side] for side in sides]
     for gate in gates:
         if not gate.part:
-            found.append(judge(gate, whole[0], whole[1], paired=paired, per=per))
+            found.append(judge(gate, whole[0], whole[1], paired=paired, per=per, stood=stood))
             continue
         digests = [one for side in sides for run in side for one in run]
         known = gate.name in _VOCABULARY.get(gate.part, ())
@@ -265,7 +271,16 @@ def judge_runs(
         devices = max(sum(one.facts.devices for one in run) for run in base)
         times = (whole[0], whole[1])
         found.append(
-            judge(gate, parts[0], parts[1], paired=paired, step_times=times, devices=devices, per=per)
+            judge(
+                gate,
+                parts[0],
+                parts[1],
+                paired=paired,
+                step_times=times,
+                devices=devices,
+                per=per,
+                stood=stood,
+            )
         )
     return found
 

@@ -7,8 +7,9 @@ from typing import Final
 import msgspec
 
 from tracekit.facts.terminal_text import printable
+from tracekit.facts.units import listed
 
-__all__ = ["inputs_told", "types_told"]
+__all__ = ["alike", "inputs_told", "shapes_told", "types_told"]
 
 _MOST_INPUTS: Final = 3
 _DTYPES: Final = {"float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
@@ -18,8 +19,32 @@ def _list(text: str | None) -> list[object]:
     """The inputs that a text of shapes or types lists."""
     try:
         return msgspec.json.decode(text or "[]", type=list[object])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return [text]
+
+
+def alike(one: str, other: str) -> int | None:
+    """How many sizes two lists of inputs' shapes have in common; None if the inputs are not of one kind.
+
+    >>> alike("[[32, 64], [64, 8]]", "[[32, 64], [64, 16]]"), alike("[[32, 64]]", "[[32]]")
+    (3, None)
+    """
+    common, old, new = 0, _list(one), _list(other)
+    for a, b in zip(old, new, strict=False):
+        if not isinstance(a, list) or not isinstance(b, list) or len(a) != len(b):
+            return None
+        common += sum(x == y for x, y in zip(a, b, strict=True))
+    return common if len(old) == len(new) else None
+
+
+def shapes_told(text: str) -> str:
+    """The inputs that are no scalars.
+
+    >>> shapes_told("[[32, 64], [64, 8], []]"), shapes_told("[[], []]")
+    ('inputs of 32 × 64 and 64 × 8', 'scalar inputs')
+    """
+    sizes = [_size(shape) for shape in _list(text) if shape != []][:_MOST_INPUTS]
+    return printable(f"inputs of {listed(sizes)}" if sizes else "scalar inputs")
 
 
 def types_told(before: str | None, after: str | None) -> tuple[str | None, str | None]:
@@ -52,7 +77,7 @@ def inputs_told(before: str, after: str) -> str:
         return f"{len(new)} inputs, not {len(old)}"
     both = enumerate(zip(old, new, strict=True), 1)
     told = [f"input {number} is {_size(b)}, not {_size(a)}" for number, (a, b) in both if a != b]
-    return printable(", ".join(told[:_MOST_INPUTS]))
+    return printable("; ".join(told[:_MOST_INPUTS]))
 
 
 def _size(shape: object) -> str:

@@ -1,6 +1,7 @@
 """Cells: the smallest parts of both sides that are compared with each other.
 
-A leaf is matched with the one that agrees in all texts. Of what is left, leaves are matched that agree in less and less: another
+If an operator has fewer calls with some shapes on the new side, and as many more with others, these calls have other shapes: such parts
+of the leaves of both sides are matched. Else a leaf is matched with the one that agrees in all texts. Of what is left, leaves are matched that agree in less and less: another
 kernel for the same operator and inputs, other types, other shapes, another operator that runs the same kernel, other work of the
 same category in the same layer; in no layer, only where devices have other kernels for it and no operator tells it apart. Leaves of
 one side that agree in what is asked for are one cell. What still is left is only on its side.
@@ -8,20 +9,27 @@ one side that agree in what is asked for are one cell. What still is left is onl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Final, TypeAlias
 
 import polars as pl
 
+from tracekit.diff.inputs import alike
 from tracekit.diff.layers import Nodes
 from tracekit.diff.pool import Pool
 
-__all__ = ["TEXTS", "Comparable", "cells_of", "rows_of"]
+__all__ = ["TEXTS", "Comparable", "cells_of", "reshaped", "rows_of"]
 
 TEXTS: Final = ("kind", "category", "name", "operator", "shapes", "dtypes", "type", "phase")
 _PLACE: Final = ("kind", "node", "phase")
+_PAIR: Final = ("pair",)
+_SAME: Final = ("category", "name", "operator", "shapes", "dtypes", *_PLACE)
 _LEVELS: Final = (
-    ("same", ("category", "name", "operator", "shapes", "dtypes", *_PLACE)),
+    ("shape", _PAIR),
+    ("same", _SAME),
     ("kernel", ("operator", "shapes", "dtypes", *_PLACE)),
     ("dtype", ("operator", "shapes", *_PLACE)),
     ("shape", ("operator", "dtypes", "name", *_PLACE)),
@@ -29,6 +37,11 @@ _LEVELS: Final = (
     ("operator", ("name", "category", *_PLACE)),
     ("category", ("category", *_PLACE)),
 )
+_MORE: Final = 0.02
+"""By this part the calls with some shapes have to be more or fewer: one at the edge of a step may be in the step before."""
+_MOST_SHAPES: Final = 64
+"""Of an operator in one place; of more on a side, no shape stands for one other."""
+_NOTHING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,7 @@ def rows_of(base: Pool, new: Pool, nodes: Nodes) -> pl.DataFrame:
                 "leaf",
                 *(pl.col(name).cast(pl.Categorical) for name in TEXTS),
                 node.alias("node"),
+                *(["pair"] if "pair" in side.leaves.columns else []),
                 "ns",
                 "calls",
                 "duration_ns",
@@ -77,14 +91,17 @@ def cells_of(rows: pl.DataFrame, comparable: Comparable) -> pl.DataFrame:
         pl.when(pl.col("kind").is_in(["compute", "memory"]) & (not comparable.kinds)).then(pl.lit("compute")).otherwise(pl.col("kind").cast(pl.String)).alias("kind"),
         pl.when(comparable.layers).then("node").alias("node"),
         "phase",
+        "pair",
     )  # fmt: skip
     found, count = [], 0
-    for level, (how, keys) in enumerate(_LEVELS):
-        groups = keyed.filter(pl.col("kind") != "idle") if level else keyed
-        if how == "category":
+    for how, keys in _LEVELS:
+        groups = keyed if keys == _SAME else keyed.filter(pl.col("kind") != "idle")
+        if keys == _PAIR:
+            groups = groups.filter(pl.col("pair").is_not_null())
+        elif how == "category":
             elsewhere = pl.col("operator").is_null() & (not comparable.names)
             groups = groups.filter(pl.col("node").is_not_null() | elsewhere)
-        elif level and "operator" in keys:  # without an operator nothing tells what was called
+        elif keys != _SAME and "operator" in keys:  # without an operator nothing tells what was called
             groups = groups.filter(pl.col("operator").is_not_null())
         made = groups.group_by(keys, maintain_order=True).agg(
             "row", (pl.col("new").min() != pl.col("new").max()).alias("both")
@@ -94,10 +111,130 @@ def cells_of(rows: pl.DataFrame, comparable: Comparable) -> pl.DataFrame:
         found.append(made.explode("row").select("row", "cell", pl.lit(how).alias("how")))
         keyed = keyed.join(found[-1], on="row", how="anti")
     alone = (
-        keyed.group_by("new", *_LEVELS[0][1], maintain_order=True)
+        keyed.group_by("new", *_SAME, maintain_order=True)
         .agg("row")
         .select("row")
         .with_row_index("cell", offset=count)
     )
     found.append(alone.explode("row").select("row", "cell", pl.lit("none").alias("how")))
     return rows.with_row_index("row").join(pl.concat(found), on="row").drop("row").cast({"cell": pl.Int64})
+
+
+# -- calls with other shapes ------------------------------------------------------------------------
+
+_Part: TypeAlias = tuple[int, int, float]
+"""A leaf, the number of the pair that a part of it is in, and how large a part."""
+
+
+def reshaped(rows: pl.DataFrame, base: Pool, new: Pool) -> tuple[Pool, Pool]:
+    """Both sides with the parts of leaves whose calls have other shapes on the other side as leaves of their own, of one `pair`."""
+    keys = ("kind", "operator", "dtypes", "node", "phase")
+    known = rows.filter(~pl.col("kind").is_in(["idle", "call"]), pl.col("operator", "shapes").is_not_null())
+    more = pl.col("new") - pl.col("base")
+    told = _by_shapes(known, keys, base, new).filter(more.abs() > _MORE * pl.max_horizontal("new", "base"))
+    told = told.filter(*(each.any().over(keys) for each in (more < 0, more > 0)))
+    parts: tuple[list[_Part], list[_Part]] = [], []
+    count = 0
+    for _, group in told.group_by(keys, maintain_order=True):
+        lost, gained = (group.filter(each).rows(named=True) for each in (more < 0, more > 0))
+        if max(len(lost), len(gained)) > _MOST_SHAPES:
+            continue
+        for before, after, *calls in _exchanged(lost, gained):
+            for at, (name, shapes) in enumerate((("base", before), ("new", after))):
+                cut = zip(shapes[f"{name}_leaf"], shapes[f"{name}_part"], strict=True)
+                parts[at].extend((leaf, count, calls[at] * part) for leaf, part in cut)
+            count += 1
+    return _divided(base, parts[0]), _divided(new, parts[1])
+
+
+def _by_shapes(known: pl.DataFrame, keys: tuple[str, ...], base: Pool, new: Pool) -> pl.DataFrame:
+    """How many calls per step each side has with some shapes, and which part of each leaf one call less on the other side is."""
+    per_step = pl.when("new").then(new.side.denominator).otherwise(base.side.denominator)
+    sums = {at: pl.col("calls").filter(pl.col("new") == at).sum() for at in (False, True)}
+    own, other = (pl.when(pl.col("new") == at).then("of_new").otherwise("of_base") for at in (True, False))
+    fewer = ((own - other).clip(0) * pl.col("calls") / own).fill_nan(
+        0
+    )  # of the kernels that an operator runs, those that are fewer
+    leaves = (
+        known.with_columns(pl.col("calls") / per_step)
+        .with_columns(
+            sums[at].over(*keys, "shapes", "name").alias(name)
+            for at, name in ((False, "of_base"), (True, "of_new"))
+        )
+        .with_columns(fewer.alias("fewer"))
+        .with_columns(
+            (pl.col("fewer") / pl.col("calls") / pl.col("fewer").sum().over(*keys, "shapes", "new")).alias(
+                "part"
+            )
+        )
+    )
+    sides = [(name, pl.col("new") == at) for name, at in (("base", False), ("new", True))]
+    return leaves.group_by(*keys, "shapes", maintain_order=True).agg(
+        *(pl.col("calls").filter(side).sum().alias(name) for name, side in sides),
+        *(
+            pl.col(column).filter(side & (pl.col("fewer") > 0)).alias(f"{name}_{column}")
+            for name, side in sides
+            for column in ("leaf", "part")
+        ),
+    )
+
+
+def _exchanged(
+    lost: Sequence[dict[str, Any]], gained: Sequence[dict[str, Any]]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], float, float]]:
+    """Which shapes stand for which, those first that are most alike, and how many calls of either."""
+    left = [one["base"] - one["new"] for one in lost], [one["new"] - one["base"] for one in gained]
+    tried = [
+        (-common, i, j)
+        for (i, one), (j, other) in product(enumerate(lost), enumerate(gained))
+        if (common := alike(one["shapes"], other["shapes"])) is not None
+    ]
+    pairs = []
+    for _, i, j in sorted(tried):
+        calls = min(left[0][i], left[1][j])
+        if calls > _NOTHING:
+            pairs.append((i, j, [calls, calls]))
+            left[0][i], left[1][j] = left[0][i] - calls, left[1][j] - calls
+    for i, j, calls_of in pairs:  # of other shapes, there may be more calls, too
+        for at, own, others in ((0, i, left[1]), (1, j, left[0])):
+            if lost[i]["new"] == gained[j]["base"] == 0 and max(others) < _NOTHING:
+                calls_of[at] += left[at][own]
+                left[at][own] = 0.0
+        yield lost[i], gained[j], *calls_of
+
+
+def _divided(side: Pool, parts: Sequence[_Part]) -> Pool:
+    """The side with each part of a leaf as a leaf, and what is left of it."""
+    if not parts:
+        return replace(side, leaves=side.leaves.with_columns(pl.lit(None, pl.Int64).alias("pair")))
+    ends: dict[int, list[tuple[float, int | None]]] = defaultdict(list)
+    for leaf, pair, part in parts:
+        ends[leaf].append((part + (ends[leaf][-1][0] if ends[leaf] else 0.0), pair))
+    for own in ends.values():
+        if own[-1][0] > 1 - _NOTHING:
+            own[-1] = (1.0, own[-1][1])
+        else:
+            own.append((1.0, None))
+    rows = [(leaf, *end) for leaf in range(side.leaves.height) for end in ends.get(leaf, [(1.0, None)])]
+    schema = {"whole": pl.Int64, "high": pl.Float64, "pair": pl.Int64}
+    made = pl.DataFrame(rows, schema, orient="row").with_columns(
+        pl.int_range(pl.len(), dtype=pl.Int64).alias("leaf"),
+        pl.col("high").shift(1).over("whole").fill_null(0.0).alias("low"),
+    )
+
+    def of_part(*names: str) -> list[pl.Expr]:
+        cut = [[(pl.col(name) * pl.col(end)).round() for end in ("high", "low")] for name in names]
+        return [(high - low).cast(pl.Int64) for high, low in cut]
+
+    values = side.values.rename({"leaf": "whole"}).join(made, on="whole", maintain_order="left")
+    values = values.select("at", "leaf", *of_part("ns"))
+    sums = values.group_by("leaf").agg(pl.col("ns").sum())
+    leaves = made.join(side.leaves.rename({"leaf": "whole"}).drop("ns"), on="whole", maintain_order="left")
+    leaves = leaves.with_columns(*of_part("calls", "duration_ns")).join(
+        sums, on="leaf", how="left", maintain_order="left"
+    )
+    return replace(
+        side,
+        leaves=leaves.drop("whole", "low", "high").with_columns(pl.col("ns").fill_null(0)),
+        values=values,
+    )

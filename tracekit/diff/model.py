@@ -33,7 +33,7 @@ ChangeKind = Literal[
     "moved",  # a layer of another path; its delta is 0: what its work takes longer is a change of its own
     "kernel",  # another kernel for the same operator and inputs
     "dtype",  # inputs of other types
-    "shape",  # inputs of other shapes
+    "shape",  # inputs of other shapes; of an operator of which only some calls have them, of so many
     "more_calls",
     "fewer_calls",
     "slower",  # each call takes longer
@@ -59,7 +59,7 @@ AMOUNTS: Final[Schema] = {
     "new_ns": pl.Float64,
     "delta_ns": pl.Float64,
     "share": pl.Float64,  # of the total change; null if that is 0
-    "base_calls": pl.Float64,  # activities, gaps or calls of the host per step (and device)
+    "base_calls": pl.Float64,  # kernels and copies, calls of operators without a device, gaps, or calls of the host; per step (and device)
     "new_calls": pl.Float64,
     "base_idle_ns": pl.Float64,  # of base_ns: idle time that this place caused
     "new_idle_ns": pl.Float64,

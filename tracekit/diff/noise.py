@@ -109,6 +109,11 @@ class StepComparison:
     notes: tuple[str, ...]
     """Sentences: which steps do not count, why outliers do, and what the interval does not hold."""
 
+    @property
+    def identical(self) -> bool:
+        """Whether all times of both sides are equal."""
+        return all(one.low == one.high == 1 for one in (self.median, self.mean))
+
 
 def compare_times(
     base: Runs, new: Runs, *, paired: bool = False, step_times: tuple[Runs, Runs] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
@@ -12,11 +12,12 @@ from tracekit.analyses.rules.rule import WARNING_SHARE
 from tracekit.diff.layers import Nodes
 from tracekit.diff.matching import Comparable
 from tracekit.diff.pool import Pool
+from tracekit.digest import Digest
 from tracekit.facts.units import count_of, format_ns, format_share, listed
 from tracekit.groups import any_known
 from tracekit.health import MEANINGS
 
-__all__ = ["notes_of"]
+__all__ = ["notes_of", "stalled"]
 
 _SETTINGS: Final = {
     "batch": "batch size",
@@ -41,9 +42,16 @@ UNLIKE: Final = 0.6
 
 
 def notes_of(
-    base: Pool, new: Pool, comparable: Comparable, nodes: Nodes, matched: pl.DataFrame, *, windows: bool
+    base: Pool,
+    new: Pool,
+    comparable: Comparable,
+    nodes: Nodes,
+    matched: pl.DataFrame,
+    *,
+    stood: str,
+    windows: bool,
 ) -> Iterator[str]:
-    """The notes, the most important first."""
+    """The notes, the most important first. `stood` is what `stalled` says."""
     sides = (base, "base"), (new, "new side")
     per = "window" if windows else "step"
     damaged: dict[str, list[str]] = {}
@@ -57,7 +65,7 @@ def notes_of(
     if idle := [name for pool, name in sides if not _works(pool)]:
         yield f"The {' and the '.join(idle)} {'have' if len(idle) > 1 else 'has'} no work, so nothing else can be compared."
         return
-    yield from _stalled(sides)
+    yield from _of_stalls(stood)
     yield from _unlike(base, new, comparable, matched)
     if windows:
         without = " and the ".join(name for pool, name in sides if not pool.side.has_steps)
@@ -94,15 +102,28 @@ def notes_of(
         yield (f"With one {per} on a side nothing shows how much times vary, so small changes may be chance.")
 
 
-def _stalled(sides: tuple[tuple[Pool, str], ...]) -> Iterator[str]:
-    """Which sides stalled for so long that their times say little."""
-    for pool, name in sides:
-        stood, time = sum(one.stalled_ns for one in pool.side.facts), int(pool.side.steps["time_ns"].sum())
+def stalled(base: Sequence[Digest], new: Sequence[Digest]) -> str:
+    """Which sides stalled for so long that their times prove nothing; empty if none did.
+
+    >>> stalled([], [])
+    ''
+    """
+    told: list[str] = []
+    for side, name in ((base, "the base"), (new, "the new side")):
+        stood, time = (
+            sum(one.facts.stalled_ns for one in side),
+            sum(int(one.steps["time_ns"].sum()) for one in side),
+        )
         if time and stood >= WARNING_SHARE * time:
-            yield (
-                f"The {name} stalled for {format_share(min(stood / time, 1))} of the time, probably because something else was "
-                "using the cores. So its times say little."
-            )
+            share = format_share(min(stood / time, 1))
+            told.append(f"{name} for {share}" if told else f"{name} stalled for {share} of the time")
+    return " and ".join(told)
+
+
+def _of_stalls(stood: str) -> Iterator[str]:
+    if stood:
+        its = "their" if " and " in stood else "its"
+        yield f"{stood[0].upper()}{stood[1:]}, probably because something else was using the cores. So {its} times say little."
 
 
 def _unlike(base: Pool, new: Pool, comparable: Comparable, matched: pl.DataFrame) -> Iterator[str]:

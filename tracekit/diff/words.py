@@ -10,9 +10,10 @@ import polars as pl
 
 from tracekit.diff.cells import Cells
 from tracekit.diff.explain import WAITS, Found
-from tracekit.diff.inputs import inputs_told, types_told
+from tracekit.diff.inputs import inputs_told, shapes_told, types_told
 from tracekit.diff.layers import Nodes
 from tracekit.diff.model import Contribution
+from tracekit.diff.phrases import LONGEST, changed, number, slower, times_as_often, verb
 from tracekit.facts.stack_names import DATA_LAYER, NO_LAYERS
 from tracekit.facts.units import format_change, format_ns
 from tracekit.names import category_name, shorten_name
@@ -20,12 +21,9 @@ from tracekit.verdict.idle_words import IDLE_PHRASES
 
 __all__ = ["Teller"]
 
-_LONGEST: Final = 80
-_HIDDEN: Final = 0.2
-"""If the time that nothing hides changed by so much more or less than all of it, other work hides more or less of it."""
 _NEARLY: Final = 0.95
-_ALL: Final = 0.995
-"""So much less would read as 100 % less."""
+_SOME_CALLS: Final = 0.05
+"""Per step; a call in fewer than one of twenty steps is none."""
 _PLACE: Final = ("phase", "type", "operator", "category", "name", "shapes", "dtypes")
 _PHASES: Final = {
     "forward": "the forward pass",
@@ -34,7 +32,7 @@ _PHASES: Final = {
     "communication": "the reduction of gradients",
     "data": "loading and copying of data",
     "set_up": "the set-up",
-    "other": "the rest of the work",
+    "other": "the rest of the step",
 }
 _OTHER_CAUSES: Final = {
     "dependency": "for work on other streams",
@@ -42,7 +40,20 @@ _OTHER_CAUSES: Final = {
     "unexplained": "for no reason that the profile shows",
     "not_captured": "for no reason that was recorded",
 }
-_PLURAL: Final = ("layers of", "copies and casts", "fused kernels", "random numbers", "recurrent layers")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Subject:
+    """What a sentence is about."""
+
+    text: str
+    by: set[str]
+    """The columns by which it is named, with their values in `place`."""
+    place: dict[str, str]
+    rows: pl.DataFrame
+    """Its cells."""
+    rest: bool
+    """Whether it is what no other sentence names."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +61,8 @@ class Teller:
     """What the titles need beside the changes."""
 
     cells: Cells
+    rows: pl.DataFrame
+    """Those of `matching.rows_of`."""
     nodes: Nodes
     calls: pl.DataFrame
     """`Diff.calls`."""
@@ -81,21 +94,41 @@ class Teller:
         )
         whole = float(rows["base_whole"].sum()), float(rows["new_whole"].sum())
         whole = whole if self.on_cpu is False else (0.0, 0.0)  # operators are not hidden by others
-        return replace(made, title=self._title(made, _subject(found, made), found.by, whole))
+        return replace(made, title=self._title(made, found.by, self._subject(found.by, made, rows), whole))
 
-    def _title(self, one: Contribution, where: str, by: tuple[str, ...], whole: tuple[float, float]) -> str:
+    def _title(
+        self, one: Contribution, by: tuple[str, ...], told: _Subject, whole: tuple[float, float]
+    ) -> str:
         if one.kind == "idle":
             return self._idle(one, by)
-        signed = f"({format_change(one.delta_ns)})"
-        if "calls" in one.kind:
-            return f"{self._called(one, where, by)} {signed}"
-        if one.kind in ("added", "removed"):
-            return f"{self._alone(one, where, by)} {signed}"
-        return (
-            _slower(one, where, whole)
-            if one.kind in ("slower", "faster")
-            else f"{_changed(one, where, by)} {signed}"
-        )
+        if one.kind in ("slower", "faster"):
+            return slower(one, told.text, whole)
+        how = {
+            "more_calls": self._called,
+            "fewer_calls": self._called,
+            "added": self._alone,
+            "removed": self._alone,
+            "shape": self._reshaped,
+        }
+        text = how[one.kind](one, told) if one.kind in how else changed(one, told.text, by)
+        return f"{text} ({format_change(one.delta_ns)})"
+
+    def _subject(self, by: tuple[str, ...], one: Contribution, rows: pl.DataFrame) -> _Subject:
+        """`aten::mm in layer fc (Linear)`, `layer fc (Linear)`, `layers of type Linear in the backward pass`."""
+        place, rest = one.place, by == ("rest",)
+        told = set(by) & set(place)
+        if by in (("pair",), ("cell",)):
+            told = set(place) & {"operator", "name", "layer"} or set(place) & {"category"}
+            told -= {"name"} if "operator" in told else set()
+            if told == {"layer"}:  # of one layer, several changes may be told
+                told |= set(place) & {"category", "phase"}
+            if by == ("cell",) and "operator" in told and "shapes" in place and self._shapes(place, told) > 1:
+                told.add("shapes")
+        return _Subject("other work" if rest else _named(told, one), told, place, rows, rest)
+
+    def _shapes(self, place: dict[str, str], by: set[str]) -> int:
+        """How many shapes the inputs of what is named have."""
+        return self._work(place, by)["shapes"].n_unique()
 
     def _place(self, found: Found, rows: pl.DataFrame) -> dict[str, str]:
         """What all the cells have in common; of idle time, which is in many small pieces, nearly all."""
@@ -147,27 +180,95 @@ class Teller:
             shared = level[0]
         return -1 if shared >= 0 and parents[shared] < 0 and len(chains) > 1 else shared
 
-    def _called(self, one: Contribution, where: str, by: tuple[str, ...]) -> str:
+    def _calls(self, place: dict[str, str], by: set[str]) -> tuple[float, float]:
+        """How many calls (on devices kernels) per step both sides have of what a subject names; also those that did not change."""
+        work = self._work(place, by)
+        new, old = (int(work.filter(pl.col("new") == side)["calls"].sum()) for side in (True, False))
+        return old / self.cells.denominators[0], new / self.cells.denominators[1]
+
+    def _work(self, place: dict[str, str], by: set[str]) -> pl.DataFrame:
+        """The rows of both sides that a subject names."""
+        columns = by - {"layer", *(["type"] if "layer" in place else [])}
+        work = self.rows.filter(
+            ~pl.col("kind").is_in(["idle", "call"]),
+            *(pl.col(name) == place[name] for name in sorted(columns)),
+        )
+        if "layer" in place:
+            work = work.filter(pl.col("node").is_in(self._below(place["layer"])))
+        return work
+
+    def _below(self, path: str) -> list[int]:
+        """The layer and those in it."""
+        inside: set[int | None] = set()
+        for node, above, own in self.nodes.frame["layer_id", "parent_layer_id", "path"].rows():
+            if own == path or above in inside:
+                inside.add(node)
+        return [node for node in inside if node is not None]
+
+    def _called(self, one: Contribution, told: _Subject) -> str:
         """More or fewer calls, and where their time went the other way that it did."""
-        after, before = _number(one.new_calls), _number(one.base_calls)
-        what = ("time" if self._single(one, by) else "kernel") + ("" if after == "1" else "s")
-        against = ""
-        if (one.kind == "more_calls") != (one.delta > 0):
-            longer = "longer" if one.delta > 0 else "less time"
-            against = f", but {_verb(where, 'takes', 'take')} {longer}"
-        return f"{where} {_verb(where, 'runs', 'run')} {after} {what} per {self.per}, not {before}{against}"
+        more, where, takes = one.kind == "more_calls", told.text, ""
+        if more != (one.delta > 0):
+            takes = f", but {verb(where, 'takes', 'take')} {'longer' if one.delta > 0 else 'less time'}"
+        runs = f"{where} {verb(where, 'runs', 'run')}"
+        if self._counted(told) and (often := self._often(told, more=more)):
+            return f"{runs} {often}{takes}"
+        return f"{runs} {times_as_often(told.rows, more=more)}{takes}"
 
-    def _single(self, one: Contribution, by: tuple[str, ...]) -> bool:
-        """Whether the work is called as often as something of it runs: operators on processors, one kernel, copies."""
-        return self.on_cpu is not False or "name" in by or one.place.get("category") == "memcpy"
+    def _counted(self, told: _Subject) -> bool:
+        """Whether the trace shows the number of calls: of an operator, or of kernels. A layer calls operators that call others."""
+        of_operators = self.on_cpu and told.by & {"operator", "name"}
+        return not told.rest and bool(self.on_cpu is False or of_operators)
 
-    def _alone(self, one: Contribution, where: str, by: tuple[str, ...]) -> str:
+    def _often(self, told: _Subject, *, more: bool) -> str:
+        """`8 times per step, not 4`; empty if all calls of the subject went the other way."""
+        old, new = self._calls(told.place, told.by)
+        if (new > old) != more or number(old) == number(new):
+            return ""
+        return f"{self._count(new, told)} per {self.per}, not {number(old)}"
+
+    def _count(self, calls: float, told: _Subject) -> str:
+        # Operators on processors, one kernel and copies run as often as they are called.
+        single = self.on_cpu is not False or "name" in told.by or told.place.get("category") == "memcpy"
+        often = number(calls)
+        return f"{often} {'time' if single else 'kernel'}{'' if often == '1' else 's'}"
+
+    def _alone(self, one: Contribution, told: _Subject) -> str:
         """Work that only one side has."""
-        new = one.kind == "added"
-        calls = _number(one.new_calls if new else one.base_calls)
-        what = ("call" if self._single(one, by) else "kernel") + ("" if calls == "1" else "s")
-        often = "" if by in (("layer",), ("rest",), ()) else f": {calls} {what} per {self.per}"
-        return f"{where} {_verb(where, 'is', 'are')} {'new' if new else 'gone'}{often}"
+        new, where = one.kind == "added", told.text
+        side = "on the new side" if new else "in the base"
+        here, there = self._calls(told.place, told.by)[:: -1 if new else 1]
+        if told.rest or not told.by or there >= _SOME_CALLS:
+            if self._counted(told) and (often := self._often(told, more=new)):
+                return f"{where} {verb(where, 'runs', 'run')} {often}"
+            most = where if told.rest or not told.by else f"most of {where}"
+            return f"{most} {verb(where, 'is', 'are')} only {side}"
+        text = f"{where} {verb(where, 'is', 'are')} {'new' if new else 'gone'}"
+        if not self._counted(told) or told.by == {"layer"}:
+            return text
+        it, runs = verb(where, "it", "they"), verb(where, "runs", "run") if new else "ran"
+        return f"{text}: {it} {runs} {self._count(here, told)} per {self.per}"
+
+    def _reshaped(self, one: Contribution, told: _Subject) -> str:
+        """Other shapes: of which calls, and what differs in the inputs, of several in those of the calls that take longest."""
+        where, operators, have = told.text, "operator" in told.by, verb(told.text, "has", "have")
+        every = self._calls(told.place, told.by)[1] if operators and not told.rest else 0.0
+        if self.on_cpu is not None and one.new_calls < _NEARLY * every:
+            calls, have = (
+                "kernels" if self.on_cpu is False else "calls",
+                "has" if round(one.new_calls) == 1 else "have",
+            )
+            where = f"{number(one.new_calls)} of {number(every)} {calls} of {where} per {self.per}"
+        known = told.rows.filter(pl.col("shapes_met") == 2, pl.col("base_shapes") != pl.col("new_shapes"))
+        text = f"{where} {have} inputs of other shapes"
+        if not known.height or told.rest:
+            return text
+        longest = known.sort("new_sum", descending=True, maintain_order=True)
+        before, after, operator = (
+            longest.select("base_shapes", "new_shapes", "operator").cast(pl.String).row(0)
+        )
+        which = "" if one.before is not None else "in the longest, " if operators else f"in {operator}, "
+        return f"{text}: {which}{inputs_told(before, after)}"
 
     def _idle(self, one: Contribution, by: tuple[str, ...]) -> str:
         cause, longer = one.place.get("cause", ""), one.delta > 0
@@ -181,7 +282,8 @@ class Teller:
                 if phrase.startswith("for ") and cause in IDLE_PHRASES
                 else ""
             )
-            text = f"the program spends {amount} {'more' if longer else 'less'}{spent} outside operators"
+            outside = "" if cause in ("operator_dispatch", "profiler_overhead") else " outside operators"
+            text = f"the program spends {amount} {'more' if longer else 'less'}{spent}{outside}"
             phrase = "" if spent else phrase
         else:
             text = f"the device is idle {amount} {'longer' if longer else 'less'}"
@@ -220,7 +322,7 @@ class Teller:
     def _more_often(self, name: str, where: str = "") -> str:
         """`cudaStreamSynchronize is called 2 times more per step; `, if it is."""
         rows = self.calls.filter(pl.col("name").cast(pl.String).is_in(_of_any_vendor(name)))
-        more = _number(float((rows["new_calls"] - rows["base_calls"]).sum()))
+        more = number(float((rows["new_calls"] - rows["base_calls"]).sum()))
         if more in ("0", "−0"):
             return ""
         count, kind = more.removeprefix("−"), "fewer" if more.startswith("−") else "more"
@@ -244,21 +346,15 @@ def _layer(place: dict[str, str]) -> str:
     return f"layer {path}" + (f" ({place['type']})" if "type" in place else "")
 
 
-def _subject(found: Found, one: Contribution) -> str:
-    """`aten::mm in layer fc (Linear)`, `layer fc (Linear)`, `layers of type Linear in the backward pass`."""
+def _named(by: set[str], one: Contribution) -> str:
+    """The work that has these columns in common."""
     place = one.place
-    by = set(found.by) & set(place)
-    if found.by == ("rest",):
-        return "other work"
-    if found.by in (("pair",), ("cell",)):
-        by = set(place) & {"operator", "name", "layer"} or set(place) & {"category"}
-        if by == {"layer"}:  # of one layer, several changes may be told
-            by |= set(place) & {"category", "phase"}
     during = f" in {_PHASES[place['phase']]}" if "phase" in by else ""
     if during and "category" in by and place["category"] == place["phase"]:
         during = ""
     if by & {"operator", "name"}:
-        head = place["operator"] if "operator" in by else shorten_name(place["name"], _LONGEST)
+        head = place["operator"] if "operator" in by else shorten_name(place["name"], LONGEST)
+        head += f" with {shapes_told(place['shapes'])}" if "shapes" in by else ""
     elif "category" in by:
         head = "the optimizer" if place["category"] == "optimizer" else category_name(place["category"])
     elif "layer" in by:
@@ -276,65 +372,6 @@ def _subject(found: Found, one: Contribution) -> str:
     return head + during
 
 
-# -- titles -----------------------------------------------------------------------------------------
-
-
-def _verb(subject: str, one: str, several: str) -> str:
-    return several if subject.startswith(_PLURAL) else one
-
-
-def _slower(one: Contribution, where: str, whole: tuple[float, float]) -> str:
-    """What takes longer; `whole` is its time on both sides with what other work hides."""
-    part = one.delta_ns / one.base_ns
-    if whole[0] > 0 and abs(whole[1] / whole[0] - 1 - part) > _HIDDEN * max(abs(part), 1.0):
-        hidden = [max(ns - shown, 0.0) for ns, shown in zip(whole, (one.base_ns, one.new_ns), strict=True)]
-        more, (before, after), (covered, covers) = (
-            "more" if part > 0 else "less",
-            map(format_ns, whole),
-            map(format_ns, hidden),
-        )
-        return (
-            f"{where} {_verb(where, 'is', 'are')} exposed for {format_ns(abs(one.delta_ns))} {more}: {_verb(where, 'it takes', 'they take')} {after} "
-            f"in all, of which other work hides {covers}, instead of {before}, of which it hides {covered}"
-        )
-    longer, amount = part > 0, format_ns(abs(one.delta_ns))
-    less = f"{_percent(abs(part))} {'longer' if longer else 'less time'}"
-    how = f"{1 + part:.1f} times as long" if part >= 1 else less
-    if part <= -_ALL:
-        how = f"{100 * (1 + part):.2g} % of the time"
-    takes = f"{_verb(where, 'takes', 'take')} {amount} {'longer' if longer else 'less'}"
-    return f"{where} {takes}: the same calls take {how}"
-
-
-def _changed(one: Contribution, where: str, by: tuple[str, ...]) -> str:
-    """Other kernels, types or shapes."""
-    before, after = one.before, one.after
-    known = before is not None and after is not None
-    if one.kind == "shape":
-        shapes = f": {inputs_told(before, after)}" if before is not None and after is not None else ""
-        return f"{where} {_verb(where, 'has', 'have')} inputs of different shapes{shapes}"
-    if one.kind == "dtype":
-        if by == ("pair",) and not {"operator", "layer"} & set(one.place):
-            some = f"{one.layers} layers" if one.layers else "work outside the layers"
-            where = f"layers of type {one.place['type']}" if "type" in one.place else some
-        return f"inputs of {where} are {f'{after}, not {before}' if known else 'of other types'}"
-    if before is None or after is None:
-        return f"different work replaces that of {where}"
-    operator = one.place.get("operator", after)
-    of = "" if operator in (before, after) else f" for {operator}"
-    inside = f" in {where.partition(' in ')[2]}" if " in " in where else ""
-    return f"{shorten_name(after, _LONGEST)} replaces {shorten_name(before, _LONGEST)}{of}{inside}"
-
-
-def _percent(part: float) -> str:
-    return f"{100 * part:.0f} %" if part >= 0.095 else f"{100 * part:.1f} %"
-
-
-def _number(count: float) -> str:
-    text = f"{count:,.0f}" if abs(count - np.round(count)) < 0.05 else f"{count:,.1f}"
-    return text.replace("-", "−")
-
-
 # -- what stands for what ---------------------------------------------------------------------------
 
 
@@ -343,7 +380,8 @@ def _exchanged(found: Found, rows: pl.DataFrame) -> tuple[str | None, str | None
     if found.kind == "dtype":
         told = {types_told(*pair) for pair in rows.select("base_dtypes", "new_dtypes").cast(pl.String).rows()}
         return told.pop() if len(told) == 1 else (None, None)
-    if (rows["leaves"] > 2).any():  # of several on a side none stands for one other
+    # Of several on a side none stands for one other.
+    if (rows["shapes_met" if found.kind == "shape" else "leaves"] > 2).any():
         return None, None
     for column in {"kernel": ("name", "operator"), "shape": ("shapes",)}.get(found.kind, ()):
         pairs = rows.select(f"base_{column}", f"new_{column}").cast(pl.String).unique()

@@ -139,8 +139,8 @@ def _steps(scope: Scope, edges: Int64Array, numbers: Int64Array) -> pl.DataFrame
 
 # -- pieces of the time of devices ------------------------------------------------------------------
 #
-# Frames with the columns of `_KEYS`, the `start` and `end` of a piece, whether it is the `first` of its activity or gap, and the
-# `duration_ns` of the whole.
+# Frames with the columns of `_KEYS`, the `start` and `end` of a piece, whether it is the `first` of its activity or gap, whether it
+# is `called` there, and the `duration_ns` of the whole.
 
 
 def _pieces_of(columns: dict[str, pl.Series]) -> pl.DataFrame:
@@ -186,21 +186,31 @@ def _work(scope: Scope) -> pl.DataFrame:
     at, start, end, first = (np.concatenate(part) for part in zip(*parts, strict=True))
     rows = rows["activity_id", "class", "category", "name", "duration"][order[at]]
     placed = rows_of(owners["activity_id"], rows["activity_id"].to_numpy())
+    op_id = at_rows(owners["op_id"], placed)
     return _pieces_of(
         {
             "kind": rows["class"],
             "category": rows["category"],
             "name": rows["name"],
-            **_of_operator(scope.trace.host, at_rows(owners["op_id"], placed)),
+            **_of_operator(scope.trace.host, op_id),
             "operator": at_rows(owners["operator"], placed),
             "layer_id": at_rows(owners["layer_id"], placed),
             "phase": at_rows(owners["phase"], placed).fill_null("other"),
             "start": pl.Series(start),
             "end": pl.Series(end),
             "first": pl.Series(first),
+            "called": pl.Series(first & _begins(or_none(op_id), start) if scope.on_cpu else first),
             "duration_ns": rows["duration"],
         }
     )
+
+
+def _begins(op_id: Int64Array, start: Int64Array) -> BoolArray:
+    """Of pieces of operators' self time, which is the first of a call: between two of them other operators are called in it."""
+    order = falling(op_id, start)
+    began = np.ones(op_id.size, dtype=bool)
+    began[order[1:]] = (np.diff(op_id[order]) != 0) | (op_id[order[1:]] < 0)
+    return began
 
 
 def _exposed(
@@ -255,6 +265,7 @@ def _idle(scope: Scope) -> pl.DataFrame:
             "start": pieces["start"],
             "end": pieces["start"] + pieces["duration_ns"],
             "first": pl.Series([True]).new_from_index(0, pieces.height),
+            "called": pl.Series([True]).new_from_index(0, pieces.height),
             "duration_ns": pieces["duration_ns"],
         }
     )
@@ -268,11 +279,13 @@ def _sliced(pieces: pl.DataFrame, edges: Int64Array, numbers: Int64Array) -> pl.
     high = np.clip(np.searchsorted(edges, end, side="left") - 1, low, last)
     row = np.repeat(np.arange(start.size), high - low + 1)
     at = np.arange(row.size) + np.repeat(low - (np.cumsum(high - low + 1) - (high - low + 1)), high - low + 1)
-    begun = ((at == low[row]) & pieces["first"].to_numpy()[row]).astype(np.int64)
+    begun, called = (
+        ((at == low[row]) & pieces[name].to_numpy()[row]).astype(np.int64) for name in ("first", "called")
+    )
     counted = {
         "step": numbers[at],
         "ns": np.minimum(end[row], edges[at + 1]) - np.maximum(start[row], edges[at]),
-        "calls": begun,
+        "calls": called,
         "duration_ns": pieces["duration_ns"].to_numpy()[row] * begun,
     }
     return pieces[list(_KEYS)][row].hstack([pl.Series(name, column) for name, column in counted.items()])

@@ -27,7 +27,7 @@ __all__ = [
     "check_version",
 ]
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the bytes; rises when a field changes its meaning."""
 NO_STEP: Final = -1
 """The step of what lies between steps; without steps, of all."""
@@ -70,7 +70,7 @@ VALUES: Final[Schema] = {
     "step": pl.Int64,
     "leaf": pl.Int64,
     "ns": pl.Int64,  # of the time of the step, 0 for calls; summed over devices
-    "calls": pl.Int64,  # activities, gaps or calls that begin in the step
+    "calls": pl.Int64,  # activities, gaps or calls that begin in the step; without a device, calls of operators
     "duration_ns": pl.Int64,  # the sum of their durations, also what others hide
 }
 

@@ -52,7 +52,7 @@ def _called(side: Side) -> str:
 
 
 def _answer(found: Compared) -> str:
-    told = found.unchanged or found.times.verdict in ("slower", "faster")
+    told = found.unchanged or found.stalled or found.times.verdict in ("slower", "faster")
     mean = None if told else _mean(found.times.mean)
     return " ".join(filter(None, [_headline(found), mean]))
 
@@ -79,7 +79,8 @@ def _headline(found: Compared) -> str:
     if times.median.low is None:
         return f"{what} takes {against}, but fewer than {FEWEST_STEPS} {found.diff.per}s on a side prove nothing: record more."
     if times.verdict == "inconclusive" or ratio is None:
-        return f"It is not clear whether {what.lower()} takes more or less time: {new} against {base} at the median."
+        stood = f", but {found.stalled}" if found.stalled else ""
+        return f"It is not clear whether {what.lower()} takes more or less time: {new} against {base} at the median{stood}."
     return f"{what} takes {_longer(ratio)}: {against}."
 
 

@@ -1,0 +1,159 @@
+"""What the sentences of a diff say of calls, shapes and layers, against the programs that were planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import planted_sides
+import polars as pl
+import pytest
+
+from tests.diff.programs import Program, Work, mapped, times_per_step, total, trace_of, training_loop
+from tests.rules.planted import US
+from tracekit.diff import diff_of
+from tracekit.diff.model import Diff
+from tracekit.digest import digest_of
+
+WIDE = "[[64, 512], [512, 2048]]"
+
+
+def without_layers() -> Program:
+    """As a profile shows the loop if Python's stack was not recorded."""
+    return mapped(training_loop(), lambda _: True, lambda work: replace(work, layer=None, type=""))
+
+
+def found(base: Program, new: Program, *, on_cpu: bool, noise: float = 0.01) -> Diff:
+    sides = (
+        digest_of(trace_of(each, seed, on_cpu=on_cpu, noise=noise)) for seed, each in ((2, base), (3, new))
+    )
+    return diff_of(*([side] for side in sides))
+
+
+def calls(program: Program, operator: str) -> int:
+    return sum(times_per_step(work) for work in program if work.operator == operator)
+
+
+def nth(program: Program, operator: str, number: int) -> Work:
+    return [work for work in program if work.operator == operator][number]
+
+
+def changed(program: Program, wanted: Work, change: Callable[[Work], Work]) -> Program:
+    return mapped(program, lambda work: work is wanted, change)
+
+
+def widened(work: Work) -> Work:
+    return replace(work, shapes=WIDE, ns=4 * work.ns)
+
+
+@pytest.mark.parametrize("on_cpu", [False, True], ids=["gpu", "cpu"])
+def test_a_wider_layer_is_no_new_operator_where_no_layers_are_known(on_cpu: bool) -> None:
+    """`aten::mm is new` and `aten::mm runs 9 times per step, not 12` were told of one layer that became wider."""
+    products = [work for work in without_layers() if work.operator == "aten::addmm"]
+    base = mapped(without_layers(), lambda work: work in products, lambda work: replace(work, ns=300 * US))
+    new = changed(base, nth(base, "aten::addmm", 2), widened)
+    diff = found(base, new, on_cpu=on_cpu)
+    (first,) = diff.changes
+    assert first.kind == "shape"
+    what = "calls" if on_cpu else "kernels"
+    one, every = (
+        calls([work for work in new if work.shapes == WIDE], "aten::addmm"),
+        calls(new, "aten::addmm"),
+    )
+    assert first.title.startswith(
+        f"{one} of {every} {what} of aten::addmm per step have inputs of other shapes: input 2 is 512 × 2048, not 512 × 512 (+"
+    )
+    assert (first.before, first.after) == ("[[64, 512], [512, 512]]", WIDE)
+    assert (first.base_calls, first.new_calls) == (one, one)
+    assert first.delta_ns == pytest.approx(total(new) - total(base), rel=0.05)
+    assert diff.rest + sum(change.delta for change in diff.changes) == diff.change
+
+
+def test_more_calls_with_other_shapes_are_the_same_work_with_other_shapes() -> None:
+    """Half the batch, twice as often."""
+    base = without_layers()
+    new = mapped(
+        base,
+        lambda work: work.operator == "aten::gelu",
+        lambda work: replace(work, shapes="[[32, 512], [512, 512]]", calls=2),
+    )
+    (first,) = found(base, new, on_cpu=True).changes
+    assert (first.kind, first.base_calls, first.new_calls) == (
+        "shape",
+        calls(base, "aten::gelu"),
+        calls(new, "aten::gelu"),
+    )
+
+
+def test_shapes_that_were_not_recorded_are_not_told() -> None:
+    base = without_layers()
+    sides = [
+        digest_of(trace_of(changed(base, nth(base, "aten::addmm", 2), each), 2, on_cpu=True))
+        for each in (replace, widened)
+    ]
+    bare = [
+        replace(one, leaves=one.leaves.with_columns(pl.lit(None, pl.String).alias("shapes"))) for one in sides
+    ]
+    for pair in ((sides[0], bare[1]), (bare[0], sides[1]), bare):
+        assert not any(change.kind == "shape" for change in diff_of(*([side] for side in pair)).changes)
+
+
+@pytest.mark.parametrize("on_cpu", [False, True], ids=["gpu", "cpu"])
+def test_a_block_is_not_blamed_for_wider_layers_in_it(on_cpu: bool) -> None:
+    """`layer Block_2 has inputs of different shapes` stood where its norm kept its own, without the shapes."""
+    wide = ("blocks.1.mlp.up", "blocks.1.mlp.down")
+    base = mapped(
+        training_loop(), lambda work: work.layer in wide, lambda work: replace(work, ns=100 * work.ns)
+    )
+    new = mapped(
+        base, lambda work: work.layer in wide, lambda work: replace(work, ns=2 * work.ns, shapes=WIDE)
+    )
+    told = [change for change in found(base, new, on_cpu=on_cpu).changes if change.kind == "shape"]
+    assert {change.place["layer"] for change in told} == set(wide)
+    for change in told:
+        assert change.title.startswith(
+            f"layer {change.place['layer']} (Linear) has inputs of other shapes: in"
+        )
+        assert "input 2 is 512 × 2048, not 512 × 512" in change.title
+
+
+@pytest.mark.parametrize("on_cpu", [False, True], ids=["gpu", "cpu"])
+def test_what_other_calls_of_an_operator_do_is_told_with_their_shapes(on_cpu: bool) -> None:
+    """`aten::addmm is new` where the base called it as well, with other inputs."""
+    base, shapes = without_layers(), "[[8, 8], [8, 8]]"
+    again = replace(nth(base, "aten::addmm", 0), shapes=shapes)
+    (first,) = found(base, [*base, again], on_cpu=on_cpu).changes
+    runs = f"{calls([again], 'aten::addmm')} {'times' if on_cpu else 'kernels'} per step"
+    assert first.title.startswith(f"aten::addmm with inputs of 8 × 8 and 8 × 8 is new: it runs {runs} (+")
+    (gone,) = found([*base, again], base, on_cpu=on_cpu).changes
+    assert gone.title.startswith(f"aten::addmm with inputs of 8 × 8 and 8 × 8 is gone: it ran {runs} (−")
+
+
+def test_an_optimizer_that_runs_twice_has_no_number_of_calls() -> None:
+    """`the optimizer runs 2,704 times per step, not 1,352` counted all operators, also those that only call others."""
+    names = ("aten::mul_", "aten::addcmul_", "aten::sqrt", "aten::addcdiv_")
+    update = [Work(None, "", name, name, 200 * US, phase="optimizer") for name in names]
+    base = [*(work for work in training_loop() if work.phase != "optimizer"), *update]
+    first = found(base, [*base, *update], on_cpu=True).changes[0]
+    assert first.kind == "more_calls"
+    assert first.title.startswith("the optimizer runs twice as often (+")
+
+
+def test_types_of_layers_are_not_told_where_layers_are_not_compared() -> None:
+    """`layers of type Linear are gone` stood beside the note that the new side has no layers."""
+    one = planted_sides.digest()
+    bare = replace(
+        one,
+        leaves=one.leaves.with_columns(pl.lit(None, pl.String).alias(name) for name in ("layer", "type")),
+        layers=one.layers.clear(),
+    )
+    half = planted_sides.digest({"head": 3, "encoder.1": 3}, seed=1)
+    for base, new in ((half, bare), (bare, half)):
+        diff = diff_of([base], [new])
+        assert any(note.endswith("has no layers, so these are not compared.") for note in diff.notes)
+        assert not any(
+            "layer" in change.title or {"layer", "type"} & set(change.place) for change in diff.changes
+        )
+        assert diff.by["type"]["type"].to_list() == [None]
+    assert msgspec.structs.asdict(one.facts) == msgspec.structs.asdict(bare.facts)

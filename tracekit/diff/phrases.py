@@ -1,0 +1,87 @@
+"""The parts of the sentences on changes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tracekit.diff.model import Contribution
+from tracekit.facts.units import format_change, format_ns
+from tracekit.names import shorten_name
+
+__all__ = ["LONGEST", "changed", "number", "slower", "times_as_often", "verb"]
+
+_HIDDEN: Final = 0.2
+"""If the time that nothing hides changed by so much more or less than all of it, other work hides more or less of it."""
+_ALIKE: Final = 0.02
+"""Ratios that differ by less are one."""
+_ALL: Final = 0.995
+"""So much less would read as 100 % less."""
+_PLURAL: Final = ("layers of", "copies and casts", "fused kernels", "random numbers", "recurrent layers")
+LONGEST: Final = 80
+
+
+def verb(subject: str, one: str, several: str) -> str:
+    """The form of a verb or a pronoun that goes with a subject: for one thing, or for several."""
+    return several if subject.startswith(_PLURAL) else one
+
+
+def times_as_often(rows: pl.DataFrame, *, more: bool) -> str:
+    """`2 times as often`, if all of it is, else `more often`."""
+    ratios = (
+        rows.filter(pl.col("base_calls") > 0).select(pl.col("new_calls") / pl.col("base_calls")).to_series()
+    )
+    least, most = float(ratios.min() or 0), float(ratios.max() or 0)  # type: ignore[arg-type]
+    if most - least > _ALIKE * most:
+        return "more often" if more else "less often"
+    return "twice as often" if abs(most - 2) < _ALIKE else f"{number(most)} times as often"
+
+
+def slower(one: Contribution, where: str, whole: tuple[float, float]) -> str:
+    """What takes longer; `whole` is its time on both sides with what other work hides."""
+    part = one.delta_ns / one.base_ns
+    if whole[0] > 0 and abs(whole[1] / whole[0] - 1 - part) > _HIDDEN * max(abs(part), 1.0):
+        hidden = [max(ns - shown, 0.0) for ns, shown in zip(whole, (one.base_ns, one.new_ns), strict=True)]
+        more, (before, after), (covered, covers) = (
+            "more" if part > 0 else "less",
+            map(format_ns, whole),
+            map(format_ns, hidden),
+        )
+        return (
+            f"{where} {verb(where, 'is', 'are')} exposed for {format_ns(abs(one.delta_ns))} {more}: {verb(where, 'it takes', 'they take')} {after} "
+            f"in all, of which other work hides {covers}, instead of {before}, of which it hides {covered}"
+        )
+    less = f"{_percent(abs(part))} {'longer' if part > 0 else 'less time'}"
+    how = f"{1 + part:.1f} times as long" if part >= 1 else less
+    if part <= -_ALL:
+        how = f"{100 * (1 + part):.2g} % of the time"
+    return f"{where} {verb(where, 'takes', 'take')} {how} for the same calls ({format_change(one.delta_ns)})"
+
+
+def changed(one: Contribution, where: str, by: tuple[str, ...]) -> str:
+    """Other kernels or types."""
+    before, after = one.before, one.after
+    known = before is not None and after is not None
+    if one.kind == "dtype":
+        if by == ("pair",) and not {"operator", "layer"} & set(one.place):
+            some = f"{one.layers} layers" if one.layers else "some operators"
+            where = f"layers of type {one.place['type']}" if "type" in one.place else some
+        return f"inputs of {where} are {f'{after}, not {before}' if known else 'of other types'}"
+    if before is None or after is None:
+        return f"different work replaces that of {where}"
+    operator = one.place.get("operator", after)
+    of = "" if operator in (before, after) else f" for {operator}"
+    inside = f" in {where.partition(' in ')[2]}" if " in " in where else ""
+    return f"{shorten_name(after, LONGEST)} replaces {shorten_name(before, LONGEST)}{of}{inside}"
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.0f} %" if part >= 0.095 else f"{100 * part:.1f} %"
+
+
+def number(count: float) -> str:
+    """A number of calls, which is a mean over steps."""
+    text = f"{count:,.0f}" if abs(count - np.round(count)) < 0.05 else f"{count:,.1f}"
+    return text.replace("-", "−")
