@@ -15,6 +15,7 @@ from tests.rules.planted import MS
 from tests.rules.test_stalled_calls import OPERATORS, loop
 from tracekit.diff.compared import compared
 from tracekit.diff.gate import EXIT_CODES, Gate, judge, judge_runs, parse_gate, step_times, worst
+from tracekit.diff.notes import Stall
 from tracekit.digest import Digest, digest_of
 from tracekit.errors import UsageError
 from tracekit.report.diff import diff_section
@@ -255,3 +256,10 @@ def test_a_side_that_stalled_proves_nothing(side: str) -> None:
     assert not any(change.sure for change in found.diff.changes)
     assert any(note.startswith(f"T{said[1:]}, probably because something else") for note in found.diff.notes)
     assert worst(compared([[stood]], [[stood]], [THREE]).judgements) == "passed", "it is the same run"
+
+
+@pytest.mark.parametrize(("stalled", "outcome"), [(6, "failed"), (40, "failed"), (60, "inconclusive")])
+def test_a_short_stall_explains_no_large_change(stalled: int, outcome: str) -> None:
+    fast = [100, 101, 99, 100, 102, 98] * 5
+    slow = [2 * each for each in fast]
+    assert judge(THREE, [fast], [slow], stood=Stall("the base stalled", stalled)).outcome == outcome

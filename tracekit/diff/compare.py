@@ -64,8 +64,10 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     per: Literal["step", "window"] = "window" if windows else "step"
     teller = Teller(cells, rows, nodes, calls, on_cpu, per)
     stood = stalled(base, new)
+    hidden = stood.hides(float(sides[0].side.mean), float(sides[1].side.mean))
     changes = [
-        teller.change(replace(each, sure=each.sure and not (stood and each.kind in _TIMES))) for each in found
+        teller.change(replace(each, sure=each.sure and not (hidden and each.kind in _TIMES)))
+        for each in found
     ]
     changes.sort(key=lambda change: (not change.sure, -abs(change.delta), change.title))
     total = sides[1].side.mean - sides[0].side.mean
@@ -73,7 +75,7 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
         base=sides[0].side,
         new=sides[1].side,
         per=per,
-        notes=tuple(notes_of(*sides, comparable, nodes, matched, stood=stood, windows=windows)),
+        notes=tuple(notes_of(*sides, comparable, nodes, matched, stood=stood.told, windows=windows)),
         by=by_dimension(rows, nodes, sides[0].side, sides[1].side),
         calls=calls,
         matched=matched,

@@ -25,9 +25,9 @@ class Compared:
     runs: tuple[Runs, Runs]
     """The times of the steps of each run of base and new, in ns, or of whole windows if `diff.per` says so; each that of the slowest rank."""
     times: StepComparison
-    """How they differ; `inconclusive` if a side stalled."""
+    """How they differ; `inconclusive` if a side stalled so long that this may be why."""
     stalled: str = ""
-    """Which sides stood still for so long that their times prove nothing, in words; empty for none."""
+    """Which sides stalled for so long that this may be why they differ, in words; empty for none."""
     judgements: tuple[Judgement, ...] = ()
     """One for each gate."""
 
@@ -68,12 +68,13 @@ def compared(
     windows = found.per == "window"
     runs = [[step_times(run, windows=windows) for run in side] for side in (base, new)]
     times, stood = compare_times(runs[0], runs[1], paired=paired), stalled(*ranks)
-    if stood and not times.identical:
+    hidden = stood.hides(times.base.mean, times.new.mean)
+    if hidden and not times.identical:
         times = replace(times, verdict="inconclusive")
     return Compared(
         diff=found,
         runs=(runs[0], runs[1]),
         times=times,
-        stalled=stood,
+        stalled=stood.told if hidden else "",
         judgements=tuple(judge_runs(gates, base, new, paired=paired, windows=windows)),
     )

@@ -2,8 +2,8 @@
 
 A gate fails if a figure of the new steps is larger by more than its threshold, and a test proves at 1 % that they are slower. The
 figure is the median or the mean: a change that only some steps show moves the mean alone. A gate passes if neither figure grew
-by more than the threshold, and the 95 % interval of one of them ends below it. Anything else is inconclusive, and so is every gate if a
-side stalled for a twentieth of its time, unless both sides are identical.
+by more than the threshold, and the 95 % interval of one of them ends below it. Anything else is inconclusive, and so is a change of less than twice
+the time for which a side stalled, if that is a twentieth of its time or more, unless both sides are identical.
 
 Of a part, the threshold is its own growth; but a part may always grow by 0.1 % of the step, below which it does not matter.
 """
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.diff.noise import FEWEST_STEPS, Estimate, Runs, StepComparison, StepFigures, compare_times
-from tracekit.diff.notes import stalled
+from tracekit.diff.notes import NO_STALL, Stall, stalled
 from tracekit.digest import Digest
 from tracekit.errors import UsageError, nearest
 from tracekit.facts.idle_names import CAUSES
@@ -127,12 +127,12 @@ def judge(
     step_times: tuple[Runs, Runs] | None = None,
     devices: int = 1,
     per: str = "step",
-    stood: str = "",
+    stood: Stall = NO_STALL,
 ) -> Judgement:
     """Whether two sides keep to a gate; a side is a list of runs, a run the times of its steps in ns, or those of the part.
 
     With a part, `step_times` are the times of the whole steps of both sides; that of the part is of so many `devices` together. `per` is what the times
-    are of, in a word; `stood` says which side stalled (`notes.stalled`): then nothing is proven.
+    are of, in a word; `stood` says which side stalled (`notes.stalled`): then no change is proven that this may have made.
 
     >>> fast, slow = [100, 101, 99, 100, 102, 98] * 5, [106, 107, 105, 106, 108, 104] * 5
     >>> judge(parse_gate("3%"), [fast], [slow]).outcome, judge(parse_gate("10%"), [fast], [slow]).outcome
@@ -147,8 +147,8 @@ def judge(
     grew = [each for each in (median, mean) if each.grew]
     proven = [each for each in grew if each.estimate.p < _PROOF]
     within = [each for each in (median, mean) if each.within]
-    if stood and not change.identical:
-        outcome, shown, why = "inconclusive", median, "the limit is {}, but " + stood
+    if stood.hides(change.base.mean, change.new.mean) and not change.identical:
+        outcome, shown, why = "inconclusive", median, "the limit is {}, but " + stood.told
     elif min(change.base.steps, change.new.steps) < FEWEST_STEPS and change.verdict != "same":
         outcome, shown, why = "inconclusive", median, f"fewer than {FEWEST_STEPS} {per}s prove nothing"
     elif proven:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -17,7 +17,7 @@ from tracekit.facts.units import count_of, format_ns, format_share, listed
 from tracekit.groups import any_known
 from tracekit.health import MEANINGS
 
-__all__ = ["notes_of", "stalled"]
+__all__ = ["NO_STALL", "Stall", "notes_of", "stalled"]
 
 _SETTINGS: Final = {
     "batch": "batch size",
@@ -102,22 +102,36 @@ def notes_of(
         yield (f"With one {per} on a side nothing shows how much times vary, so small changes may be chance.")
 
 
-def stalled(base: Sequence[Digest], new: Sequence[Digest]) -> str:
-    """Which sides stalled for so long that their times prove nothing; empty if none did.
+class Stall(NamedTuple):
+    """Which sides stalled, in words (empty for none), and for how many ns of a step, on the side that did longer."""
+
+    told: str = ""
+    ns: float = 0.0
+
+    def hides(self, base: float, new: float) -> bool:
+        """Whether what made a side stall may have made this change of a time, in ns: it slows the rest of a step too, by about as much at most."""
+        return bool(self.told) and abs(new - base) < _HIDES * self.ns
+
+
+_HIDES: Final = 2
+NO_STALL: Final = Stall()
+
+
+def stalled(base: Sequence[Digest], new: Sequence[Digest]) -> Stall:
+    """The sides that stalled for so long that it matters.
 
     >>> stalled([], [])
-    ''
+    Stall(told='', ns=0.0)
     """
-    told: list[str] = []
+    told, longest = list[str](), 0.0
     for side, name in ((base, "the base"), (new, "the new side")):
-        stood, time = (
-            sum(one.facts.stalled_ns for one in side),
-            sum(int(one.steps["time_ns"].sum()) for one in side),
-        )
-        if time and stood >= WARNING_SHARE * time:
-            share = format_share(min(stood / time, 1))
+        stood = sum(one.facts.stalled_ns for one in side)
+        times = [int(one.steps["time_ns"].sum()) for one in side]
+        if sum(times) and stood >= WARNING_SHARE * sum(times):
+            share = format_share(min(stood / sum(times), 1))
+            longest = max(longest, stood / sum(one.steps.height for one in side))
             told.append(f"{name} for {share}" if told else f"{name} stalled for {share} of the time")
-    return " and ".join(told)
+    return Stall(" and ".join(told), longest)
 
 
 def _of_stalls(stood: str) -> Iterator[str]:
