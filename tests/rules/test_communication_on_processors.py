@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
+import polars as pl
 from planted import MS, US, Planted
 
+from tracekit.analyses.critical_path import critical_path
+from tracekit.analyses.layers import layers
 from tracekit.report.build import build_report
 
 
@@ -35,3 +35,19 @@ def test_calls_on_several_threads_take_the_time_in_which_one_of_them_runs() -> N
         "elementwise work": 120 * US,
     }
     assert sum(costs.values()) == verdict.basis_ns
+
+
+def test_the_critical_path_has_communication_where_the_layers_have_it() -> None:
+    """The time of gloo was in no layer on the path, while the table of layers had it outside the layers."""
+    made = Planted()
+    made.span("op", "aten::mm", 0, MS)
+    made.span("op", "c10d::allreduce_", MS, MS + 10 * US, shapes="[[[1000]], []]")
+    gloo(made, MS + 5 * US, 3 * MS, 1000)
+    made.span("op", "aten::mul", 4 * MS + 10 * US, 5 * MS)
+    trace = made.trace(devices=())
+    path = critical_path(trace).by_layer
+    assert path is not None
+    on_path, work = path.filter(pl.col("layer") == "<communication>").select("total_ns", "work_ns").row(0)
+    tree = layers(trace).tree
+    assert on_path >= 2_900 * US
+    assert work == int(tree.filter(pl.col("path") == "<communication>")["device_ns"].sum())
