@@ -323,7 +323,8 @@ def _after_backward(
     least, most = np.full(rows.size, never), np.full(rows.size, -1)
     np.minimum.at(least, place, number)
     np.maximum.at(most, place, number)
-    return rows[least[place] == most[place]]
+    late_rows: Int64Array = rows[least[place] == most[place]]
+    return late_rows
 
 
 def _synchronised(stack: HostStack) -> Int64Array:

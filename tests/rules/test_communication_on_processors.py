@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 from planted import MS, US, Planted
+from planted_gloo import gloo
 
 from tracekit.analyses.attribution import attributed
 from tracekit.analyses.critical_path import critical_path
@@ -11,15 +12,6 @@ from tracekit.analyses.layers import layers
 from tracekit.analyses.overlap import overlap
 from tracekit.analyses.scope import select
 from tracekit.report.build import build_report
-
-
-def gloo(
-    made: Planted, at: int, took: int, elements: int, *, thread: int = 2, name: str = "all_reduce"
-) -> None:
-    """A call of the backend for processors."""
-    made.span(
-        "annotation", f"gloo:{name}", at, at + took, thread, shapes=f"[[{elements}]]", dtypes='["float"]'
-    )
 
 
 def test_calls_on_several_threads_take_the_time_in_which_one_of_them_runs() -> None:
