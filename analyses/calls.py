@@ -271,7 +271,12 @@ def _recorded(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
         elements.append(elements_of(shapes))
         first = next(iter(json_list(types)), None)
         dtypes.append(first if isinstance(first, str) and first in ELEMENT_BYTES else None)
+    meta = scope.trace.meta
+    # A range of PyTorch's backend does not tell its group, but of one group there is no doubt.
+    of_backend = pl.col("span_name").str.contains(COLLECTIVE_RANGE)
+    everyone = pl.when(of_backend).then(pl.lit(meta.world_size if meta.one_group else None, pl.Int64))
     return joined.with_columns(
+        pl.coalesce("group_size", everyone).alias("group_size"),
         pl.coalesce("elements_in", pl.Series(elements, dtype=pl.Int64)).alias("elements_in"),
         pl.coalesce(pl.col("dtype").cast(pl.String), pl.Series(dtypes, dtype=pl.String)).alias("dtype"),
     )

@@ -82,6 +82,8 @@ class ProcessorParts(msgspec.Struct, frozen=True):
     """The window."""
     operators: int
     """Any operator of the selected steps ran."""
+    communication: int
+    """The part of `operators` in which they only communicated."""
     other_operators: int
     """Only operators of other steps ran."""
     loading: int
@@ -202,7 +204,11 @@ def _nothing(trace: Trace) -> NothingRan:
 
 def _processor_parts(scope: Scope) -> ProcessorParts:
     rows = scope.activities
-    selected = IntervalSet.of(rows["start"].to_numpy(), rows["end"].to_numpy()).measure
+    ran, talked, computed = (
+        IntervalSet.of(each["start"].to_numpy(), each["end"].to_numpy())
+        for each in (rows, *(kept(rows, rows["class"] == one) for one in ("communication", "compute")))
+    )
+    selected = ran.measure
     busy = scope.intervals().measure
     not_running = scope.duration - busy
     loading = min(_waits_for_loader(scope), not_running)
@@ -213,6 +219,7 @@ def _processor_parts(scope: Scope) -> ProcessorParts:
     return ProcessorParts(
         basis=scope.duration,
         operators=selected,
+        communication=(talked - computed).measure,
         other_operators=busy - selected,
         loading=loading,
         loader=loader_ns(scope),

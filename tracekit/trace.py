@@ -286,6 +286,7 @@ class Meta:
     producer: dict[str, str] = field(default_factory=dict)  # versions of what wrote the file
     rank: int | None = None
     world_size: int | None = None
+    one_group: bool = False  # the file says that the process group of all ranks is the only one
     backend: str | None = None  # of the collectives
     process_ids: tuple[int, ...] = ()
     devices: tuple[DeviceInfo, ...] = ()  # those that worked; all when none did

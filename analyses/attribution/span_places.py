@@ -190,7 +190,7 @@ class Phases(msgspec.Struct, frozen=True, eq=False):
     """`marker` is the nearest range around each span that tells a phase (−1 for none); `marked_phase` and
     `marked_layer` are what such ranges tell, `marked_backward` the layer of the backward pass of what runs in them. `main` maps a process to the thread that runs its steps; `collective_threads` run
     nothing but collectives. `synchronised` is the time until which a forward pass of DistributedDataParallel (a marker) sends its buffers
-    to all ranks. `in_numbered`: which spans lie in a forward operator with a sequence number. `trains`: there is a backward pass or an optimizer, or there may be; `models`: there may be a forward pass, since the
+    to all ranks. `in_numbered`: which spans are an operator with a sequence number, or lie in one, unless it comes after the backward pass. `trains`: there is a backward pass or an optimizer, or there may be; `models`: there may be a forward pass, since the
     program shows PyTorch or trains.
     """
 
@@ -216,7 +216,7 @@ class Phases(msgspec.Struct, frozen=True, eq=False):
         phase = np.where(self._of_buffers(spans), _P["communication"], phase)
         on_engine = np.isin(self.stack.thread[spans], self.backward.engine_threads)
         phase = np.where((phase < 0) & on_engine, _P["backward"], phase)
-        forward = (take(self.stack.sequence, spans) >= 0) | self.in_numbered[spans]
+        forward = self.in_numbered[spans]
         if not self.backward.hidden:
             forward |= in_layer
         if not self.trains:  # without a backward pass or an optimizer all work is inference
@@ -274,6 +274,7 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Progr
     trains = bool(backward.is_node.any() or backward.engine_threads.size or backward.hidden or told.any())
     main = _main_threads(stack, backward, marks)
     numbered = stack.of_kind("op") & (stack.sequence >= 0) & ~backward.is_node
+    numbered[_after_backward(stack, backward, np.flatnonzero(numbered), phase == _P["optimizer"])] = False
     return Phases(
         stack=stack,
         backward=backward,
@@ -291,6 +292,39 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Progr
         trains=trains or thin,
         models=trains or shown.pytorch,
     )
+
+
+def _after_backward(
+    stack: HostStack, backward: Backward, rows: Int64Array, updates: BoolArray
+) -> Int64Array:
+    """Those of these operators with a number that run after the backward pass of a step, before the update or the end of the step.
+
+    An operator without a gradient, such as a collective, peeks at the number of the next one that has one, so its number does not
+    tell that it belongs to a forward pass. Where numbers grow meanwhile, a model runs.
+    """
+    nodes, steps = np.flatnonzero(backward.is_node), np.flatnonzero(stack.of_kind("step"))
+    if np.unique(stack.process[nodes]).size != 1:
+        return rows[:0]
+    had = np.unique(take(backward.forward, nodes))
+    forward, begin, never = stack.start[had[had >= 0]], stack.start[rows], np.iinfo(np.int64).max
+    bounds, update = np.append(stack.start[steps], stack.end[steps]), stack.start[updates]
+    # Without steps, only an update tells where one ends.
+    parts = np.concatenate([stack.start[nodes], forward, bounds if steps.size else update])
+    order = np.argsort(parts, kind="stable")
+    before = np.searchsorted(parts[order], begin, side="right") - 1
+    ends, forward = (
+        np.append(np.sort(times), never) for times in (np.append(update, bounds), forward)
+    )
+    ends_at, forward_at = (times[np.searchsorted(times, begin, side="right")] for times in (ends, forward))
+    late = (before >= 0) & (order[before] < nodes.size) & (ends_at <= forward_at) & (ends_at < never)
+    rows, before, number = rows[late], before[late], stack.sequence[rows[late]]
+    places = np.stack([stack.thread[rows], before, ends_at[late]], axis=1)
+    place = np.unique(places, axis=0, return_inverse=True)[1].ravel()
+    least, most = np.full(rows.size, never), np.full(rows.size, -1)
+    np.minimum.at(least, place, number)
+    np.maximum.at(most, place, number)
+    late_rows: Int64Array = rows[least[place] == most[place]]
+    return late_rows
 
 
 def _synchronised(stack: HostStack) -> Int64Array:

@@ -328,10 +328,17 @@ def _spans(made: Dependencies, spans: Int64Array) -> pl.DataFrame:
 
 def _with_operators(made: Dependencies, frame: pl.DataFrame, op: Int64Array) -> pl.DataFrame:
     """The code of the host where no device was captured: operators are the work of the processors."""
-    work = made.scope.activities.unique("launch_id", keep="first").select(
-        pl.col("launch_id").alias("op"),
-        pl.col("category").cast(_KINDS).alias("of"),
-        pl.col("class").cast(_KINDS),
+    # What a backend communicates on a thread of its own has a place that its range does not tell.
+    place = _layers(made).gather(attribution(made.scope).activities["layer_id"]).alias("place")
+    work = (
+        made.scope.activities.select("launch_id", "category", "class", place)
+        .unique("launch_id", keep="first")
+        .select(
+            pl.col("launch_id").alias("op"),
+            pl.col("category").cast(_KINDS).alias("of"),
+            pl.col("class").cast(_KINDS),
+            "place",
+        )
     )
     joined = frame.with_columns(none_to_null(op).alias("op")).join(
         work, on="op", how="left", maintain_order="left"
@@ -342,7 +349,8 @@ def _with_operators(made: Dependencies, frame: pl.DataFrame, op: Int64Array) -> 
         pl.when(known).then("class").otherwise("cause").alias("cause"),
         pl.col("of").alias("category"),
         pl.when(known).then("operator").otherwise("name").alias("name"),
-    ).drop("op", "of", "class")
+        pl.when(known).then("place").otherwise("layer").alias("layer"),
+    ).drop("op", "of", "class", "place")
 
 
 def _waits(made: Dependencies, waits: Int64Array) -> pl.DataFrame:

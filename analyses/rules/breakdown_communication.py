@@ -13,6 +13,7 @@ from tracekit.analyses.breakdown import Breakdown
 from tracekit.analyses.calls import calls_of, of_one_rank
 from tracekit.analyses.exposure import exposed_by
 from tracekit.analyses.overlap import overlap
+from tracekit.analyses.rules.breakdown_processors import small_on_processors, told_apart
 from tracekit.analyses.rules.breakdown_reduction import (
     SEVERAL,
     of_buckets,
@@ -145,10 +146,15 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
         waiting, more = slower.exposed_ns >= MOSTLY * exposed, f"{slower.text}{more}"
     hidden = 1 - exposed / max(communication, 1)
     remedy = _OF_ONE_RANK if alone else _WAITS_FOR_RANKS if waiting else _remedy(scope, largest, hidden)
+    if scope.on_cpu and not alone and small_on_processors(scope, window):
+        remedy = _FEWER_CALLS
     waits = None if scope.on_cpu else waits_of(scope, device, unequal=UNEQUAL, least=LEAST_EQUAL)
     waited = 0 if waits is None else min(int(waits["exposed_wait"].sum()), exposed)
     waited = waited if waited >= WARNING_SHARE * window else 0
-    at_stake, rest = exposed - waited, ""
+    apart = exposed_time(scope, device, told_apart(scope)).measure
+    at_stake, rest = exposed - waited - apart, ""
+    if apart:
+        rest = f" {format_ns(apart)} of the exposed time has findings of its own, and is not at stake here."
     if waited:
         rest = f" {format_ns(waited)} of the exposed time may be spent waiting for other ranks, which is not at stake here."
     part = "all" if exposed == communication else f"{format_ns(exposed)} of the"
@@ -171,6 +177,7 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
 _OF_ONE_RANK: Final = Advice(
     "Its groups have one rank each, so nothing is exchanged: skip these calls when a run has only one rank."
 )
+_FEWER_CALLS: Final = Advice("Make fewer and larger calls first: the small ones have a finding of their own.")
 _WAITS_FOR_RANKS: Final = Advice(
     "[processor] Give ranks on one machine cores of their own (taskset, torch.set_num_threads).\nCompare the ranks over the same "
     "steps, and see which one arrives last: give it less work, or the same amount as the others."
@@ -183,7 +190,7 @@ def _largest(scope: Scope) -> dict[str, Any] | None:
     keyed = calls.table.with_columns(
         pl.int_range(pl.len(), dtype=pl.Int64).alias("call"),
         pl.struct("name", "group").rank("dense").alias("key"),
-    )
+    ).join(told_apart(scope)[["call"]], on="call", how="anti", maintain_order="left")
     rows = exposed_by(scope, calls.parts.join(keyed[["call", "key"]], on="call"), ["key"])
     rows = rows.filter(pl.col("exposed_ns") > 0).sort("exposed_ns", "key", descending=[True, False])
     if not rows.height:
@@ -323,15 +330,19 @@ def small_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
     """There are many short collectives, each of which costs the latency of all ranks, whatever its size; but not in groups of one.
 
     At stake is the time in which a device only runs collectives shorter than `SMALL_NS`. The evidence gives their mean size
-    where the profile recorded it.
+    where the profile recorded it. Without a device, the sizes tell which are small: buckets of DistributedDataParallel below the
+    first one's usual size, and calls up to 1 MiB that take hardly longer than those with a fourth of the bytes or less. Then at
+    stake is their exposed time without the part of as many calls as could carry the same.
 
-    Fires when a step (without steps: the window) runs `LEAST_COLLECTIVES_PER_STEP` of them on a device, and they run alone
-    for `EXPOSED_SHARE` of the window.
+    Fires when a step (without steps: the window) runs `LEAST_COLLECTIVES_PER_STEP` of them on a device, or `LEAST_A_STEP` without
+    one, and they run alone for `EXPOSED_SHARE` of the window.
     """
     worst = worst_device(result)
     if worst is None or of_one_rank(calls_of(scope).table):
         return None
     device, _, _, window = worst
+    if scope.on_cpu:
+        return small_on_processors(scope, window)
     rows = collectives_of(scope, device).filter(pl.col("duration") < SMALL_NS)
     steps = max(scope.steps.height, 1) if scope.window == "steps" else 1
     exposed = exposed_time(scope, device, rows).measure
@@ -372,7 +383,6 @@ SMALL_COLLECTIVES = Rule(
     id="small_collectives",
     analysis="breakdown",
     evidence=small_collectives,
-    runs="device",
     advice=Advice(
         "[ddp] DistributedDataParallel puts gradients into buckets: raise bucket_cap_mb, and do not reduce them parameter by "
         "parameter.\n"

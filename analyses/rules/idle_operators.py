@@ -196,7 +196,8 @@ def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
     """Without a device: Python reads values out of tensors. On a device, such a read waits for all queued work.
 
     The rule counts the outermost calls of `aten::item` and similar operators (`.item()`, `float(tensor)`, `if tensor:`) in
-    the steps. It leaves out calls of the optimizer, whose step counters are in host memory anyway. At stake is the time of
+    the steps. It leaves out calls of the optimizer, whose step counters are in host memory anyway, and those in which
+    torch.distributed exchanges objects, if stacks were recorded. At stake is the time of
     the calls. If that is below `VALUE_READS_LEAST_SHARE` of the window, the time at stake is unknown, because the waits
     occur only on a device.
 
@@ -237,9 +238,15 @@ def _reads(scope: Scope, model: StackModel) -> Int64Array:
     outer = value & (stack.nesting.nearest_ancestor(value, include_self=False) < 0)
     rows = scope.host("op", columns=["span_id"])["span_id"].to_numpy()
     rows = rows[outer[rows]]
+    # What functions such as all_gather_object read is no choice of the program.
+    rows = rows[~stack.inside(_OBJECTS, rows, "python")]
     phase = model.places(rows).phase
     chosen: Int64Array = rows[(phase != PHASES.index("optimizer")) & (phase != PHASES.index("data"))]
     return chosen
+
+
+_OBJECTS: Final = r"distributed_c10d\.py\(\d+\): \w+_object(_list)?$"
+"""Functions of torch.distributed that exchange Python objects."""
 
 
 def _where(scope: Scope, model: StackModel, reads: Int64Array) -> str:

@@ -203,6 +203,31 @@ def test_peers_of_gloo_are_those_of_the_operator_that_queued_the_call(
     )
 
 
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        ([{"pg_size": 4, "ranks": [0, 1, 2, 3]}], (4, 4 * 4_000, 12_000.0)),
+        ([{"pg_size": 4}, {"pg_size": 2}], (None, None, None)),  # the call may be of either
+        ([{"pg_size": 2}], (None, None, None)),
+        ("damaged", (None, None, None)),
+        (None, (None, None, None)),
+    ],
+)
+def test_an_all_gather_of_the_only_group_has_a_size(
+    tmp_path: Path, groups: Any, expected: tuple[int | None, int | None, float | None]
+) -> None:
+    """Its bytes were unknown, though the file lists one group of all ranks, and the input of this one was recorded."""
+    args = {"Input Dims": [[10, 100]], "Input type": ["float"]}
+    call = {
+        "ph": "X", "cat": "user_annotation", "name": "gloo:all_gather", "pid": 1, "tid": 2, "ts": 1, "dur": 5, "args": args,
+    }  # fmt: skip
+    info = {"backend": "gloo", "rank": 1, "world_size": 4, "pg_config": groups}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": info, "traceEvents": [call]}))
+    found = collectives(tracekit.read(path)).calls
+    assert found.select("group_size", "bytes", "bus_bytes").row(0) == expected
+
+
 @pytest.mark.parametrize("peer", ["9999999999999999999", "²", "1" * 5000, "-1"])
 def test_a_damaged_number_of_a_rank_is_none(peer: str) -> None:
     """19 nines were no Int64, which ended the report."""

@@ -32,6 +32,7 @@ ONLY_ON_PYTORCH = {
     "many_embeddings": "looks for operators of PyTorch",
     "recomputation": "looks for operators of PyTorch",
     "double_precision": "looks at the types of PyTorch's operators",
+    "object_collectives": "looks for ranges of PyTorch's backends",
     "incomplete_capture": "speaks about profiles of torch.profiler only",
     "counter_replay": "speaks about counters of torch.profiler",
 }

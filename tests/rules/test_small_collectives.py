@@ -5,6 +5,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 from planted import MS, US, Planted, finding
+from planted_gloo import on_processors, steps_of
 
 from tracekit.readers.assemble import conform
 from tracekit.trace import COLLECTIVE_SCHEMA
@@ -82,3 +83,54 @@ def test_silent_on_few_long_and_hidden_ones() -> None:
     assert finding(planted(19, 90 * US).trace(), "breakdown", "small_collectives") is None
     assert finding(planted(50, 100 * US).trace(), "breakdown", "small_collectives") is None
     assert finding(planted(50, 20 * US, hidden=True).trace(), "breakdown", "small_collectives") is None
+
+
+# -- without a device -------------------------------------------------------------------------------
+
+
+def test_one_call_for_each_parameter_is_to_be_one_call_for_all() -> None:
+    """A reduction of each parameter was to send fewer bytes, though a call of 768 B took as long as one of 147 kB."""
+    calls = [
+        ("all_reduce", 192 * (192 if at % 2 else 1), (200 if at % 2 else 150) * US, "float")
+        for at in range(32)
+    ]
+    small = on_processors(steps_of(calls), "small_collectives")
+    assert small is not None
+    assert small.title.startswith("There are 192 small collectives, 32 a step")
+    assert "The shortest of 147 kB takes 200 µs, that of 768 B 150 µs" in small.evidence
+    assert "one flat tensor" in small.advice
+    assert "bucket_cap_mb" not in small.advice
+    # One call of the 32 remains.
+    assert small.ns_at_stake == 6 * (16 * 350 * US) * 31 // 32
+    exposed = on_processors(steps_of(calls), "exposed_communication")
+    assert exposed is not None
+    assert "fewer bytes" not in exposed.advice
+
+
+def test_small_buckets_are_to_be_larger() -> None:
+    """Buckets of 148 kB were to be reduced in bf16."""
+    small = on_processors(
+        steps_of([("all_reduce", 37_056, 300 * US, "float")] * 16, ddp=True), "small_collectives"
+    )
+    assert small is not None
+    assert small.advice.startswith("Raise bucket_cap_mb")
+    assert "flat tensor" not in small.advice
+    # Of 2.37 MB, DistributedDataParallel makes two buckets.
+    assert small.ns_at_stake == 6 * 16 * 300 * US * 14 // 16
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [("all_reduce", 192, 300 * US, "float")] * 9,  # few
+        [("all_reduce", 37_056, 300 * US, "float")] * 16,  # of one size, so nothing shows what the bytes cost
+        [
+            ("all_reduce", 10_000 * (8 if at % 2 else 1), (800 if at % 2 else 100) * US, "float")
+            for at in range(16)
+        ],
+    ],
+)
+def test_calls_whose_time_may_be_that_of_their_bytes_are_not_small(
+    calls: list[tuple[str, int, int, str]],
+) -> None:
+    assert on_processors(steps_of(calls), "small_collectives") is None

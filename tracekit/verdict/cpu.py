@@ -35,6 +35,7 @@ MAIN_CATEGORY: Final = 0.3
 """A category with so much of the operators' time has advice of its own."""
 LARGEST_OPERATOR: Final = 0.2
 """An operator with so much of the time is worth a look, whatever it is."""
+COMMUNICATION: Final = "exposed communication"
 OUTSIDE: Final = "outside any operator"
 LOADING: Final = "loading data, outside any operator"
 STALLED: Final = "stalls between operators"
@@ -67,12 +68,8 @@ def on_processors(
 ) -> Verdict:
     """The verdict; all shares are of the window. It names no code outside operators if operators may be missing."""
     basis = parts.basis
-    table = results["kernels"].tables()["by_category"]
-    total = int(table["total_ns"].sum())
-    costs = [
-        Cost(_name(category), own := round(parts.operators * ns / total), own / basis)
-        for category, ns in table[["category", "total_ns"]].rows()
-    ]
+    costs = _of_operators(results, parts)
+    main = costs[0] if costs else None
     ran = "" if complete.lost_host else _ran_outside(results, parts.outside + parts.recording + parts.stalled)
     label = f"{ran} {OUTSIDE}" if ran else OUTSIDE
     rest = {
@@ -88,10 +85,8 @@ def on_processors(
     largest = next(cost for cost in costs if cost.label not in (RECORDING, STALLED))
     words = _pattern(findings, results, largest.ns, basis) or _headline(costs, label, results, parts)
     few = parts.calls < LEAST_OPERATORS
-    main = table.filter(pl.col("total_ns") >= MAIN_CATEGORY * total)["category"]
-    costly = next((cost for cost in costs if main.len() and cost.label == _name(str(main[0]))), None)
     of_operators = largest.label != label and not parts.stalled
-    cheaper = category_advice(str(main[0]), costly.share or 0.0, scope) if costly and of_operators else None
+    cheaper = _cheaper(results, main, parts, scope) if main and of_operators else None
     loss = outside if outside and largest.label == label else general("cpu", 0, scope)
     last = cheaper or (_largest_operator(results, parts, findings, scope) if of_operators else None)
     if few:
@@ -110,9 +105,38 @@ def on_processors(
             last=last,
             first=[] if complete.sure else [record_again(complete)],
         ),
-        notes=(*lacks(complete, device=False), *_notes(total, parts)),
+        notes=(*lacks(complete, device=False), *_notes(results, parts)),
         basis_ns=basis,
     )
+
+
+def _working(results: Mapping[str, Result], table: str) -> pl.DataFrame:
+    """The rows of this table of `kernels` that do not communicate."""
+    rows = results["kernels"].tables()[table]
+    return rows.filter(pl.col("category").cast(pl.String) != "communication")
+
+
+def _of_operators(results: Mapping[str, Result], parts: ProcessorParts) -> list[Cost]:
+    """The costs that operators are, the largest first: communication while nothing computes, and the categories of the rest.
+
+    Calls of communication on several threads take time together, so their cost is the union, as `breakdown` has it.
+    """
+    table, basis = _working(results, "by_category")[["category", "total_ns"]], parts.basis
+    working, total = parts.operators - parts.communication, int(table["total_ns"].sum())
+    costs = [
+        Cost(_name(category), own := round(working * ns / total), own / basis)
+        for category, ns in table.rows()
+    ]
+    if parts.communication:
+        costs.append(Cost(COMMUNICATION, parts.communication, parts.communication / basis))
+    return sorted(costs, key=lambda cost: -cost.ns)
+
+
+def _cheaper(results: Mapping[str, Result], main: Cost, parts: ProcessorParts, scope: Scope) -> Advice | None:
+    """The advice about the largest cost of operators, if that is a category with much of their time and advice of its own."""
+    if main.label == COMMUNICATION or main.ns < MAIN_CATEGORY * parts.operators:
+        return None
+    return category_advice(str(_working(results, "by_category")["category"][0]), main.share or 0.0, scope)
 
 
 def _ran_outside(results: Mapping[str, Result], outside: int) -> str:
@@ -126,12 +150,13 @@ def _largest_operator(
     results: Mapping[str, Result], parts: ProcessorParts, findings: Sequence[Owned], scope: Scope
 ) -> Advice | None:
     """Advice about the operator that takes the most time; None if that is little, or a finding is about as much."""
-    rows = results["kernels"].tables()["by_name"][["name", "total_ns"]]
-    rows = rows.sort("total_ns", "name", descending=[True, False])
+    rows = _working(results, "by_name").sort("total_ns", "name", descending=[True, False])[
+        ["name", "total_ns"]
+    ]
     if not rows.height:
         return None
     name, ns = rows.row(0)
-    own = parts.operators * ns / max(int(rows["total_ns"].sum()), 1)
+    own = (parts.operators - parts.communication) * ns / max(int(rows["total_ns"].sum()), 1)
     told = max((one.finding.ns_at_stake or 0 for one in findings), default=0)
     if own < LARGEST_OPERATOR * parts.basis or told >= MOSTLY * own:
         return None
@@ -188,7 +213,7 @@ def _headline(costs: list[Cost], label: str, results: Mapping[str, Result], part
     return f"{start} the largest part is {largest.label} ({share}){'; ' if others else ''}{others}."
 
 
-def _notes(total: int, parts: ProcessorParts) -> Iterator[str]:
+def _notes(results: Mapping[str, Result], parts: ProcessorParts) -> Iterator[str]:
     if parts.calls < LEAST_OPERATORS:
         yield f"The window holds only {count_of(parts.calls, 'operator')}, too few to judge the program by."
     if parts.recording:
@@ -197,7 +222,7 @@ def _notes(total: int, parts: ProcessorParts) -> Iterator[str]:
             f"Recording makes a step {parts.slowed:.2f} times as long{unsure}. The time outside operators is corrected for this; "
             "the time in operators is as recorded."
         )
-    if total > parts.operators:
+    if int(_working(results, "by_category")["total_ns"].sum()) > parts.operators - parts.communication:
         yield "Operators ran on several threads at once. The costs split the time in which at least one of them ran."
     if parts.other_operators:
         yield f"Operators outside the selected steps took {format_ns(parts.other_operators)} of the window."

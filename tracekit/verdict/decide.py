@@ -23,6 +23,7 @@ from tracekit.analyses.rules.idle_time import blocked, caused_idle, waits_before
 from tracekit.analyses.rules.rule import REPLAYED
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.start import split_start
+from tracekit.facts.stack_names import COMMUNICATION_LAYER, GRADIENT_REDUCTION_LAYER, NO_LAYERS
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.findings import SHOWN_SHARE, Bound
 from tracekit.names import category_name
@@ -100,7 +101,7 @@ def decide(scope: Scope, results: Tables) -> Verdict:
         case _:
             assert_never(parts)
     devices = parts.devices if isinstance(parts, DeviceParts) else 1
-    layers = _layer_costs(results, devices * verdict.basis_ns)
+    layers = _layer_costs(results, devices * verdict.basis_ns, on_cpu=scope.on_cpu)
     advice = _with_gains(verdict.advice, scope) if complete.sure else verdict.advice
     advice = _said_once(advice, scope)
     notes = (*shared(advice, parts), *verdict.notes)
@@ -131,16 +132,22 @@ def _said_once(advice: tuple[Advice, ...], scope: Scope) -> tuple[Advice, ...]:
     )
 
 
-def _layer_costs(results: Tables, whole: int) -> tuple[Cost, ...]:
+def _layer_costs(results: Tables, whole: int, *, on_cpu: bool) -> tuple[Cost, ...]:
     """The layers with the most own time, as shares of the `whole`, in ns; empty if no layer is known."""
     tables = results["layers"].tables()
-    if not has_layers(tables["tree"]):
+    tree = tables["tree"]
+    if not has_layers(tree):
         return ()
-    largest = most_own_time(tables["by_pattern"], count=COSTS)
+    # A backend for processors runs several calls at once, and the program waits for all of them together.
+    talks = tree.filter(on_cpu & pl.col("path").is_in([COMMUNICATION_LAYER, GRADIENT_REDUCTION_LAYER]))
+    unions = {NO_LAYERS[path]: ns for path, ns in talks[["path", "union_ns"]].rows()}
+    largest = [
+        (label, min(ns, unions.get(label, ns)))
+        for label, ns, _ in most_own_time(tables["by_pattern"], count=COSTS)
+    ]
+    largest.sort(key=lambda cost: -cost[1])
     # Activities that overlap may have more time than the window, of which they are no share then.
-    return tuple(
-        Cost(label, ns, ns / whole) for label, ns, _ in largest if SHOWN_SHARE * whole <= ns <= whole
-    )
+    return tuple(Cost(label, ns, ns / whole) for label, ns in largest if SHOWN_SHARE * whole <= ns <= whole)
 
 
 def _of_nothing(parts: NothingRan, scope: Scope, complete: Completeness) -> Verdict:

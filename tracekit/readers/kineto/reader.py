@@ -178,6 +178,7 @@ def _meta(source: Source, header: dict[str, Any], events: int, frames: TraceFram
         event_count=events,
         producer=producer,
         world_size=_int(info.get("world_size")),
+        one_group=_one_group(info),
         backend=_name(info["backend"]) if "backend" in info else None,
         process_ids=tuple(processes.sort().to_list()),
         devices=_devices(header.get("deviceProperties"), frames.device),
@@ -227,6 +228,14 @@ def _rank(header: dict[str, Any]) -> int | None:
 def _distributed(header: dict[str, Any]) -> dict[str, Any]:
     info = header.get("distributedInfo")
     return info if isinstance(info, dict) else {}
+
+
+def _one_group(info: dict[str, Any]) -> bool:
+    """Whether the only process group that the file lists is that of all ranks."""
+    match info.get("pg_config"):
+        case [{"pg_size": int(size)}]:
+            return size == _int(info.get("world_size"))
+    return False
 
 
 def _name(value: Any) -> str:
