@@ -190,7 +190,10 @@ def _small(scope: Scope, window: int) -> Evidence | None:
     rows = _largest_kind(scope)
     if not window or not rows.height:
         return None
-    of_ddp = "ddp" in traits(scope) and int((rows["place"] == GRADIENT_REDUCTION_LAYER).sum()) > MOSTLY * rows.height
+    of_ddp = (
+        "ddp" in traits(scope)
+        and int((rows["place"] == GRADIENT_REDUCTION_LAYER).sum()) > MOSTLY * rows.height
+    )
     most, why = _latency_bound(rows)
     if of_ddp and (rows["bytes"] < FIRST_BUCKET).all():
         most = FIRST_BUCKET
@@ -272,5 +275,8 @@ def _latency_bound(rows: pl.DataFrame) -> tuple[int, str]:
 
 
 def _range(rows: pl.DataFrame, column: str, shown: Callable[[float | None], str]) -> str:
-    low, high = (shown(each) for each in rows.select(pl.col(column).min().alias("low"), pl.col(column).max().alias("high")).row(0))
+    low, high = (
+        shown(each)
+        for each in rows.select(pl.col(column).min().alias("low"), pl.col(column).max().alias("high")).row(0)
+    )
     return low if low == high else f"{low} to {high}"
