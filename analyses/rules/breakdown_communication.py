@@ -113,8 +113,11 @@ OF_LAYERS: Final = ("forward", "backward")
 """Phases of collectives that layers launch; those of gradients have a phase of their own."""
 LEAST_TOLD: Final = 0.25
 """Without ranges, only the nodes of the backward pass tell that layers launch collectives, which is half of them."""
-_RANKS: Final = "Compare the ranks first: part of this time may be spent waiting for a slower rank."
-_RANKS_TOO: Final = "Compare the ranks as well: part of this time may be spent waiting for a slower rank."
+_SEEN: Final = "[compared] See in the joint view for which rank the others wait."
+_RANKS: Final = (
+    f"[!compared] Compare the ranks first: part of this time may be spent waiting for a slower rank.\n{_SEEN}"
+)
+_RANKS_TOO: Final = f"[!compared] Compare the ranks as well: part of this time may be spent waiting for a slower rank.\n{_SEEN}"
 _IN_LAYERS: Final = (
     "Layers launch this collective in the forward and the backward pass, so it carries no weight gradients: let fewer ranks "
     "share a layer, or split the batch so that one part computes while another is exchanged."
@@ -179,8 +182,9 @@ _OF_ONE_RANK: Final = Advice(
 )
 _FEWER_CALLS: Final = Advice("Make fewer and larger calls first: the small ones have a finding of their own.")
 _WAITS_FOR_RANKS: Final = Advice(
-    "[processor] Give ranks on one machine cores of their own (taskset, torch.set_num_threads).\nCompare the ranks over the same "
-    "steps, and see which one arrives last: give it less work, or the same amount as the others."
+    "[processor] Give ranks on one machine cores of their own (taskset, torch.set_num_threads).\n[!compared] Compare the ranks over "
+    "the same steps, and see which one arrives last: give it less work, or the same amount as the others.\n[compared] Give the rank that "
+    "arrives last, which the joint view names, less work, or the same amount as the others."
 )
 
 

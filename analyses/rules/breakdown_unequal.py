@@ -34,7 +34,7 @@ _PIPELINE: Final = Advice(
     "end of a step.\n"
     "[!training] In a pipeline, a stage waits until the one before it has a result: give the stages equal work, and keep more "
     "batches in flight.\n"
-    "Compare the ranks: record all of them over the same steps.",
+    "[!compared] Compare the ranks: record all of them over the same steps.",
     plain="Compare the ranks: record all of them at the same time. This one waits until another has a result: give them equal work, "
     "and send results in smaller parts.",
 )
@@ -100,8 +100,8 @@ UNEQUAL_COLLECTIVES = Rule(
     evidence=unequal_collectives,
     runs="device",
     advice=Advice(
-        "Compare the ranks: record all of them over the same steps. The rank with the shortest collectives arrives last, and the "
-        "others wait for it. Give it less work, or the same amount (equal batches and sequence lengths, even sharding), and look "
+        "[!compared] Compare the ranks: record all of them over the same steps. The rank with the shortest collectives arrives last, and the "
+        "others wait for it.\n[compared] See in the joint view for which rank the others wait.\nGive it less work, or the same amount (equal batches and sequence lengths, even sharding), and look "
         "at its data loading and its clock. If all ranks take long at the same time, the network is slow.",
         plain=(
             "Compare the ranks: record all of them at the same time. The rank with the shortest collectives arrives last, and "

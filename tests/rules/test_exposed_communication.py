@@ -6,6 +6,9 @@ import polars as pl
 import pytest
 from planted import MS, Planted, finding
 
+from tracekit.analyses.registry import get_analysis
+from tracekit.analyses.rules import run
+from tracekit.analyses.scope import select
 from tracekit.facts.collectives import collective_name
 from tracekit.readers.assemble import conform
 from tracekit.trace import COLLECTIVE_SCHEMA, Trace
@@ -44,6 +47,20 @@ def test_fires_and_fits_the_advice_to_the_collective_and_the_run(
     assert f" 4.00 ms of it is {collective_name(name)}, once." in found.evidence
     assert word in found.advice
     assert (found.ns_at_stake, found.severity) == (4 * MS, "critical")
+
+
+@pytest.mark.parametrize("compared", [False, True])
+def test_ranks_that_were_compared_are_not_to_be_compared(compared: bool) -> None:
+    """The report of the rank that the others wait for, below the joint view, said to compare the ranks first."""
+    planted = Planted()
+    planted.activity("compute", 0, 6 * MS)
+    planted.activity("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", 5 * MS, 5 * MS, stream=20)
+    scope = replace(select(planted.trace()), compared=compared)
+    (found,) = (
+        one for one in run(get_analysis("breakdown"), scope).findings if one.id == "exposed_communication"
+    )
+    assert ("Compare the ranks" in found.advice) != compared
+    assert ("in the joint view" in found.advice) == compared
 
 
 def test_silent_when_computation_hides_it() -> None:

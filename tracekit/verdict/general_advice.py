@@ -41,7 +41,7 @@ GENERAL: Final[dict[Bound, tuple[str, Words]]] = {
             "[training !ddp !fsdp] Overlap it with the backward pass, as DistributedDataParallel does.\n"
             "[training] Reduce gradients in a lower precision.\n"
             "[!training] Overlap it with computation that does not need its result.\n"
-            "Compare the ranks, since one may be slower than the others.",
+            "[!compared] Compare the ranks, since one may be slower than the others.",
             plain=(
                 "Start it earlier, on a separate stream alongside the computation, and send fewer bytes. Compare the ranks, "
                 "since one may be slower than the others."

@@ -103,6 +103,8 @@ def report(
         joint, sources = _joined(paths, selection, reading, ncu, workers, pair)
     scopes, joint, fits = _read(sources, selection, joint, pair, alone=alone)
     read = [one.trace for one in scopes]
+    if joint is not None:
+        scopes = [replace(one, compared=True) for one in scopes]
     scopes, overview = _shown(scopes, joint, selection, chosen, pair, every=every)
     reports = _reports(scopes, only, top, chosen)
     for one in scopes:
