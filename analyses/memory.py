@@ -75,9 +75,11 @@ def _memory(scope: Scope) -> Memory:
     copies = copies_of(scope.activities)
     timeline = _timeline(trace)
     peaks = None if timeline is None else _peaks(timeline, trace)
-    lacking = (
-        None if timeline is not None else f"no allocator events; {how_to_record('memory', trace.meta.format)}"
-    )
+    lacking = None
+    if timeline is None and "memory" in trace.meta.captured:
+        lacking = "no allocator events, though the profiler was to record them"
+    elif timeline is None:
+        lacking = f"no allocator events; {how_to_record('memory', trace.meta.format)}"
     return Memory(
         answer=_answer(copies, peaks, set(trace.device["device_id"].unique().to_list())),
         copies=copies,

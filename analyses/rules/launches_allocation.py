@@ -91,21 +91,30 @@ def allocation_calls(scope: Scope, result: Launches) -> Evidence | None:
         title=f"{calls_} the device idle for {format_share(at_stake / scope.duration)} of the time",
         text=f"The calls: {listed}. They cause {format_ns(at_stake)} of idle time{idle.where}.{each}",
         ns_at_stake=at_stake,
-        advice=_advice(of_host=bool(names["name"].str.contains(_HOST_ALLOCATION)[0]), each_step=bool(steps)),
+        advice=_advice(
+            of_host=bool(names["name"].str.contains(_HOST_ALLOCATION)[0]),
+            each_step=bool(steps),
+            frees=bool(names["name"].str.contains(RETURNED_MEMORY).any()),
+        ),
         stretches=idle.stretches,
     )
 
 
-def _advice(*, of_host: bool, each_step: bool) -> Advice | None:
-    """PyTorch's cache on the device and its settings have nothing to do with memory of the host; and calls that come in each step
-    are no warm-up.
+def _advice(*, of_host: bool, each_step: bool, frees: bool) -> Advice | None:
+    """PyTorch's cache on the device and its settings have nothing to do with memory of the host; calls that come in each step
+    are no warm-up; and where nothing is given back, nobody empties the cache.
     """
     if of_host:
         plain = "Allocate page-locked host memory before the loop, and reuse it."
         if each_step:
             return Advice(f"P{_PIN_ONCE}", plain=plain)
         return Advice(f"{_AFTER_WARM_UP}p{_PIN_ONCE}", plain=plain, flags=("--warmup",))
-    return Advice(f"K{_OF_CACHE}") if each_step else None
+    if each_step:
+        return Advice(f"K{_OF_CACHE}", plain=_POOL)
+    return None if frees else Advice(f"{_AFTER_WARM_UP}k{_OF_CACHE}", plain=_POOL, flags=("--warmup",))
+
+
+_POOL: Final = "Allocate before the loop and reuse the memory, or take it from a pool (cudaMallocAsync, or the library's pool)."
 
 
 def _steps_with(scope: Scope, calls: pl.DataFrame) -> int:
@@ -186,10 +195,7 @@ ALLOCATION_CALLS = Rule(
     runs="device",
     advice=Advice(
         f"{_AFTER_WARM_UP}remove torch.cuda.empty_cache() from the loop and k{_OF_CACHE}",
-        plain=(
-            "Allocate before the loop and reuse the memory, or take it from a pool (cudaMallocAsync, or the library's "
-            "pool)."
-        ),
+        plain=_POOL,
         flags=("--warmup",),
     ),
     answers=frozenset({"host-bound"}),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from planted import A100, MS, US, Planted, finding
 
+import tracekit
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.idle import idle
 from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.launches import launches
+from tracekit.analyses.memory import memory
 from tracekit.analyses.registry import BUILT_IN
 from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import select
@@ -172,3 +176,14 @@ def test_xsp_names_the_flags_of_the_profiler() -> None:
     assert "--levels ML" in str(lacking_note(["ML"], "kineto"))
     assert "--levels" not in str(lacking_note(["M", "ML"], "kineto", own_loop=True))
     assert "--cuda-memory-usage=true" in str(lacking_note(["memory"], "nsys"))
+
+
+def test_a_flag_that_was_on_is_not_asked_for(tmp_path: Path) -> None:
+    """Where a graph replays, nothing is allocated: the report asked for profile_memory=True, which the header had."""
+    path = tmp_path / "trace.json"
+    events = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 9}]
+    for told, says in ((0, "profile_memory=True"), (1, "though the profiler was to record them")):
+        path.write_text(json.dumps({"profile_memory": told, "traceEvents": events}))
+        made = memory(tracekit.read(path))
+        assert str(made.not_captured).startswith("no allocator events")
+        assert says in str(made.not_captured)

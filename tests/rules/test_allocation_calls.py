@@ -81,3 +81,15 @@ def test_calls_of_each_step_inside_operators_are_no_warm_up_either() -> None:
     assert finding(emptied(1).trace(), "launches", "allocation_calls").advice.startswith(
         "Profile after warm-up"
     )  # type: ignore[union-attr]
+
+
+def test_nobody_empties_a_cache_that_gives_nothing_back() -> None:
+    """Two calls of cudaMalloc were to be ended by removing empty_cache()."""
+    made = Planted()
+    made.span("op", "aten::mm", -20 * US, -5 * US)
+    made.activity("a", 0, MS, launch=-10 * US)
+    made.call("cudaMalloc", 1100 * US, 300 * US)
+    made.activity("b", 1500 * US, 500 * US, launch=1400 * US)
+    found = finding(made.trace(), "launches", "allocation_calls")
+    assert found is not None
+    assert found.advice.startswith("Profile after warm-up. If the calls remain, keep input shapes constant.")

@@ -192,6 +192,7 @@ def _meta(source: Source, header: dict[str, Any], events: int, frames: TraceFram
 def _captured(header: dict[str, Any], frames: TraceFrames) -> frozenset[str]:
     present = captured_kinds(frames)
     present["shapes"] |= bool(header.get("record_shapes"))
+    present["memory"] |= bool(header.get("profile_memory"))
     present["layers"] |= header.get(LAYER_METADATA_KEY) is not None
     return frozenset(name for name, is_there in present.items() if is_there)
 
