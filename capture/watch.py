@@ -36,6 +36,7 @@ from tracekit.capture.sessions import Session, ended_early, recording, write_ses
 from tracekit.errors import UsageError
 from tracekit.facts.units import count_of
 from tracekit.manifest import CaptureOptions, Level, Manifest
+from tracekit.names import clean
 
 __all__ = ["Watch"]
 
@@ -74,6 +75,7 @@ class Watch:
         self._models, self._device = Models(), torch.device("cpu")
         self._updates, self._calls = Turns(), Turns()
         self._infers = self._trains = self._profiles_itself = self._due = self._several = False
+        self._elsewhere = ""
         self._depth = self._called = self.steps = 0
         self._phase: ExitStack | None = None
         self._live: Session | None = None
@@ -126,6 +128,11 @@ class Watch:
             )
         if failed:
             return UsageError(f"nothing was recorded: {self._workload} ended before its first step")
+        if self._elsewhere:
+            return UsageError(
+                f"nothing was recorded: {self._workload} calls its model in the thread {self._elsewhere}, and only the main thread is watched",
+                remedy="mark its steps there with tracekit.capture.session",
+            )
         return UsageError(
             f"nothing was recorded: {self._workload} called no optimizer, and no model repeatedly, in this process",
             remedy="mark its steps with tracekit.capture.session",
@@ -181,6 +188,8 @@ class Watch:
     def _before_call(self, module: nn.Module, *_: object) -> None:
         """Of a module that the code itself calls, while the models are searched."""
         if not self._is_ours():
+            if os.getpid() == self._home[0] and not torch.compiler.is_compiling() and has_parameters(module):
+                self._elsewhere = clean(threading.current_thread().name)
             return
         # Not for the modules inside it: what is compiled meanwhile would be compiled again without the hook.
         self._pause()
