@@ -101,15 +101,17 @@ def messages(calls: pl.DataFrame, shift: Int64Array) -> pl.Series:
     The n-th send from one rank to another in a step is the n-th receive, if both have equally many there, all pairs are of one size, and none is
     received before it was sent (by the clocks of the job, `shift` for each rank). A trace without steps counts as one.
     """
+    known = calls["name"].is_in(MESSAGES) & calls["source"].is_not_null() & calls["destination"].is_not_null()
+    none = pl.Series("match", [None] * calls.height, dtype=pl.Int64)
+    if not known.any():
+        return none
     pair = ["key", "source", "destination", "step"]
-    is_message = pl.col("name").is_in(MESSAGES)
-    by = pl.Series(shift[calls["at"].to_numpy()])
-    rows = calls.with_columns(
-        pl.col("start", "end") + by,
-        pl.col("step").fill_null(NO_STEP),
-        pl.int_range(pl.len()).over(*pair, "name").alias("number"),
-    )
     two = [*pair, "number"]
+    rows = calls.filter(known)
+    by = pl.Series(shift[rows["at"].to_numpy()])
+    rows = rows.with_columns(pl.col("start", "end") + by, pl.col("step").fill_null(NO_STEP)).with_columns(
+        pl.int_range(pl.len()).over(*pair, "name").alias("number")
+    )
     sent, received = pl.col("start").filter(name="send").min(), pl.col("end").filter(name="recv").max()
     fits = (
         (pl.len().over(two) == len(MESSAGES))
@@ -117,9 +119,9 @@ def messages(calls: pl.DataFrame, shift: Int64Array) -> pl.Series:
         & (pl.col("bytes").n_unique().over(two) == 1)
         & (received.over(two) + CLOCKS_NS >= sent.over(two)).fill_null(value=False)
     )
-    known = is_message & pl.col("source").is_not_null() & pl.col("destination").is_not_null()
     number = pl.struct(two).rank("dense").cast(pl.Int64)
-    return rows.select(pl.when(known & fits.all().over(pair)).then(number).alias("match")).to_series()
+    match = rows.select(pl.when(fits.all().over(pair)).then(number)).to_series()
+    return none.scatter(known.arg_true(), match)
 
 
 def _numbered(rows: pl.DataFrame, collective: list[str], known: pl.Expr) -> pl.Series:
