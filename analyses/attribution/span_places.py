@@ -294,9 +294,7 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Progr
     )
 
 
-def _after_backward(
-    stack: HostStack, backward: Backward, rows: Int64Array, updates: BoolArray
-) -> Int64Array:
+def _after_backward(stack: HostStack, backward: Backward, rows: Int64Array, updates: BoolArray) -> Int64Array:
     """Those of these operators with a number that run after the backward pass of a step, before the update or the end of the step.
 
     An operator without a gradient, such as a collective, peeks at the number of the next one that has one, so its number does not
@@ -312,9 +310,7 @@ def _after_backward(
     parts = np.concatenate([stack.start[nodes], forward, bounds if steps.size else update])
     order = np.argsort(parts, kind="stable")
     before = np.searchsorted(parts[order], begin, side="right") - 1
-    ends, forward = (
-        np.append(np.sort(times), never) for times in (np.append(update, bounds), forward)
-    )
+    ends, forward = (np.append(np.sort(times), never) for times in (np.append(update, bounds), forward))
     ends_at, forward_at = (times[np.searchsorted(times, begin, side="right")] for times in (ends, forward))
     late = (before >= 0) & (order[before] < nodes.size) & (ends_at <= forward_at) & (ends_at < never)
     rows, before, number = rows[late], before[late], stack.sequence[rows[late]]

@@ -112,8 +112,8 @@ def object_collectives(scope: Scope, _result: Breakdown) -> Evidence | None:
     """Each step of a run without a device exchanges Python objects (`all_gather_object` and similar functions): they pickle the objects,
     exchange the sizes, then the bytes, and read the sizes.
 
-    Such an exchange is a call with bytes right after one with a number of type long, in the same thread of Python. At stake is the
-    time from the first call to the end of the second.
+    Such an exchange is a call with bytes right after one with a single number of type long. At stake is the time from the operator
+    that queues the first call to the end of the second.
 
     Fires when the steps have such an exchange each on average, and these take `LEAST_SHARE` of the window.
     """
@@ -126,7 +126,7 @@ def object_collectives(scope: Scope, _result: Breakdown) -> Evidence | None:
     return Evidence(
         title=f"Python objects are exchanged between the ranks {each} a step, which takes {format_share(ns / scope.duration)} of the time",
         text=f"{format_count(count)} exchanges take {format_ns(ns)}. Each first exchanges the size of the pickled object, then its bytes: "
-        f"{format_bytes(int(sizes.max() or 0))} of this rank at most.",  # type: ignore[arg-type]
+        f"{format_bytes(int(sizes.max() or 0))} of a rank at most.",  # type: ignore[arg-type]
         ns_at_stake=ns,
         severity=by_share(ns, scope.duration),
         stretches=longest(few.rows, length="duration_ns"),
@@ -190,7 +190,10 @@ def _small(scope: Scope, window: int) -> Evidence | None:
     rows = _largest_kind(scope)
     if not window or not rows.height:
         return None
-    of_ddp = "ddp" in traits(scope) and int((rows["place"] == GRADIENT_REDUCTION_LAYER).sum()) > MOSTLY * rows.height
+    of_ddp = (
+        "ddp" in traits(scope)
+        and int((rows["place"] == GRADIENT_REDUCTION_LAYER).sum()) > MOSTLY * rows.height
+    )
     most, why = _latency_bound(rows)
     if of_ddp and (rows["bytes"] < FIRST_BUCKET).all():
         most = FIRST_BUCKET
@@ -272,5 +275,8 @@ def _latency_bound(rows: pl.DataFrame) -> tuple[int, str]:
 
 
 def _range(rows: pl.DataFrame, column: str, shown: Callable[[float | None], str]) -> str:
-    low, high = (shown(each) for each in rows.select(pl.col(column).min().alias("low"), pl.col(column).max().alias("high")).row(0))
+    low, high = (
+        shown(each)
+        for each in rows.select(pl.col(column).min().alias("low"), pl.col(column).max().alias("high")).row(0)
+    )
     return low if low == high else f"{low} to {high}"
