@@ -112,8 +112,8 @@ def object_collectives(scope: Scope, _result: Breakdown) -> Evidence | None:
     """Each step of a run without a device exchanges Python objects (`all_gather_object` and similar functions): they pickle the objects,
     exchange the sizes, then the bytes, and read the sizes.
 
-    Such an exchange is a call with bytes right after one with a number of type long, in the same thread of Python. At stake is the
-    time from the first call to the end of the second.
+    Such an exchange is a call with bytes right after one with a single number of type long. At stake is the time from the operator
+    that queues the first call to the end of the second.
 
     Fires when the steps have such an exchange each on average, and these take `LEAST_SHARE` of the window.
     """
@@ -126,7 +126,7 @@ def object_collectives(scope: Scope, _result: Breakdown) -> Evidence | None:
     return Evidence(
         title=f"Python objects are exchanged between the ranks {each} a step, which takes {format_share(ns / scope.duration)} of the time",
         text=f"{format_count(count)} exchanges take {format_ns(ns)}. Each first exchanges the size of the pickled object, then its bytes: "
-        f"{format_bytes(int(sizes.max() or 0))} of this rank at most.",  # type: ignore[arg-type]
+        f"{format_bytes(int(sizes.max() or 0))} of a rank at most.",  # type: ignore[arg-type]
         ns_at_stake=ns,
         severity=by_share(ns, scope.duration),
         stretches=longest(few.rows, length="duration_ns"),

@@ -26,7 +26,7 @@ def test_objects_are_to_be_exchanged_as_tensors() -> None:
     assert objects.title.startswith("Python objects are exchanged between the ranks once a step")
     # From the operator that queues the first call to the end of the second.
     assert objects.ns_at_stake == 6 * (2 * MS + 20 * US)
-    assert "31 B of this rank" in objects.evidence
+    assert "31 B of a rank" in objects.evidence
     assert "tensors of a fixed size" in objects.advice
     reads = on_processors(made, "value_reads", "idle")
     assert reads is not None
