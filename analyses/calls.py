@@ -121,7 +121,7 @@ def _calls(scope: Scope) -> Calls:
     if on_host.size:
         first = pl.concat([first, _host_calls(scope, on_host, first.schema)])
     queueing = _queueing(scope)
-    rows = _since_sent(scope, first, queueing).sort("start", "end", maintain_order=True)
+    rows = _whole(scope, first, queueing).sort("start", "end", maintain_order=True)
     numbers = rows[["call"]].with_row_index("number")
     parts = work.join(numbers, on="call", how="inner", maintain_order="left").select(
         pl.col("number").cast(pl.Int64).alias("call"), "device_id", "start", "end"
@@ -333,15 +333,26 @@ def _by_kind(spans: pl.DataFrame) -> dict[tuple[str | None, int | None], list[tu
     return found
 
 
-def _since_sent(scope: Scope, rows: pl.DataFrame, queueing: Int64Array) -> pl.DataFrame:
-    """The calls, in which a send of a backend for processors starts with the operator that queued it: that has sent the data before the range begins."""
+def _whole(scope: Scope, rows: pl.DataFrame, queueing: Int64Array) -> pl.DataFrame:
+    """The calls with the times of the ranges of a backend for processors: those of one thread may overlap, and no two activities do.
+
+    A send starts with the operator that queued it, which has sent the data before the range begins.
+    """
+    span, stack = rows["span"].to_numpy(), attribution(scope).model.stack
+    if not scope.on_cpu or not (span >= 0).any():
+        return rows
     op = queueing[rows["anchor"].to_numpy()]
     sends = (op >= 0) & (rows["kernel"] == _SENDS).to_numpy()
-    if not sends.any():
-        return rows
-    since = np.where(sends, take(attribution(scope).model.stack.start, op), rows["start"].to_numpy())
+    begun = np.where(sends, take(stack.start, op), take(stack.start, span))
+    known = pl.Series(span >= 0)
+    least = pl.min_horizontal(pl.Series("begun", begun), "start")
     return rows.with_columns(
-        pl.min_horizontal(key, pl.Series(since)).alias(key) for key in ("start", "launched")
+        pl.when(known).then(least).otherwise("start").alias("start"),
+        pl.when(known).then(least).otherwise("launched").alias("launched"),
+        pl.when(known)
+        .then(pl.max_horizontal("end", pl.Series("ended", take(stack.end, span))))
+        .otherwise("end")
+        .alias("end"),
     )
 
 

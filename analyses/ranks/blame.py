@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tracekit.facts.collectives import MESSAGES
 from tracekit.groups import or_none
 from tracekit.trace import Schema
 
@@ -20,15 +21,21 @@ _MOST_HOPS: Final = 100
 def blame_of(calls: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
     """Who caused the time `alone_ns` by which one rank was the last in each collective; columns of `BLAME`.
 
-    A rank's own part of a delay is what it takes longer from its previous collective to this one than the middle of the other ranks. The rest
+    A rank's own part of a delay is what it takes longer from its previous collective to this one than the middle of the other ranks. After a
+    message, the time counts from when it had to wait no longer, since it may work while the message is on its way. The rest
     it brought along from the previous collective, where it goes to the rank that came last, and so on. `origin` is the collective before which the
     delay arose, `at` the rank, `ns` the time. For each `match` the times sum to `alone_ns`.
     """
+    since_end, since_message = (
+        pl.col("start") - done.shift(1).over("at")
+        for done in (pl.col("end"), pl.col("start") + pl.col("wait_ns"))
+    )
+    after_message = pl.col("name").is_in(MESSAGES).shift(1).over("at")
     rows = calls.sort("at", "start").select(
         "match",
         "at",
         pl.col("match").shift(1).over("at").alias("previous"),
-        (pl.col("start") - pl.col("end").shift(1).over("at")).alias("own"),
+        pl.when(after_message).then(since_message.clip(lower_bound=0)).otherwise(since_end).alias("own"),
     )
     last = collectives.select("match", pl.col("last").alias("at"), "alone_ns")
     others = rows.join(last[["match", "at"]], on=["match", "at"], how="anti")

@@ -144,7 +144,10 @@ def test_blame_follows_a_delay_back_to_where_it_arose() -> None:
         (3, 1, 167, 170), (3, 0, 160, 170), (3, 4, 160, 170),
     ]  # fmt: skip
     before = [(0, rank, 0, 90) for rank in range(5)]
-    calls = pl.DataFrame(before + rows, schema=("match", "at", "start", "end"), orient="row")
+    calls = pl.DataFrame(before + rows, schema=("match", "at", "start", "end"), orient="row").with_columns(
+        (pl.col("start").max().over("match") - pl.col("start")).alias("wait_ns"),
+        pl.lit("all_reduce").alias("name"),
+    )
     collectives = pl.DataFrame(
         [(0, 0, 0), (1, 2, 30), (2, 1, 30), (3, 1, 7)], schema=("match", "last", "alone_ns"), orient="row"
     )

@@ -92,7 +92,7 @@ def _late(job: Job, pair: Beside | None) -> str:
     """Who delays the others, by how much, and by what."""
     if not job.waits.collectives.height:
         return (
-            "The traces share no collective that could be matched, so they do not show who waits for whom: check whether they "
+            "The traces share no collective or message that could be matched, so they do not show who waits for whom: check whether they "
             "are from one run and one time."
         )
     window = int(job.table["window_ns"].median() or 0)  # type: ignore[arg-type]
