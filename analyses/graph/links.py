@@ -245,10 +245,10 @@ def messages(scope: Scope, stack: HostStack, main: int, low: int, high: int) -> 
     received = (found["name"] == "recv").to_numpy()
     bounds, begins = _bounds(stack, main, low, high)
     after, soon, long = _resumes(bounds, begins, end, _READS_NS)
-    # Only the operator that queued it ends while it runs: the thread did nothing else.
+    # Only the operator that queued it ends while it runs: the thread did nothing else, whatever it does then.
     alone = after - np.searchsorted(bounds, start, side="right") == 1
     begin = np.where(received, np.maximum(start, bounds[np.maximum(after - 1, 0)]), start)
-    kept = ~received | (soon & (long | alone))
+    kept = ~received | alone | (soon & long)
     return Messages(span[kept], start[kept], end[kept], begin[kept], received[kept])
 
 
