@@ -24,6 +24,7 @@ from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, select
 from tracekit.facts.units import count_of, format_ns, format_share, listed
 from tracekit.groups import none_to_null
+from tracekit.intervals import IntervalSet
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
 
@@ -240,7 +241,11 @@ def _ranks(joint: Joint, path: Stretches, parts: pl.DataFrame) -> pl.DataFrame |
     member = joint.member[path.vertex]
     member = member[member >= 0]
     came = np.bincount(member[1:][member[1:] != member[:-1]], minlength=len(joint.members))
-    waited = [int(one.waited.sum()) for one in joint.waits]
+    # Collectives of one rank may run at the same time.
+    waited = [
+        IntervalSet.of(begin := made.graph.time[one.vertex], begin + one.waited).measure
+        for made, one in zip(joint.members, joint.waits, strict=True)
+    ]
     return (
         pl.DataFrame({"rank": joint.ranks, "handovers": came, "waited_ns": waited})
         .join(_grouped(parts, joint.window, "rank"), on="rank", how="left")

@@ -287,6 +287,9 @@ class Meta:
     rank: int | None = None
     world_size: int | None = None
     one_group: bool = False  # the file says that the process group of all ranks is the only one
+    groups: tuple[
+        tuple[int, ...], ...
+    ] = ()  # the ranks of each process group of this rank; empty if the file does not list them
     backend: str | None = None  # of the collectives
     process_ids: tuple[int, ...] = ()
     devices: tuple[DeviceInfo, ...] = ()  # those that worked; all when none did

@@ -261,7 +261,9 @@ class _Builder:
         for kind, which in (("thread", handed.sure), ("inferred_thread", ~handed.sure)):
             met = which & (handed.stretch >= 0)
             self._link(done[met], resumed[handed.stretch[met]], kind)
-        self.ends = self.steps[-1:] if steps.size else ends
+        self.ends = np.append(
+            self.steps[-1:], ends
+        )  # without a device, other threads may work after the last step
         self.served = np.concatenate([resumed, self.began])
         self.waits_end = np.concatenate([self.returned, self.served])
         return thread, time

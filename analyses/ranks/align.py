@@ -14,6 +14,7 @@ from tracekit.analyses.ranks.matching import (
     by_sequence,
     by_step,
     by_time,
+    in_groups,
     messages,
     missing_calls,
 )
@@ -70,6 +71,7 @@ def align(summaries: Sequence[Summary]) -> Alignment:
                 (rest & step.is_null()).arg_true(), timed
             ),
         )
+        match = in_groups(calls, match, summaries)
     clocks = clocks_of(calls, match, origin)
     match = _next(match, messages(calls, clocks["shift_ns"].to_numpy()))
     shift = pl.Series(clocks["shift_ns"].to_numpy()[calls["at"].to_numpy()])

@@ -21,11 +21,13 @@ from tracekit.spans import Int64Array
 __all__ = [
     "CLOCKS_NS",
     "UNEVEN",
+    "UNKNOWN_GROUP",
     "all_calls",
     "at_one_time",
     "by_sequence",
     "by_step",
     "by_time",
+    "in_groups",
     "messages",
     "missing_calls",
 ]
@@ -33,8 +35,9 @@ __all__ = [
 CLOCKS_NS: Final = 100 * NS_PER_US
 """A rank may seem to leave so long before the last one has come; by more the clocks or the match are wrong."""
 
-_WHOLE_JOB: Final = "all ranks"
+UNKNOWN_GROUP: Final = "not recorded"
 """Stands for the group of calls of which none was recorded."""
+_WHOLE_JOB: Final = "all ranks"
 UNEVEN: Final = ("all_to_all", "send_recv", "send", "recv", "gather", "scatter")
 """Calls in which each rank may move another number of bytes."""
 _PAIRED: Final = (*MESSAGES, "send_recv")
@@ -52,7 +55,12 @@ def all_calls(summaries: Sequence[Summary]) -> pl.DataFrame:
     key = pl.concat_str("group", "group_ranks", separator=" ", ignore_nulls=True)
     known = pl.col("group").is_not_null() | pl.col("group_ranks").is_not_null()
     return calls.with_columns(
-        pl.when(known).then(key).otherwise(pl.lit(_WHOLE_JOB)).alias("key"),
+        pl.when(known)
+        .then(key)
+        .when(pl.col("group_size").is_not_null())  # of the only group
+        .then(pl.lit(_WHOLE_JOB))
+        .otherwise(pl.lit(UNKNOWN_GROUP))
+        .alias("key"),
         pl.when(~pl.col("name").is_in(UNEVEN)).then("bytes").alias("size"),
     ).sort("at", "start", maintain_order=True)
 
@@ -91,8 +99,55 @@ def at_one_time(calls: pl.DataFrame, match: pl.Series, shift: Int64Array) -> pl.
         pl.col("end") + by,
         match.alias("match"),
     )
-    meet = (pl.col("start").max() <= pl.col("end").min()).over("match") & pl.col("meets")
-    return rows.select(pl.when(meet.all().over("set")).then("match")).to_series()
+    meet = (pl.col("start").max() <= pl.col("end").min()).over("match").fill_null(value=False)
+    meets = pl.col("meets")
+    rows = rows.with_columns(calls["key"], calls["step"])
+    # A sender or a root may be gone before others come; what it exchanges stands in the order of the collectives that synchronise.
+    others = (meets.any() & (meet | ~meets).all()).over("key", "step")
+    agree = pl.when(meets).then(meet).otherwise(others)
+    return rows.select(pl.when(agree.all().over("set")).then("match")).to_series()
+
+
+def in_groups(calls: pl.DataFrame, match: pl.Series, summaries: Sequence[Summary]) -> pl.Series:
+    """The matches of calls whose group was not recorded, as far as the groups that the files list allow them: a set of calls of other ranks is
+    divided into groups, if there is one way only, else its calls match none.
+    """
+    ranks = [one.facts.rank for one in summaries]
+    listed = {frozenset(group) & frozenset(ranks) for one in summaries for group in one.facts.groups}
+    rows = calls.select("at", (pl.col("key") == UNKNOWN_GROUP).alias("unknown"), match.alias("match"))
+    rows = rows.with_row_index("row").filter("unknown", pl.col("match").is_not_null())
+    if None in ranks or not all(one.facts.groups for one in summaries) or not rows.height:
+        return match
+    numbers = match.to_list()
+    base = max(number for number in numbers if number is not None) + 1
+    for _, of_match in rows.group_by("match", maintain_order=True):
+        members = {ranks[at]: row for row, at in of_match[["row", "at"]].rows()}
+        if frozenset(members) in listed:
+            continue
+        ways = _divisions(frozenset(members), [one for one in listed if len(one) > 1])
+        for row in members.values():
+            numbers[row] = None
+        for part in ways[0] if len(ways) == 1 else ():
+            for rank in part:
+                numbers[members[rank]] = base
+            base += 1
+    return pl.Series("match", numbers, dtype=pl.Int64)
+
+
+def _divisions(
+    ranks: frozenset[int | None], groups: Sequence[frozenset[int | None]]
+) -> list[tuple[frozenset[int | None], ...]]:
+    """Up to two ways to divide these ranks into groups."""
+    if not ranks:
+        return [()]
+    first = min(rank for rank in ranks if rank is not None)
+    ways: list[tuple[frozenset[int | None], ...]] = []
+    for group in groups:
+        if first in group and group <= ranks:
+            ways += [(group, *rest) for rest in _divisions(ranks - group, groups)]
+        if len(ways) > 1:
+            break
+    return ways
 
 
 def messages(calls: pl.DataFrame, shift: Int64Array) -> pl.Series:
@@ -184,7 +239,9 @@ def missing_calls(calls: pl.DataFrame) -> pl.DataFrame:
     no such call without a collective itself. Sends and receives are not of the whole group; and where groups were not recorded, a rank may be in
     another one.
     """
-    of_group = ~pl.col("name").is_in(_PAIRED) & (pl.col("key") != _WHOLE_JOB)
+    # A sender or a root may be gone before others come, so only recorded numbers tell that one lacks the call.
+    told = pl.col("name").is_in(list(SYNCHRONISING)) | pl.col("sequence").is_not_null()
+    of_group = told & ~pl.col("name").is_in(_PAIRED) & (pl.col("key") != UNKNOWN_GROUP)
     calls = calls.filter(of_group).with_columns(
         pl.col("match").fill_null(-1 - pl.int_range(pl.len())).alias("set")
     )

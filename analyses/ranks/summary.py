@@ -47,6 +47,8 @@ class Facts(msgspec.Struct, frozen=True):
     rank: int | None
     world_size: int | None
     backend: str | None
+    groups: tuple[tuple[int, ...], ...]
+    """The ranks of each process group that it is in; empty if they were not recorded."""
     devices: tuple[str, ...]
     origin_ns: int
     origin_utc_ns: int | None
@@ -127,6 +129,7 @@ def summary_of(scope: Scope) -> Summary:
         rank=meta.rank,
         world_size=meta.world_size,
         backend=meta.backend,
+        groups=meta.groups,
         devices=tuple(clean(device.name) for device in meta.devices),
         origin_ns=meta.origin_ns,
         origin_utc_ns=meta.origin_utc_ns,

@@ -184,13 +184,14 @@ def test_a_call_that_one_rank_of_two_lost_is_missing_and_a_send_is_not() -> None
     ]
     rows += [(0, "all_reduce", 40, 45, None), (0, "send", 50, 55, None)]
     calls = pl.DataFrame(rows, schema=("at", "name", "start", "end", "match"), orient="row").with_columns(
-        key=pl.lit("g"), size=pl.lit(None, dtype=INTS)
+        key=pl.lit("g"), size=pl.lit(None, dtype=INTS), sequence=pl.lit(None, dtype=INTS)
     )
     assert missing_calls(calls).rows() == [("g", "all_reduce", None, 1)]
     other = pl.DataFrame(
-        [(1, "all_reduce", 47, 49, None)], schema=calls.drop("key", "size").schema, orient="row"
+        [(1, "all_reduce", 47, 49, None)], schema=calls.drop("key", "size", "sequence").schema, orient="row"
     )
-    both = pl.concat([calls, other.with_columns(key=pl.lit("g"), size=pl.lit(None, dtype=INTS))])
+    none = pl.lit(None, dtype=INTS)
+    both = pl.concat([calls, other.with_columns(key=pl.lit("g"), size=none, sequence=none)])
     # Two calls that do not overlap may be one collective on clocks that are wrong.
     assert missing_calls(both).height == 0
 

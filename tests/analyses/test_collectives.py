@@ -331,3 +331,18 @@ def test_kernels_repeat_the_record_of_their_operator(tmp_path: Path, operators: 
         "duration_ns",
     ]
     assert collectives(trace).calls.select(columns).equals(collectives(whole).calls.select(columns))
+
+
+def test_receives_that_are_posted_at_once_last_until_they_are_done() -> None:
+    """Ranges of one thread that overlap were cut where the next one begins: receives ended before their sends."""
+    made = Planted()
+    made.span("op", "aten::mm", 0, 20 * MS)
+    for number in range(3):
+        at = number * 100 * US
+        made.span("op", "c10d::recv_", 20 * MS + at, 20 * MS + at + 30 * US, shapes="[[[1000]]]")
+        made.span(
+            "annotation", "gloo:recv", 20 * MS + at + 20 * US, (25 + 5 * number) * MS, shapes="[[1000]]"
+        )
+    calls = collectives(made.trace(devices=())).calls
+    assert calls["end"].to_list() == [25 * MS, 30 * MS, 35 * MS]
+    assert calls["start"].to_list() == [20 * MS + 20 * US + number * 100 * US for number in range(3)]

@@ -25,8 +25,10 @@ def one() -> Summary:
     return summary_of(select(tracekit.read("sample_traces/bert_cpu_ddp/trace-rank0.json.gz")))
 
 
-def aligned(one: Summary, ranks: int, calls: list[dict[str, Any]]) -> Alignment:
-    """The ranks of a job on one clock with these calls only."""
+def aligned(
+    one: Summary, ranks: int, calls: list[dict[str, Any]], groups: tuple[tuple[int, ...], ...] = ()
+) -> Alignment:
+    """The ranks of a job on one clock with these calls only; their files list those of the groups in which they are."""
     known = {"group_ranks": None, "bytes": SIZE, "bus_bytes": float(SIZE), "step": 1}
     made = []
     for at in range(ranks):
@@ -36,7 +38,13 @@ def aligned(one: Summary, ranks: int, calls: list[dict[str, Any]]) -> Alignment:
             if call["at"] == at
         ]
         frame = pl.DataFrame([{key: row.get(key) for key in CALLS} for row in rows], schema=CALLS)
-        facts = msgspec.structs.replace(one.facts, rank=at, world_size=ranks, name=f"rank{at}")
+        facts = msgspec.structs.replace(
+            one.facts,
+            rank=at,
+            world_size=ranks,
+            name=f"rank{at}",
+            groups=tuple(each for each in groups if at in each),
+        )
         made.append(replace(one, facts=facts, calls=frame.sort("start")))
     return align(made)
 
@@ -133,3 +141,41 @@ def test_collectives_of_one_size_that_overlap_are_matched_in_order(one: Summary)
         got.setdefault(match, set()).add(number[at, start - shift[at]])
     assert all(len(one) == 1 for one in got.values())
     assert len(got) == 48
+
+
+def reduced(number: int, *ranks: int, **more: Any) -> list[dict[str, Any]]:
+    """An all-reduce of these ranks, none of which says its group."""
+    start = number * 5 * MS
+    return [
+        {"at": at, "name": "all_reduce", "start": start + at * 1_000, "end": start + 2 * MS, **more}
+        for at in ranks
+    ]
+
+
+def sets(made: Alignment) -> list[list[int]]:
+    """The ranks of each collective."""
+    found = made.calls.drop_nulls("match").group_by("match", maintain_order=True).agg(pl.col("at").sort())
+    return sorted(found["at"].to_list())
+
+
+def test_collectives_of_ranks_that_share_no_group_are_none(one: Summary) -> None:
+    """Without recorded groups, collectives of two groups at one time were one of three or four ranks."""
+    calls = [*reduced(1, 0, 1), *reduced(1, 2, 3)]
+    pairs = ((0, 1), (2, 3))
+    assert sets(aligned(one, 4, calls)) == [[0, 1, 2, 3]]
+    assert sets(aligned(one, 4, calls, pairs)) == [[0, 1], [2, 3]]
+    # Of a mesh there are two ways.
+    assert sets(aligned(one, 4, calls, (*pairs, (0, 2), (1, 3)))) == []
+    assert sets(aligned(one, 4, [*calls, *reduced(2, 0, 1, 2, 3)], (*pairs, (0, 1, 2, 3))))[0] == [0, 1, 2, 3]
+
+
+def test_a_call_that_one_rank_lacks_is_missing_where_all_ranks_are_one_group(one: Summary) -> None:
+    """On gloo, whose ranges tell no group, a lost collective was not told."""
+    calls = [each for number in range(5) for each in reduced(number, 0, 1, 2, group_size=3)]
+    lost = next(each for each in calls if each["at"] == 1 and each["start"] > 10 * MS)
+    left = [each for each in calls if each is not lost]
+    assert aligned(one, 3, left).missing[["name", "at"]].rows() == [("all_reduce", 1)]
+    assert aligned(one, 3, [{**each, "group_size": None} for each in left]).missing.height == 0
+    # A root may be gone before the others come.
+    gone = [{**each, "name": "broadcast"} for each in left]
+    assert aligned(one, 3, gone).missing.height == 0

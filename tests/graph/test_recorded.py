@@ -95,3 +95,18 @@ def test_a_path_that_a_replay_does_not_give_is_doubted() -> None:
     answer = critical_path(made.trace(devices=(A100, dataclasses.replace(A100, device_id=1)))).answer
     assert "A replay with usual lags gives a window that differs by " in answer
     assert "what is called waiting may be for other work." in answer
+
+
+def test_the_path_of_processors_is_as_long_as_the_window() -> None:
+    """It ended with the last step, and the window with a reduction on another thread: the parts summed to less than the path was told to be long."""
+    made = Planted()
+    for step in range(2):
+        at = step * 10 * MS
+        made.step(step, at, at + 10 * MS)
+        made.span("op", "aten::mm", at, at + 8 * MS)
+        made.span("op", "c10d::allreduce_", at + 8 * MS, at + 8 * MS + 10 * US, shapes="[[[1000]]]")
+        made.span("annotation", "gloo:all_reduce", at + 8 * MS + 20 * US, at + 14 * MS, 2, shapes="[[1000]]")
+    scope = select(made.trace(devices=()))
+    found = critical_path(scope)
+    assert scope.end == 24 * MS
+    assert found.length_ns == found.by_cause["total_ns"].sum() == scope.duration

@@ -143,6 +143,17 @@ def test_a_long_all_to_all_is_a_wait_for_another_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_ranks_that_take_turns_are_both_named(tmp_path: Path) -> None:
+    """Of an even job, one rank was blamed for the waits that another caused as well."""
+    faults = tuple(Fault(rank=rank, kind="data", ns=ns) for rank, ns in ((1, 600_000), (6, 500_000)))
+    made = write_job(simulate(seed=9, ranks=8, faults=faults), tmp_path)
+    read = [Member(str(path), summary_of(select(tracekit.read(path)))) for path in made]
+    answer = job_section(job_of(RankSet(tuple(read), 8))).answer
+    assert answer.startswith("Rank 1 keeps the others waiting")
+    assert "At other times, rank 6 keeps the others waiting, for" in answer
+
+
+@pytest.mark.slow
 def test_two_ranks_are_compared_as_asked(job: Job) -> None:
     pair = job.beside(5, 4)
     assert pair is not None

@@ -219,6 +219,7 @@ def _meta_from(raw: dict[str, Any]) -> Meta:
             "captured": frozenset(raw["captured"]),
             "process_ids": tuple(raw["process_ids"]),
             "domains": tuple(raw["domains"]),
+            "groups": tuple(map(tuple, raw["groups"])),
         }
     )
 

@@ -8,6 +8,7 @@ import polars as pl
 
 from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.ranks import Beside
+from tracekit.analyses.ranks.matching import UNKNOWN_GROUP
 from tracekit.facts.collectives import MESSAGES
 from tracekit.facts.stack_names import COMMUNICATION_LAYER, DATA_LAYER, NO_LAYERS
 from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share
@@ -22,6 +23,8 @@ FELT: Final = 0.02
 PAIR: Final = 2
 _MORE: Final = 1.15
 """From so many times as many operators or FLOPs on, a rank has more to do than others."""
+_TURNS: Final = 0.4
+"""A rank that others wait for so long, in parts of the longest wait, is a second one."""
 _EQUAL: Final = 0.02
 """Numbers that differ by less are equal."""
 _LONGEST: Final = 60
@@ -118,7 +121,17 @@ def _late(job: Job, pair: Beside | None) -> str:
     first = _first(job, pair)
     why = "" if row["kind"] is None and first else _why(row, others, on_cpu=on_cpu)
     amount = _amount(row, others, on_cpu=on_cpu)
-    return " ".join(filter(None, (late, why, amount, first))) + absent
+    return " ".join(filter(None, (late, why, amount, first, _turns(job, row, others)))) + absent
+
+
+def _turns(job: Job, late: dict[str, Any], others: str) -> str:
+    """Whether another rank keeps the others waiting about as long, at other times."""
+    rows = job.table.sort("caused_ns", descending=True, nulls_last=True).head(PAIR).rows(named=True)
+    second = rows[-1]
+    if len(rows) < PAIR or (second["caused_ns"] or 0) < _TURNS * late["caused_ns"]:
+        return ""
+    whom = who(late) if others == "the other" else others
+    return f"At other times, {who(second)} keeps {whom} waiting, for {format_ns(second['caused_ns'])} in all."
 
 
 def _why(row: dict[str, Any], others: str, *, on_cpu: bool) -> str:
@@ -211,7 +224,15 @@ def _rests_on(job: Job) -> str:
     names = job.waits.collectives["name"]
     sent = int(names.is_in(MESSAGES).sum())
     count = names.len() - sent
-    how = "by recorded numbers" if job.aligned.numbered else "by group, size and time"
+    calls = job.aligned.calls
+    unknown = calls.filter(pl.col("key") == UNKNOWN_GROUP, ~pl.col("name").is_in(MESSAGES)).height
+    how = (
+        "by recorded numbers"
+        if job.aligned.numbered
+        else "by size and time, since their groups were not recorded"
+        if unknown
+        else "by group, size and time"
+    )
     matched = [f"{count_of(count, 'collective')}, matched {how}"] if count else []
     matched += (
         [f"{count_of(sent, 'message')}, matched by {'its' if sent == 1 else 'their'} order between two ranks"]

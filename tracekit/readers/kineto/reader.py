@@ -40,6 +40,7 @@ _USUAL_RATIO: Final = 12
 _PRODUCER_KEYS: Final = re.compile(r"(version|^schemaVersion$|^trace_id$)", re.IGNORECASE)
 _DROPPED: Final = re.compile(r"\bDropped ([1-9]\d{0,14}) activity records\b")
 _STOPPED: Final = "CUPTI stopped early? = 1"
+_MOST_MEMBERS: Final = 100_000
 _LEAST_ABSURD: Final = 4 * 10**18
 _UTC_FROM_US: Final = 10**15
 """Times of old files count from 1970 in µs, which has been more than this since 2001; boot clocks are far smaller."""
@@ -179,6 +180,7 @@ def _meta(source: Source, header: dict[str, Any], events: int, frames: TraceFram
         producer=producer,
         world_size=_int(info.get("world_size")),
         one_group=_one_group(info),
+        groups=_groups(info),
         backend=_name(info["backend"]) if "backend" in info else None,
         process_ids=tuple(processes.sort().to_list()),
         devices=_devices(header.get("deviceProperties"), frames.device),
@@ -237,6 +239,21 @@ def _one_group(info: dict[str, Any]) -> bool:
         case [{"pg_size": int(size)}]:
             return size == _int(info.get("world_size"))
     return False
+
+
+def _groups(info: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """The ranks of each process group that the file lists, if it lists them all."""
+    listed = info.get("pg_config")
+    found = (
+        [one.get("ranks") if isinstance(one, dict) else None for one in listed]
+        if isinstance(listed, list)
+        else []
+    )
+    groups = [tuple(map(_int, ranks)) for ranks in found if isinstance(ranks, list)]
+    if len(groups) < len(found) or sum(map(len, groups)) > _MOST_MEMBERS:
+        return ()
+    known = [tuple(rank for rank in group if rank is not None) for group in groups]
+    return tuple(known) if [*map(len, known)] == [*map(len, groups)] else ()
 
 
 def _name(value: Any) -> str:
