@@ -19,8 +19,7 @@ from tracekit.analyses.calls import calls_of
 from tracekit.analyses.flops import json_list
 from tracekit.analyses.graph.build import Dependencies
 from tracekit.analyses.graph.model import NEVER
-from tracekit.analyses.ranks.matching import CLOCKS_NS
-from tracekit.facts.collectives import MESSAGES, SYNCHRONISING, collective_name
+from tracekit.facts.collectives import CLOCKS_NS, MESSAGES, SYNCHRONISING, collective_name
 from tracekit.groups import none_to_null
 from tracekit.spans import BoolArray, Int64Array, take
 

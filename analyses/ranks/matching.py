@@ -14,12 +14,10 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.ranks.summary import NO_STEP, Summary
-from tracekit.facts.collectives import MESSAGES, SYNCHRONISING
-from tracekit.facts.units import NS_PER_US
+from tracekit.facts.collectives import CLOCKS_NS, MESSAGES, SYNCHRONISING
 from tracekit.spans import Int64Array
 
 __all__ = [
-    "CLOCKS_NS",
     "UNEVEN",
     "UNKNOWN_GROUP",
     "all_calls",
@@ -31,9 +29,6 @@ __all__ = [
     "messages",
     "missing_calls",
 ]
-
-CLOCKS_NS: Final = 100 * NS_PER_US
-"""A rank may seem to leave so long before the last one has come; by more the clocks or the match are wrong."""
 
 UNKNOWN_GROUP: Final = "not recorded"
 """Stands for the group of calls of which none was recorded."""

@@ -10,7 +10,10 @@ import re
 from functools import cache
 from typing import Final
 
+from tracekit.facts.units import NS_PER_US
+
 __all__ = [
+    "CLOCKS_NS",
     "ELEMENT_BYTES",
     "MESSAGES",
     "MPI_CALL",
@@ -52,6 +55,9 @@ _NAMES: Final = tuple(
 
 SYNCHRONISING: Final = frozenset({"barrier", "all_reduce", "reduce_scatter", "all_gather", "all_to_all"})
 """No rank leaves one of these before every rank has come; a sender, a root or a leaf of the others may."""
+
+CLOCKS_NS: Final = 100 * NS_PER_US
+"""A rank may seem to leave a call so long before the last one has come; by more the clocks or the match are wrong."""
 
 MESSAGES: Final = ("send", "recv")
 """The two calls of a message from one rank to another."""
