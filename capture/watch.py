@@ -36,7 +36,6 @@ from tracekit.capture.sessions import Session, ended_early, recording, write_ses
 from tracekit.errors import UsageError
 from tracekit.facts.units import count_of
 from tracekit.manifest import CaptureOptions, Level, Manifest
-from tracekit.names import clean
 
 __all__ = ["Watch"]
 
@@ -189,7 +188,7 @@ class Watch:
         """Of a module that the code itself calls, while the models are searched."""
         if not self._is_ours():
             if os.getpid() == self._home[0] and not torch.compiler.is_compiling() and has_parameters(module):
-                self._elsewhere = clean(threading.current_thread().name)
+                self._elsewhere = ascii(threading.current_thread().name)
             return
         # Not for the modules inside it: what is compiled meanwhile would be compiled again without the hook.
         self._pause()

@@ -296,7 +296,7 @@ def test_what_was_recorded_before_an_early_end_is_kept(
         (CRITIC.replace("range(6)", "range(1)"), 2, "ended before the order of its optimizers had repeated"),
         (HEAD + "step(); sys.exit(5)\n", 5, "tracekit: nothing was recorded: train.py ended after 1 step"),
         ("x = (\n", 1, "tracekit: nothing was recorded: train.py ended before its first step"),
-        (SERVICE, 2, "calls its model in the thread worker_0, and only the main thread is watched"),
+        (SERVICE, 2, "calls its model in the thread 'worker_0', and only the main thread is watched"),
     ],
 )
 def test_nothing_recorded_is_one_line_and_no_folder(
