@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 NOT_CAPTURED: Final = "–"
-_ANSWERS: Final = frozenset({"gain_ns"})
+_ANSWERS: Final = frozenset({"gain_ns", "fast_ns"})
 """Columns of durations in which nothing but 0 is an answer as well."""
 REPEATS: Final = {"union_ns": "device_ns"}
 """Columns that are shown only where they differ from another."""
