@@ -66,7 +66,9 @@ def beside(summaries: Sequence[Summary], aligned: Alignment, match: int, late: i
         _between(summaries[late], since, call, shift[late]),
         _between(summaries[fast], fast_since, fast_call, shift[fast]),
     ).with_row_index()
-    whole = pl.col("longer_ns").sum().over("kind", "what")
+    # A layer has two passes; idle time of one cause in other places is another matter.
+    place = pl.when(pl.col("kind") == "idle").then("where")
+    whole = pl.col("longer_ns").sum().over("kind", "what", place)
     differs = items.filter(longer > 0, pl.col("longer_ns") >= _NOISE * longer, whole >= _LARGE * whole.max())[
         "index"
     ]
