@@ -299,11 +299,11 @@ def _code(made: Dependencies, path: Stretches) -> tuple[Int64Array, Int64Array, 
 def _message(made: Dependencies, thread: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
     """The range of the message for which the main thread waits in each of these stretches; −1 for none. What it calls to wait is no work of its own."""
     passed = made.messages
-    since = np.sort(passed.begin[passed.received])
-    if not since.size:
+    received = np.flatnonzero(passed.received)
+    if not received.size:
         return np.full(start.size, -1, dtype=np.int64)
-    order = np.argsort(passed.begin[passed.received], kind="stable")
-    until, spans = passed.end[passed.received][order], passed.span[passed.received][order]
+    order = received[np.argsort(passed.begin[received], kind="stable")]
+    since, until, spans = passed.begin[order], passed.end[order], passed.span[order]
     place = np.searchsorted(since, start, side="right") - 1
     inside = (place >= 0) & (end <= until[place]) & (thread == made.stack.thread[spans[place]])
     return np.where(inside, spans[place], -1)

@@ -88,6 +88,8 @@ def at_one_time(calls: pl.DataFrame, match: pl.Series, shift: Int64Array) -> pl.
     """
     by = pl.Series(shift[calls["at"].to_numpy()])
     rows = calls.select(
+        "key",
+        "step",
         pl.struct("key", "step", "name", "size").rank("dense").alias("set"),
         pl.col("name").is_in(list(SYNCHRONISING)).alias("meets"),
         pl.col("start") + by,
@@ -96,7 +98,6 @@ def at_one_time(calls: pl.DataFrame, match: pl.Series, shift: Int64Array) -> pl.
     )
     meet = (pl.col("start").max() <= pl.col("end").min()).over("match").fill_null(value=False)
     meets = pl.col("meets")
-    rows = rows.with_columns(calls["key"], calls["step"])
     # A sender or a root may be gone before others come; what it exchanges stands in the order of the collectives that synchronise.
     others = (meets.any() & (meet | ~meets).all()).over("key", "step")
     agree = pl.when(meets).then(meet).otherwise(others)
@@ -105,7 +106,7 @@ def at_one_time(calls: pl.DataFrame, match: pl.Series, shift: Int64Array) -> pl.
 
 def in_groups(calls: pl.DataFrame, match: pl.Series, summaries: Sequence[Summary]) -> pl.Series:
     """The matches of calls whose group was not recorded, as far as the groups that the files list allow them: a set of calls of other ranks is
-    divided into groups, if there is one way only, else its calls match none.
+    divided into the groups inside it, if these hold each rank once, else its calls match none.
     """
     ranks = [one.facts.rank for one in summaries]
     listed = {frozenset(group) & frozenset(ranks) for one in summaries for group in one.facts.groups}
@@ -119,30 +120,15 @@ def in_groups(calls: pl.DataFrame, match: pl.Series, summaries: Sequence[Summary
         members = {ranks[at]: row for row, at in of_match[["row", "at"]].rows()}
         if frozenset(members) in listed:
             continue
-        ways = _divisions(frozenset(members), [one for one in listed if len(one) > 1])
         for row in members.values():
             numbers[row] = None
-        for part in ways[0] if len(ways) == 1 else ():
-            for rank in part:
+        parts = [group for group in listed if len(group) > 1 and group < frozenset(members)]
+        once = sum(map(len, parts)) == len(members) == len(frozenset().union(*parts))
+        for group in parts if once else ():
+            for rank in group:
                 numbers[members[rank]] = base
             base += 1
     return pl.Series("match", numbers, dtype=pl.Int64)
-
-
-def _divisions(
-    ranks: frozenset[int | None], groups: Sequence[frozenset[int | None]]
-) -> list[tuple[frozenset[int | None], ...]]:
-    """Up to two ways to divide these ranks into groups."""
-    if not ranks:
-        return [()]
-    first = min(rank for rank in ranks if rank is not None)
-    ways: list[tuple[frozenset[int | None], ...]] = []
-    for group in groups:
-        if first in group and group <= ranks:
-            ways += [(group, *rest) for rest in _divisions(ranks - group, groups)]
-        if len(ways) > 1:
-            break
-    return ways
 
 
 def messages(calls: pl.DataFrame, shift: Int64Array) -> pl.Series:
