@@ -31,6 +31,7 @@ __all__ = [
     "parse_toml",
     "read_small",
     "refuse_input",
+    "roomy_place",
     "scratch_folder",
     "write_all",
     "write_bytes",
@@ -142,6 +143,13 @@ def make_directory(path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise _refusal(error, path) from error
     return directory
+
+
+def roomy_place() -> str | None:
+    """A folder for large temporary files: the user's choice, else a folder on disk, because /tmp may be in memory."""
+    if os.environ.get("TMPDIR"):
+        return None
+    return "/var/tmp" if os.access("/var/tmp", os.W_OK | os.X_OK) else None  # noqa: S108 - with a folder of our own in it
 
 
 def scratch_folder(

@@ -9,19 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracekit.analyses.ranks import summary_of
-from tracekit.analyses.scope import Scope
 from tracekit.cli.options import Reading, Selection
 from tracekit.cli.sources import shown, tell_unread
 from tracekit.cli.workers import Workers
 from tracekit.errors import UnreadableTraceError, UsageError
-from tracekit.job import Job, Options, job_of, rank_sets, summarise
-from tracekit.job.rank_set import Member
-from tracekit.report.job import job_section, latest
-from tracekit.report.job_set import other_jobs
-from tracekit.report.job_unread import unread_sentence, unread_table
+from tracekit.job.engine import Options, summarise
 
 if TYPE_CHECKING:
+    from tracekit.analyses.scope import Scope
+    from tracekit.job import Job
+    from tracekit.job.rank_set import Member
     from tracekit.report.model import Section
 
 __all__ = ["Compare", "Joint", "of_files", "of_scopes", "reading_progress"]
@@ -48,6 +45,9 @@ def of_scopes(
     """The job of these parts of traces, beside which are files that cannot be read; None if they are none."""
     if len(scopes) == 1:
         return None
+    from tracekit.analyses.ranks import summary_of
+    from tracekit.job.rank_set import Member
+
     return _joint([Member(scope.trace.meta.path, summary_of(scope)) for scope in scopes], unread, compare)
 
 
@@ -84,6 +84,8 @@ def of_files(
     unread = [(one.path, one.error or "") for one in failed]
     tell_unread(unread)
     readable = [path for path, one in zip(paths, outcomes, strict=True) if one.error is None]
+    from tracekit.job.rank_set import Member
+
     members = [Member(one.path, summary) for one in outcomes for summary in one.summaries]
     return _joint(members, unread, compare), readable
 
@@ -91,6 +93,11 @@ def of_files(
 def _joint(
     members: Sequence[Member], failed: Sequence[tuple[str, str]], compare: Compare | None
 ) -> Joint | None:
+    from tracekit.job import job_of, rank_sets
+    from tracekit.report.job import job_section, latest
+    from tracekit.report.job_set import other_jobs
+    from tracekit.report.job_unread import unread_sentence, unread_table
+
     found = rank_sets(members)
     if not found:
         return None

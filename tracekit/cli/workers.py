@@ -91,9 +91,8 @@ def _cores() -> int:
 def _cluster(distributed: Any, scheduler: str | None, count: int) -> Iterator[dict[str, Any]]:
     """How to reach the scheduler: the one at this address or in this file, else that of a new cluster on this machine."""
     if scheduler is None:
-        from tracekit.files import scratch_folder
+        from tracekit.files import roomy_place, scratch_folder
         from tracekit.job.engine import interrupts_later
-        from tracekit.readers.common.store import roomy_place
 
         dask: Any = importlib.import_module("dask")
         with (

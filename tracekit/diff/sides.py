@@ -17,7 +17,8 @@ from tracekit.digest import Digest, digest_of
 from tracekit.digest.model import Plain, Versioned, check_version
 from tracekit.errors import UnreadableTraceError, UsageError, reason_of
 from tracekit.facts.capture_names import INDEX_FILE, MANIFEST_FILE
-from tracekit.job.engine import Answer, Options, Progress, cores, make, scopes_of
+from tracekit.job.engine import Answer, Options, Progress, cores, make
+from tracekit.job.parts import scopes_of
 from tracekit.names import clean
 from tracekit.readers.folder import traces_below
 

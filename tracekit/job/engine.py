@@ -2,6 +2,8 @@
 
 Any `concurrent.futures.Executor` will do. A worker gets a path or an address and plain options, and gives back bytes, such as those
 of a bounded summary. A trace that cannot be read is a row with its error; if a worker dies, its traces are tried again.
+
+What reads and analyses is imported once the workers have started, because both take half a second.
 """
 
 from __future__ import annotations
@@ -18,18 +20,16 @@ from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tracekit.analyses.attribution.layer_ranges import choose_ranges
-from tracekit.analyses.ranks import Summary, summary_of
-from tracekit.analyses.scope import Scope, Window, select
-from tracekit.api import read_all
-from tracekit.classify import recategorise
 from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
-from tracekit.files import keep_inputs, scratch_folder
+from tracekit.files import keep_inputs, roomy_place, scratch_folder
 from tracekit.limits import Limits
 from tracekit.range_filter import RangeFilter
-from tracekit.readers.common.store import roomy_place
+
+if TYPE_CHECKING:
+    from tracekit.analyses.ranks import Summary
+    from tracekit.analyses.scope import Window
 
 __all__ = [
     "Answer",
@@ -40,7 +40,6 @@ __all__ = [
     "cores",
     "interrupts_later",
     "make",
-    "scopes_of",
     "summarise",
 ]
 
@@ -113,6 +112,8 @@ def summarise(
     [0, 1]
     """
     answers = make(paths, _summaries, options, executor=executor, jobs=jobs, progress=progress)
+    from tracekit.analyses.ranks import Summary  # noqa: PLC0415 - see above
+
     return [
         Outcome(one.path, tuple(map(Summary.unpacked, one.packed)), one.error, one.misused, one.remedy)
         for one in answers
@@ -170,14 +171,9 @@ def _work(path: str, maker: Maker, options: Options) -> _Made:
 
 
 def _summaries(path: str, options: Options) -> Iterator[bytes]:
-    return (summary_of(scope).packed() for scope in scopes_of(path, options))
+    from tracekit.job.parts import summaries  # noqa: PLC0415 - see above
 
-
-def scopes_of(path: str, options: Options) -> Iterator[Scope]:
-    """The part that the options choose of each process in a file. Raises what `tracekit.read_all` and `scope.select` raise."""
-    for trace in read_all(path, limits=options.limits, cache=options.cache):
-        chosen = choose_ranges(recategorise(trace, options.comm_patterns), options.ranges)
-        yield select(chosen, window=options.window, step=options.step)
+    return summaries(path, options)
 
 
 class _Asking:
@@ -228,6 +224,8 @@ class _Asking:
                 future.add_done_callback(came.put)
         broken = False
         try:
+            from tracekit.job import parts  # noqa: F401, PLC0415 - who asked needs it for the answers
+
             while left and (done := _next(came, _GRACE_S if broken else None)) is not None:
                 path = left.pop(done)
                 if done.cancelled():

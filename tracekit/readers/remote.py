@@ -27,7 +27,7 @@ from urllib.request import url2pathname
 from tracekit.errors import MissingDependencyError, UnreadableTraceError, UsageError
 from tracekit.facts.capture_names import MANIFEST_FILE
 from tracekit.facts.distribution import how_to_install
-from tracekit.readers.common.store import roomy_place
+from tracekit.files import roomy_place
 from tracekit.readers.format import Progress
 
 __all__ = [

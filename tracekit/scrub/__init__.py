@@ -18,8 +18,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError, UsageError
-from tracekit.files import scratch_folder
-from tracekit.readers.common.store import roomy_place
+from tracekit.files import roomy_place, scratch_folder
 from tracekit.readers.nsys.columns import COLUMNS
 from tracekit.readers.nsys.tables import open_tables
 from tracekit.scrub.copy import Kept, copied

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.errors import TracekitError, UsageError
-from tracekit.files import scratch_folder
+from tracekit.files import roomy_place, scratch_folder
 
-__all__ = ["FrameStore", "TimeSample", "roomy_place"]
+__all__ = ["FrameStore", "TimeSample"]
 
 _FLUSHES: Final = 4
 """Once frames go to disk, they are written each time the allowed rows divided by this number are in memory, and no file has more."""
@@ -159,10 +159,3 @@ class FrameStore:
 
 def _joined(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal_relaxed", rechunk=False)
-
-
-def roomy_place() -> str | None:
-    """A folder for large temporary files: the user's choice, else a folder on disk, because /tmp may be in memory."""
-    if os.environ.get("TMPDIR"):
-        return None
-    return "/var/tmp" if os.access("/var/tmp", os.W_OK | os.X_OK) else None  # noqa: S108 - with a folder of our own in it

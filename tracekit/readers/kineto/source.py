@@ -18,8 +18,8 @@ from isal import igzip_lib, isal_zlib
 
 from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.facts.capture_names import MANIFEST_FILE
+from tracekit.files import roomy_place
 from tracekit.limits import Limits
-from tracekit.readers.common.store import roomy_place
 
 __all__ = ["BLOCK_BYTES", "Source"]
 

@@ -1,0 +1,26 @@
+"""The analysed parts of a file, and their summaries: what a worker makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracekit.analyses.attribution.layer_ranges import choose_ranges
+from tracekit.analyses.ranks import summary_of
+from tracekit.analyses.scope import Scope, select
+from tracekit.api import read_all
+from tracekit.classify import recategorise
+from tracekit.job.engine import Options
+
+__all__ = ["scopes_of", "summaries"]
+
+
+def summaries(path: str, options: Options) -> Iterator[bytes]:
+    """The packed summary of each process in a file. Raises what `scopes_of` raises."""
+    return (summary_of(scope).packed() for scope in scopes_of(path, options))
+
+
+def scopes_of(path: str, options: Options) -> Iterator[Scope]:
+    """The part that the options choose of each process in a file. Raises what `tracekit.read_all` and `scope.select` raise."""
+    for trace in read_all(path, limits=options.limits, cache=options.cache):
+        chosen = choose_ranges(recategorise(trace, options.comm_patterns), options.ranges)
+        yield select(chosen, window=options.window, step=options.step)
