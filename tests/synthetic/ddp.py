@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
-SLOW_RANK, SLOW_BLOCK, TIMES = 2, 1, 150
+SLOW_RANK, SLOW_BLOCK, TIMES = 2, 1, 300
 
 
 class Block(nn.Module):
