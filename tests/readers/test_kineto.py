@@ -167,6 +167,21 @@ def test_one_graph_launch_has_many_kernels_and_rows_do_not_multiply(tmp_path: Pa
     assert counts["len"].max() > 1
 
 
+def test_calls_and_activities_that_only_have_an_external_id_in_common_are_linked(tmp_path: Path) -> None:
+    """Files that other tools write for a few kernels: no correlation ids, and operators without a number."""
+    truth = planted()
+    document = json.loads(dump(truth, "kineto"))
+    for event in document["traceEvents"]:
+        args = event.get("args", {})
+        args.pop("External id", None)
+        if "correlation" in args:
+            args["External id"] = args.pop("correlation")
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps(document))
+    links = ["start", "duration", "launch_id"]
+    assert tracekit.read(path).device[links].equals(read(tmp_path, truth).device[links])
+
+
 def test_stacks_of_operators_are_read_and_told(tmp_path: Path) -> None:
     stacks = ["a.py(1): f;b.py(2): g", "a.py(1): f;b.py(2): g", None, "", 5]
     events = [

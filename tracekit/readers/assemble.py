@@ -232,9 +232,12 @@ def _link(device: pl.DataFrame, host: pl.DataFrame, health: HealthLog) -> pl.Dat
 
     The key is (process, correlation). Kineto's device rows do not name the process, so a correlation id that
     several processes use is settled by the operator's external id, then by the latest launch before the activity.
+    Some tools write files whose calls and activities have an external id in common instead.
     """
-    calls = _launch_calls(host)
-    pairs = _only_pairs(device, calls)
+    calls = _launch_calls(host, "correlation")
+    pairs = _only_pairs(device["correlation"], calls)
+    if not any_known(device["correlation"]):
+        pairs = _only_pairs(device["external_id"], _launch_calls(host, "external_id"))
     if pairs is None:
         pairs = _settled_pairs(device, _one_of_each(calls), health)
     launch = np.full(device.height, -1, dtype=np.int64)
@@ -266,14 +269,14 @@ def at_work(kind: pl.Series) -> pl.Series:
     return (kind == "op") | (kind == "runtime") | (kind == "step")
 
 
-def _only_pairs(device: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame | None:
-    """Each activity with the call of its correlation id, where every id is that of one call, as mostly; else None."""
+def _only_pairs(numbers: pl.Series, calls: pl.DataFrame) -> pl.DataFrame | None:
+    """Each activity, by its number, with the call of this number, where every one is that of one call, as mostly; else None."""
     ids = calls["correlation"].to_numpy()
     order = np.argsort(ids, kind="stable")  # mostly they rise already
     ids = ids[order]
     if (ids[1:] == ids[:-1]).any():
         return None
-    wanted = or_none(device["correlation"], 0)
+    wanted = or_none(numbers, 0)
     at = np.minimum(np.searchsorted(ids, wanted), max(ids.size - 1, 0))
     same = np.flatnonzero((ids[at] == wanted) & (wanted != 0)) if ids.size else at[:0]
     pairs = calls[["launch_id", "launch_process", "launch_start"]][order[at[same]]]
@@ -317,17 +320,17 @@ def _latest(numbered: pl.DataFrame, calls: pl.DataFrame, key: list[str]) -> pl.D
     return pl.concat([early.drop_nulls("launch_id").select(columns), late.select(columns)])
 
 
-def _launch_calls(host: pl.DataFrame) -> pl.DataFrame:
-    """The API calls with a correlation id."""
+def _launch_calls(host: pl.DataFrame, number: str) -> pl.DataFrame:
+    """The API calls with such a number, as their `correlation`."""
     names = {
-        "correlation": "correlation",
-        "span_id": "launch_id",
-        "process_id": "launch_process",
-        "external_id": "launch_external_id",
-        "start": "launch_start",
+        "correlation": number,
+        "launch_id": "span_id",
+        "launch_process": "process_id",
+        "launch_external_id": "external_id",
+        "launch_start": "start",
         "name": "name",
     }
-    calls = pl.DataFrame([host[of].alias(name) for of, name in names.items()])
+    calls = pl.DataFrame([host[of].alias(name) for name, of in names.items()])
     return kept(calls, (host["kind"] == "runtime").to_numpy() & are_known(calls["correlation"]))
 
 
