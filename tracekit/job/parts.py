@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from tracekit.analyses.attribution.layer_ranges import choose_ranges
 from tracekit.analyses.ranks import summary_of
 from tracekit.analyses.scope import Scope, select
 from tracekit.api import read_all
 from tracekit.classify import recategorise
-from tracekit.job.engine import Options
+
+if TYPE_CHECKING:
+    from tracekit.job.engine import Options
 
 __all__ = ["scopes_of", "summaries"]
 
