@@ -11,6 +11,7 @@ import polars as pl
 
 from tracekit.analyses.processors import slowed_by_recording
 from tracekit.analyses.recording import unrecorded_ns
+from tracekit.analyses.result import no_launches
 from tracekit.analyses.scope import Scope, step_spans
 from tracekit.analyses.stalls import stalled_ns
 from tracekit.errors import UsageError
@@ -19,6 +20,7 @@ from tracekit.findings import Bound, Severity, Stretches
 from tracekit.groups import falling
 from tracekit.intervals import IntervalSet
 from tracekit.manifest import Manifest
+from tracekit.readers import format_named
 from tracekit.spans import Int64Array
 from tracekit.trace import one_of
 
@@ -219,16 +221,24 @@ IDLE_ENOUGH: Final = 0.1
 
 def bounded_by_host(at_stake_ns: int, scope: Scope) -> int:
     """The time at stake in ns of work that devices could do faster with as many launches: at most what the window would lose if all
-    such work took no time, as a replay with the fastest likely host tells it.
+    such work took no time, as a replay with the fastest likely host tells it: one of the usual speed, where PyTorch's profiler recorded
+    and it is not known how fast the host is without it.
 
-    Where it is not known how long steps take without recording, nor how fast the host is then, or there are too many events for a
-    replay, or devices are hardly idle, it is `bounded`.
+    Where another profiler did, no launches are known, there are too many events for a replay, or devices are hardly idle, it is
+    `bounded`.
     """
-    most = scope.once(
-        bounded_by_host,
-        lambda: scope.duration if unrecorded_ns(scope) is None else _lost_without(scope, {"kernel:*": 0.0}),
-    )
-    return min(bounded(at_stake_ns, scope), most)
+    return min(bounded(at_stake_ns, scope), scope.once(bounded_by_host, lambda: _lost_if_fast(scope)))
+
+
+def _lost_if_fast(scope: Scope) -> int:
+    """What the window loses if kernels take no time, with the fastest likely host; the window if that is not known."""
+    if unrecorded_ns(scope) is not None:
+        return _lost_without(scope, {"kernel:*": 0.0})
+    if not format_named(scope.trace.meta.format).of_pytorch or no_launches(scope) is not None:
+        return scope.duration
+    from tracekit.analyses.what_if.replay import USUAL_SLOWING  # noqa: PLC0415 - loading it takes as long as the replay
+
+    return _lost_without(scope, {"kernel:*": 0.0}, USUAL_SLOWING)
 
 
 def bounded_by_removal(at_stake_ns: int, scope: Scope, *selectors: str) -> int:
@@ -238,16 +248,21 @@ def bounded_by_removal(at_stake_ns: int, scope: Scope, *selectors: str) -> int:
     return min(bounded(at_stake_ns, scope), _lost_without(scope, dict.fromkeys(selectors)))
 
 
-def _lost_without(scope: Scope, work: Mapping[str, float | None]) -> int:
-    """What the window loses if this work takes so much of its time, or if it is removed (None); the window if no replay tells."""
+def _lost_without(scope: Scope, work: Mapping[str, float | None], speed: float = 1.0) -> int:
+    """What the window loses if this work takes so much of its time, or if it is removed (None), at most, with a host that is so many
+    times as fast or not; the window if no replay tells.
+    """
     idle = scope.duration - scope.intervals().measure
     if scope.on_cpu or scope.trace.meta.event_count > REPLAYED or idle < IDLE_ENOUGH * scope.duration:
         return scope.duration
-    from tracekit.analyses.what_if import Remove, Scale, predicted  # noqa: PLC0415 - loading it takes as long as the replay
+    from tracekit.analyses.what_if import FasterHost, Remove, Scale, predicted  # noqa: PLC0415 - loading it takes as long as the replay
 
-    changes = [Remove(which) if part is None else Scale(which, part) for which, part in work.items()]
+    less = [Remove(which) if part is None else Scale(which, part) for which, part in work.items()]
+    cases = [([], 0), ([], -1) if speed == 1 else ([FasterHost(speed)], 0)]
     try:
-        gains = [predicted(scope, [], spread) - predicted(scope, changes, spread) for spread in (-1, 0)]
+        gains = [
+            predicted(scope, host, case) - predicted(scope, [*host, *less], case) for host, case in cases
+        ]
     except UsageError:  # no such work of the window is in the graph
         return scope.duration
     return max(0, *gains)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from planted import A100, MS, Planted, finding
 
+from tracekit.analyses.what_if.replay import USUAL_SLOWING
 from tracekit.trace import DeviceInfo
 
 V100 = DeviceInfo(0, "Tesla V100", (7, 0), 80, None, 2048, 32)
@@ -93,3 +94,22 @@ def test_silent_below_a_twentieth() -> None:
     made = planted(SGEMM, category_ms=1)
     made.activity("other", 20 * MS, 15 * MS)
     assert finding(made.trace(devices=(replace(A100),)), "kernels", "no_tensor_cores") is None
+
+
+def test_at_stake_is_at_most_what_a_usual_host_leaves_of_it() -> None:
+    """The device waits for operators of 1.5 ms before each product of 1 ms. Without recording, they usually take 0.88 ms, so that
+    0.12 ms of each product is not hidden behind the next one, and all of the last. Of operators of 4 ms, nothing else is.
+    """
+    found = finding(between_operators(1500).trace(devices=(A100,)), "kernels", "no_tensor_cores")
+    assert found is not None
+    assert found.ns_at_stake == pytest.approx((1 + 9 * (1 - 1.5 / USUAL_SLOWING)) * MS, rel=0.01)
+    assert finding(between_operators(4000).trace(devices=(A100,)), "kernels", "no_tensor_cores") is None
+
+
+def between_operators(us: int) -> Planted:
+    """Ten products of 1 ms, each launched at the end of an operator."""
+    made = Planted()
+    for end in range(us, 11 * us, us):
+        made.span("op", "aten::mm", (end - us) * 1000, end * 1000)
+        made.activity(SGEMM, end * 1000, MS, launch=end * 1000 - 100, call_ns=50)
+    return made
