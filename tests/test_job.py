@@ -136,15 +136,17 @@ def test_flags_reach_the_workers(folder: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("form", ["table", "html"])
 def test_large_traces_of_few_ranks_are_read_one_by_one(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, broken: bool
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, broken: bool, form: str
 ) -> None:  # fmt: skip
-    """All ranks of a machine were in memory at once, though text has one of them in full."""
+    """All ranks of a machine were in memory at once, though text has one of them in full, and a page one after the other."""
     for path in paths(folder):
         shutil.copy(path, tmp_path)
     if broken:
         (tmp_path / "rank-1.json").write_bytes(b"nothing")
-    at_once = run(capsys, "report", tmp_path, "--no-cache")
+    words = ["report", tmp_path, "-f", form]
+    at_once = run(capsys, *words, "--no-cache")
     monkeypatch.setattr("tracekit.cli.commands.report.APART_BYTES", 0)
     read: list[int] = []
     real = Sources.read
@@ -155,10 +157,30 @@ def test_large_traces_of_few_ranks_are_read_one_by_one(
         return traces
 
     monkeypatch.setattr(Sources, "read", counted)
-    assert run(capsys, "report", tmp_path, "--no-cache") == at_once
+    assert run(capsys, *words, "--no-cache") == at_once
     for _ in range(2):  # the second time the answer is at hand, and what is to be said is still said
-        assert run(capsys, "report", tmp_path) == at_once
-    assert set(read) == {1}
+        assert run(capsys, *words) == at_once
+    assert set(read) <= {1}
+
+
+@pytest.mark.slow
+def test_a_page_of_large_traces_without_ranks_is_as_of_small_ones(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have one name, and no rank tells them apart."""
+    for number, path in enumerate(paths(folder)[:4]):
+        made = tmp_path / str(number) / "trace.json"
+        made.parent.mkdir()
+        text = Path(path).read_text("utf-8")
+        made.write_text(re.sub(r'"rank": \d+', '"unknown": 0', text) if number < 2 else text, "utf-8")
+    for few in (["[23]"], ["*"]):
+        words = ["report", *sorted(tmp_path.glob(f"{few[0]}/*.json")), "-f", "html", "--no-cache"]
+        monkeypatch.setattr("tracekit.cli.commands.report.LEAST_APART", 2)
+        monkeypatch.setattr("tracekit.cli.commands.report.APART_BYTES", 1 << 40)
+        at_once = run(capsys, *words)
+        monkeypatch.setattr("tracekit.cli.commands.report.APART_BYTES", 0)
+        assert run(capsys, *words) == at_once
+        assert ("3/trace.json" in at_once[1], at_once[0]) == (True, 0)
 
 
 @pytest.mark.slow

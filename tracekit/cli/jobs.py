@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracekit.job.rank_set import Member
     from tracekit.report.model import Section
 
-__all__ = ["Compare", "Joint", "of_files", "of_scopes", "reading_progress"]
+__all__ = ["Compare", "Joint", "of_files", "of_scopes", "options_of", "reading_progress"]
 
 Compare = tuple[int, int | None]
 """A rank, and the one to set it beside: None is the fastest."""
@@ -37,6 +37,8 @@ class Joint:
     path: str
     rank: int | None
     name: str
+    members: tuple[Member, ...]
+    """All traces that were read."""
 
 
 def of_scopes(
@@ -59,20 +61,18 @@ def of_files(
     Raises UnreadableTraceError if none of them can be read, and UsageError for flags that do not fit them and for a scheduler
     that does not answer.
     """
-    options = Options(
-        reading.limits,
-        not reading.no_cache,
-        selection.window.value,
-        selection.step,
-        tuple(selection.comm_pattern or ()),
-        selection.ranges.filter,
-    )
     # The workers of a scheduler have another working directory.
     wanted = [str(path.absolute() if workers.dask and path.exists() else path) for path in paths]
     progress = reading_progress()
     try:
         with workers.executor(len(wanted)) as executor:
-            outcomes = summarise(wanted, options, executor=executor, jobs=workers.jobs, progress=progress)
+            outcomes = summarise(
+                wanted,
+                options_of(selection, reading),
+                executor=executor,
+                jobs=workers.jobs,
+                progress=progress,
+            )
     finally:
         progress(0, 0)
     failed = [one for one in outcomes if one.error is not None]
@@ -88,6 +88,18 @@ def of_files(
 
     members = [Member(one.path, summary) for one in outcomes for summary in one.summaries]
     return _joint(members, unread, compare), readable
+
+
+def options_of(selection: Selection, reading: Reading) -> Options:
+    """The flags as workers take them."""
+    return Options(
+        reading.limits,
+        not reading.no_cache,
+        selection.window.value,
+        selection.step,
+        tuple(selection.comm_pattern or ()),
+        selection.ranges.filter,
+    )
 
 
 def _joint(
@@ -113,7 +125,9 @@ def _joint(
         more.append(unread_sentence(unread))
     first = found[0].members[latest(job) if chosen is None else chosen[0]]
     answer = " ".join(filter(None, [section.answer, *more]))
-    return Joint(replace(section, answer=answer), first.path, first.rank, first.summary.facts.name)
+    return Joint(
+        replace(section, answer=answer), first.path, first.rank, first.summary.facts.name, tuple(members)
+    )
 
 
 def _places(job: Job, compare: Compare) -> tuple[int, int | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from tracekit.analyses.attribution.layer_ranges import choose_ranges
@@ -10,6 +10,7 @@ from tracekit.analyses.ranks import summary_of
 from tracekit.analyses.scope import Scope, select
 from tracekit.api import read_all
 from tracekit.classify import recategorise
+from tracekit.trace import Trace
 
 if TYPE_CHECKING:
     from tracekit.job.engine import Options
@@ -22,8 +23,12 @@ def summaries(path: str, options: Options) -> Iterator[bytes]:
     return (summary_of(scope).packed() for scope in scopes_of(path, options))
 
 
-def scopes_of(path: str, options: Options) -> Iterator[Scope]:
-    """The part that the options choose of each process in a file. Raises what `tracekit.read_all` and `scope.select` raise."""
+def scopes_of(
+    path: str, options: Options, prepared: Callable[[Trace], Trace] = lambda trace: trace
+) -> Iterator[Scope]:
+    """The part that the options choose of each process in a file, whose trace is prepared before. Raises what `tracekit.read_all` and
+    `scope.select` raise.
+    """
     for trace in read_all(path, limits=options.limits, cache=options.cache):
         chosen = choose_ranges(recategorise(trace, options.comm_patterns), options.ranges)
-        yield select(chosen, window=options.window, step=options.step)
+        yield select(prepared(chosen), window=options.window, step=options.step)

@@ -24,6 +24,7 @@ from tracekit.trace import Trace
 from tracekit.verdict.model import Verdict
 
 __all__ = [
+    "file_name",
     "health_items",
     "present_section",
     "present_verdict",
@@ -169,7 +170,7 @@ def trace_info(trace: Trace) -> TraceInfo:
     """What a report says of its trace."""
     meta = trace.meta
     return TraceInfo(
-        path=clean(Path(meta.path).name),
+        path=file_name(meta.path),
         name=clean(meta.name if trace.manifest is None else trace.manifest.workload),
         format=meta.format,
         format_version=clean(meta.format_version),
@@ -190,14 +191,18 @@ def trace_info(trace: Trace) -> TraceInfo:
 def trace_infos(traces: Sequence[Trace]) -> list[TraceInfo]:
     """What is said of each of several traces; those of several files with one name begin with the name of the folder that holds each."""
     names = list({Path(trace.meta.path): trace.meta.name for trace in traces}.values())
-    infos = []
-    for trace in traces:
-        info = trace_info(trace)
-        if names.count(trace.meta.name) > 1:
-            folder = clean(Path(trace.meta.path).resolve().parent.name)
-            info = dataclasses.replace(info, path=f"{folder}/{info.path}")
-        infos.append(info)
-    return infos
+    return [
+        dataclasses.replace(
+            trace_info(trace), path=file_name(trace.meta.path, in_folder=names.count(trace.meta.name) > 1)
+        )
+        for trace in traces
+    ]
+
+
+def file_name(path: str, *, in_folder: bool = False) -> str:
+    """The name of a file, that of its folder before it or not."""
+    name = clean(Path(path).name)
+    return f"{clean(Path(path).resolve().parent.name)}/{name}" if in_folder else name
 
 
 def present_window(scope: Scope) -> Window:

@@ -21,6 +21,7 @@ from tracekit.report.formats import Can
 
 if TYPE_CHECKING:
     from tracekit.analyses.scope import Scope
+    from tracekit.cli.answers import Question
     from tracekit.cli.jobs import Compare, Joint
     from tracekit.report.formats import FigureFormat, Format
     from tracekit.report.model import Report, Section
@@ -99,8 +100,12 @@ def report(
         if (answer := question.answer()) is not None:
             out.emit(answer, output)
             return
-    if not many and not alone and Can.PROSE in chosen.can and _are_large(paths):
-        joint, sources = _joined(paths, selection, reading, ncu, workers, pair)
+    if not many and not alone and not ncu and _are_large(paths, chosen):
+        if Can.PROSE in chosen.can:
+            joint, sources = _joined(paths, selection, reading, ncu, workers, pair)
+        elif (text := _page(paths, selection, reading, workers, pair, top, question)) is not None:
+            out.emit(text, output)
+            return
     scopes, joint, fits = _read(sources, selection, joint, pair, alone=alone)
     read = [one.trace for one in scopes]
     if joint is not None:
@@ -177,10 +182,33 @@ def _draw(reports: Sequence[tuple[Report, Trace]], folder: Path, form: FigureFor
         write(one, own, form)
 
 
-def _are_large(paths: Sequence[Path]) -> bool:
-    """Whether workers should read these traces one by one: text has one of them in full, and all at once would fill the memory."""
+def _are_large(paths: Sequence[Path], chosen: Format) -> bool:
+    """Whether workers should read these traces one by one: all at once would fill the memory, and text and pages do not need that."""
     files = [path for path in paths if path.is_file()]
-    return len(files) == len(paths) >= LEAST_APART and bytes_of(files) > APART_BYTES
+    one_by_one = Can.REPORT in chosen.can and Can.DATA not in chosen.can
+    return one_by_one and len(files) == len(paths) >= LEAST_APART and bytes_of(files) > APART_BYTES
+
+
+def _page(
+    paths: Sequence[Path],
+    selection: Selection,
+    reading: Reading,
+    workers: Workers,
+    pair: Compare | None,
+    top: int | None,
+    question: Question | None,
+) -> str | None:
+    """The page of a job, which workers make; None if the files are none with a rank each."""
+    from tracekit.cli.jobs import of_files, options_of
+    from tracekit.cli.pages import page_of_job
+
+    joint, readable = of_files(paths, selection, reading, workers, pair)
+    if joint is None:
+        return None
+    text = page_of_job(joint, options_of(selection, reading), top, workers.jobs)
+    if text is not None and question and len(readable) == len(paths):
+        question.keep(text)
+    return text
 
 
 def _joined(

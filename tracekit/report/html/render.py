@@ -11,9 +11,11 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -34,7 +36,7 @@ from tracekit.report.html.timeline import MAX_SHAPES, timeline
 from tracekit.report.model import SCHEMA_VERSION, Figure, Report, Section
 from tracekit.trace import Trace
 
-__all__ = ["render", "render_alone", "render_reports"]
+__all__ = ["Part", "join_parts", "part_of", "render", "render_alone", "render_reports"]
 
 FEW_ROWS: Final = 80
 FEW_SHAPES: Final = 12_000
@@ -71,24 +73,41 @@ def render_reports(
     reports: Sequence[tuple[Report, Trace]], _page: Page, overview: Section | None = None
 ) -> str:
     """The page of one report, or of several with a table that compares them; an `overview` of more traces stands above."""
-    template = _environment().get_template("report.html.j2")
     names = names_of([report for report, _ in reports])
-    one_of_many = overview is not None and len(reports) == 1
-    bodies = [
-        Markup(_body(template, report, trace, at, names, few=one_of_many))  # noqa: S704 - our own template, which escapes
-        for at, (report, trace) in enumerate(reports)
-    ]
-    compared = [compared_row(report, name) for (report, _), name in zip(reports, names, strict=True)]
-    first = reports[0][0]
-    alike = len({report.trace.name for report, _ in reports}) == 1
+    few = overview is not None and len(reports) == 1
+    parts = [part_of(report, trace, at, names, few=few) for at, (report, trace) in enumerate(reports)]
+    return join_parts(parts, overview)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """All of a page that is about one trace, its row in the table that compares them, and what the trace is called."""
+
+    body: str
+    row: dict[str, Any]
+    name: str
+    source: str
+
+
+def part_of(report: Report, trace: Trace, at: int, names: Sequence[str], *, few: bool = False) -> Part:
+    """The part of one report of several with these names, the one at this place; with `few` it is smaller."""
+    body = _body(report, trace, at, names, few=few)
+    return Part(body, compared_row(report, names[at]), report.trace.name, format_source(report.trace))
+
+
+def join_parts(parts: Sequence[Part], overview: Section | None = None) -> str:
+    """The page of these parts, in the order of their places."""
+    several = len(parts) > 1
+    one_of_many = overview is not None and not several
+    alike = len({part.name for part in parts}) == 1
+    compared = [part.row for part in parts] if several else []
     return _page_of(
-        title=_title(overview) if one_of_many else first.trace.name if alike else f"{len(reports)} traces",
-        source=format_source(first.trace) if len(reports) == 1 and not one_of_many else "",
-        bodies=bodies,
-        compared=compared if len(reports) > 1 else [],
-        overview=overview and _above(overview, compared if len(reports) > 1 else []),
+        title=_title(overview) if one_of_many else parts[0].name if alike else f"{len(parts)} traces",
+        source="" if several or one_of_many else parts[0].source,
+        bodies=[Markup(part.body) for part in parts],  # noqa: S704 - our own template, which escapes
+        compared=compared,
+        overview=overview and _above(overview, compared),
         heat_json=embed(next((figure.data for figure in _figures(overview) if figure.kind == "heat"), None)),
-        schema=first.schema_version,
+        schema=SCHEMA_VERSION,
     )
 
 
@@ -145,35 +164,40 @@ def _fewer(section: Section) -> Section:
     return replace(section, tables=tuple(tables))
 
 
-def _body(template: Any, report: Report, trace: Trace, at: int, names: Sequence[str], *, few: bool) -> str:
-    """All of the page that is about one trace; the ids of those after the first have a prefix. With `few` it is smaller."""
+def _body(report: Report, trace: Trace, at: int, names: Sequence[str], *, few: bool) -> str:
+    """The text of a part; the ids of those after the first have a prefix."""
     shapes = timeline(trace, report, limit=FEW_SHAPES if few else MAX_SHAPES)
     if few:
         report = replace(report, sections=tuple(map(_fewer, report.sections)))
     closed = CLOSED_BELOW if few or len(names) > 1 else CLOSED
     views = [section_view(section, closed) for section in report.sections]
     answered = pair_up([view for view in views if not view["empty"]], closed - {"idle"})
-    text: str = template.render(
-        p=f"r{at}-" if at else "",
-        at=at,
-        names=names if len(names) > 1 else [],
-        report=report,
-        source=format_source(report.trace),
-        window=format_window(report.window),
-        sections=answered,
-        unanswered=[view for view in views if view["empty"]],
-        layers=[cost for cost in report.verdict.layers if (cost.share or 0) >= LEAST_LAYER],
-        health=[item for item in report.health if item.severity != "info"],
-        remarks=[item for item in report.health if item.severity == "info"],
-        words=WORDS,
-        facts=_facts(report),
-        timeline=shapes,
-        timeline_json=embed(shapes),
-        series_json=embed(_series(report)),
+    text: str = (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            p=f"r{at}-" if at else "",
+            at=at,
+            names=names if len(names) > 1 else [],
+            report=report,
+            source=format_source(report.trace),
+            window=format_window(report.window),
+            sections=answered,
+            unanswered=[view for view in views if view["empty"]],
+            layers=[cost for cost in report.verdict.layers if (cost.share or 0) >= LEAST_LAYER],
+            health=[item for item in report.health if item.severity != "info"],
+            remarks=[item for item in report.health if item.severity == "info"],
+            words=WORDS,
+            facts=_facts(report),
+            timeline=shapes,
+            timeline_json=embed(shapes),
+            series_json=embed(_series(report)),
+        )
     )
     return text
 
 
+@cache
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("tracekit.report.html", "templates"),
