@@ -95,7 +95,34 @@ def test_whether_the_late_rank_has_more_to_do(
             pl.when(there).then(each * pl.col("count") * (flops or 0)).otherwise(each * pl.col("count")).cast(pl.Int64).alias("flops"),
         )  # fmt: skip
         made.append(replace(one, summary=replace(one.summary, work=planted)))
-    assert said in job_section(job_of(RankSet(tuple(made), 8))).answer
+    answer = job_section(job_of(RankSet(tuple(made), 8))).answer
+    assert said in answer
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        (["train.py(7): log"], "(Python, mostly in train.py(7): log). Before"),
+        (["train.py(7): log", "<optimizer>", "train.py(9): save"], "(Python). Before"),
+        ([None], "(Python). Before"),
+    ],
+)
+def test_where_the_late_rank_is_idle(members: list[Member], places: list[str | None], said: str) -> None:
+    """The cause had no place, though most of it was in one line."""
+    made = []
+    for one in members:
+        planted = one.summary.work
+        if one.rank == FAULT.rank:
+            slow = pl.col("what") == "block.1"
+            idle = pl.lit("idle").alias("kind"), pl.lit("python").alias("what")
+            more = [
+                planted.filter(slow).with_columns(*idle, pl.lit(place, pl.String).alias("where"))
+                for place in places
+            ]
+            planted = pl.concat([planted.filter(~slow), *more])
+        made.append(replace(one, summary=replace(one.summary, work=planted)))
+    answer = job_section(job_of(RankSet(tuple(made), 8))).answer
+    assert said in answer
 
 
 def test_the_first_difference_has_a_row_beside_many_larger_ones(

@@ -68,16 +68,21 @@ def item_name(kind: str, what: str, where: str | None) -> str:
     ('idle time (launch latency, in the optimizer)', 'operator aten::mm')
     """
     if kind == "idle":
-        place = (
-            ""
-            if where is None or (what, where) in _SAID
-            else f", in {NO_LAYERS.get(where) or shorten_name(where, _SHORT)}"
-        )
-        return f"idle time ({cause_name(what)}{place})"
+        return f"idle time ({_idle_name(what, where, 'in')})"
     if what in NO_LAYERS:
         return NO_LAYERS[what]
     name = f"{kind} {shorten_name(what, _LONGEST)}"
     return f"{name} {_PASSES[where]}" if where in _PASSES else name
+
+
+def _idle_name(what: str, where: str | None, inside: str) -> str:
+    """The cause of idle time, and the place of most of it if that says more."""
+    place = (
+        None
+        if where is None or (what, where) in _SAID
+        else NO_LAYERS.get(where) or shorten_name(where, _SHORT)
+    )
+    return cause_name(what) if place is None else f"{cause_name(what)}, {inside} {place}"
 
 
 def place_name(what: str, where: str | None) -> str:
@@ -139,11 +144,14 @@ def _why(row: dict[str, Any], others: str, *, on_cpu: bool) -> str:
     if row["kind"] is None:
         return f"The traces do not show what takes longer on it than on {others}."
     longer, what = format_ns(row["longer_ns"]), row["what"]
-    if row["kind"] == "idle" and on_cpu:
-        return f"It spends {longer} longer than {others} outside operators ({cause_name(what)})."
     if row["kind"] == "idle":
+        cause = _idle_name(what, row["where"], "mostly in")
         theirs = "theirs" if others == "the others" else "the other's"
-        return f"Its device is idle for {longer} longer than {theirs} ({cause_name(what)})."
+        return (
+            f"It spends {longer} longer than {others} outside operators ({cause})."
+            if on_cpu
+            else f"Its device is idle for {longer} longer than {theirs} ({cause})."
+        )
     return f"On it, {item_name(row['kind'], what, None)} takes {longer} longer than on {others}."
 
 
