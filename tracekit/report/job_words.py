@@ -164,11 +164,12 @@ def _amount(row: dict[str, Any], others: str, *, on_cpu: bool) -> str:
     if count >= _MORE:
         more = f", with {flops:.1f} times as many FLOPs" if flops is not None and flops >= _MORE else ""
         return f"It runs {count:.1f} times as many {runs}{more}."
-    if flops is None or abs(count - 1) > _EQUAL:
+    if flops is None or count > 1 + _EQUAL:
         return ""
     if flops >= _MORE:
-        return f"It runs as many {runs}, but on larger inputs: they have {flops:.1f} times as many FLOPs."
-    if abs(flops - 1) > _EQUAL:
+        number = "as many" if count >= 1 - _EQUAL else "fewer"
+        return f"It runs {number} {runs}, but on larger inputs: they have {flops:.1f} times as many FLOPs."
+    if abs(flops - 1) > _EQUAL or count < 1 - _EQUAL:
         return ""
     return f"It has no more to compute there than {others}, so it computes more slowly."
 
@@ -188,6 +189,9 @@ def _compared(job: Job, pair: Beside | None, late: int, fast: int | None) -> str
     one = who(job.table.row(late, named=True))
     if pair is None:
         other = "" if fast is None else f" that {who(job.table.row(fast, named=True))} takes part in"
+        caused = job.table["caused_ns"][late] or 0
+        if caused and fast is None:
+            return f"{one[0].upper()}{one[1:]} delays others by {format_ns(caused)}, but what it does before that hardly differs from the fastest rank."
         return f"The traces show no collective{other} that waits for {one}."
     other = who(job.table.row(pair.fast, named=True))
     before = f"Before the {call_name(job, pair)}, {one} takes"
