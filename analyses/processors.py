@@ -9,13 +9,17 @@ from tracekit.classify import categorise
 from tracekit.facts.idle_names import COMPILING_SPAN, NOT_AN_OPERATOR
 from tracekit.facts.kernel_rules import OPTIMIZER_UPDATE
 from tracekit.groups import NameTable
-from tracekit.spans import kept_nesting, nesting_of
+from tracekit.spans import Nesting, kept_nesting, nesting_of
 from tracekit.trace import DEVICE_SCHEMA, Trace, one_of
 
 __all__ = ["CPU_DEVICE", "cpu_activities", "slowed_by_recording"]
 
 CPU_DEVICE = -1
 """The device number under which the host's processors appear."""
+
+_CALLS_HOOKS = r"^autograd::engine::evaluate_function"
+_QUEUES = r"^_?c10d(_functional(_autograd)?)?::"
+_ON_GLOO = r"^gloo:"
 
 FELT = 1.2
 """Steps on a quiet machine differ by less than a fifth."""
@@ -25,20 +29,21 @@ def cpu_activities(trace: Trace) -> pl.DataFrame:
     """Rows like those of `trace.device`: each is a stretch of one thread in which one operator was the innermost.
 
     `stream_id` is the thread, `launch_id` the operator's own span; an operator that calls others has several
-    rows, and their durations sum to its self time. Collectives of the CPU backend (`gloo:…`) are included. What runs while
-    code is compiled is not: such operators only trace, on tensors without data.
+    rows, and their durations sum to its self time. Time in which it only waits for a collective is communication. Collectives of
+    the CPU backend (`gloo:…`) are included. What runs while code is compiled is not: such operators only trace, on tensors without data.
     """
     host = trace.host
     name = pl.col("name").cast(pl.String)
     compiling = _compiling(host) & host["kind"].is_in(["op", "annotation"])
     is_operator = (pl.col("kind") == "op") & ~name.str.contains(NOT_AN_OPERATOR)
-    is_work = is_operator | ((pl.col("kind") == "annotation") & name.str.starts_with("gloo:"))
+    is_work = is_operator | ((pl.col("kind") == "annotation") & name.str.contains(_ON_GLOO))
     counts = (is_work | pl.col("compiling")) & (pl.col("duration") > 0)
     work = host.with_columns(compiling.alias("compiling")).filter(counts)
     if not work.height:
         return pl.DataFrame(schema=DEVICE_SCHEMA)
     # The backward pass is compiled inside its operator, when it first runs: that time is not the operator's.
-    pieces = _self_pieces(work)
+    nesting = nesting_of(work)
+    pieces = _without_waits(work, nesting, _self_pieces(nesting))
     pieces = pieces.filter(~work["compiling"].gather(pieces["row"]))
     spans = work.rename({"span_id": "launch_id"}).drop("start", "duration", "compiling")
     numbered = spans.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
@@ -46,6 +51,7 @@ def cpu_activities(trace: Trace) -> pl.DataFrame:
     stepping = host.filter(one_of("kind", "op", "annotation") & name.str.contains(OPTIMIZER_UPDATE))
     in_optimizer = _within(rows, stepping)
     category = categorise(pl.Series(["op"] * rows.height), rows["name"], rows["name"], in_optimizer)
+    category = category.set(rows["waits"], "communication")
     made = rows.select(
         pl.int_range(pl.len(), dtype=pl.Int64).alias("activity_id"),
         "process_id",
@@ -82,9 +88,8 @@ def _compiling(host: pl.DataFrame) -> pl.Series:
     return pl.Series(stack.nearest_ancestor(marks) >= 0)
 
 
-def _self_pieces(work: pl.DataFrame) -> pl.DataFrame:
+def _self_pieces(nesting: Nesting) -> pl.DataFrame:
     """Cut each thread at every start and end; a piece belongs to the innermost operator open in it."""
-    nesting = nesting_of(work)
     threads = np.concatenate([nesting.thread, nesting.thread])
     times = np.concatenate([nesting.start, nesting.end])
     order = np.lexsort((times, threads))
@@ -94,6 +99,32 @@ def _self_pieces(work: pl.DataFrame) -> pl.DataFrame:
     same = np.append(threads[1:] == threads[:-1], np.False_)
     keep = same & (nxt > times) & (owner >= 0)
     return pl.DataFrame({"row": owner[keep], "start": times[keep], "duration": (nxt - times)[keep]})
+
+
+def _without_waits(work: pl.DataFrame, nesting: Nesting, pieces: pl.DataFrame) -> pl.DataFrame:
+    """The pieces, cut where the last collective in them ends if their operators wait for it, with `waits`.
+
+    Two kinds of operators wait: those that queued a collective before, as Python's own do, and nodes of autograd, which only call
+    hooks themselves.
+    """
+    names = NameTable(work["name"])
+    ended = np.sort(nesting.end[names.matching(_ON_GLOO)])
+    if not ended.size:
+        return pieces.with_columns(waits=pl.lit(value=False))
+    around = np.where(names.matching(_QUEUES), nesting.parent, -1)
+    queued = np.full(work.height, np.iinfo(np.int64).max)
+    np.minimum.at(queued, around[around >= 0], nesting.start[around >= 0])
+    row, start, duration = (pieces[name].to_numpy() for name in ("row", "start", "duration"))
+    last = np.searchsorted(ended, start + duration, side="right") - 1
+    may = (last >= 0) & ((queued[row] < start) | names.matching(_CALLS_HOOKS)[row])
+    waited = np.where(may, np.maximum(ended[last] - start, 0), 0)
+    cut = {
+        "row": np.repeat(row, 2),
+        "start": np.column_stack([start, start + waited]).ravel(),
+        "duration": np.column_stack([waited, duration - waited]).ravel(),
+        "waits": np.tile([True, False], len(row)),
+    }
+    return pl.DataFrame(cut).filter(pl.col("duration") > 0)
 
 
 def _within(rows: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:

@@ -66,6 +66,7 @@ warning table_without_row_ids: tables were not read, because their rows have no 
 info unread_payload: binary payloads were not read, because the file's schemas do not explain them
 info unread_table: the export has rows in tables that tracekit does not read
 info open_range: ranges were still open when the recording ended; they end at that time
+info unended_span: spans were still open when the profiler stopped, which counts as their end; they end with the last other span
 info other_process: host spans of processes that put no work on a device were left out
 info thinned_metrics: the export has very many samples of GPU metrics; an evenly spaced part of them was read
 info unknown_rank: neither the file nor its name says which rank this is

@@ -220,7 +220,9 @@ def _of_job(scopes: Sequence[Scope]) -> Joint:
     waits, alike, other = meetings(made, aligned, shift)
     if not alike:
         raise UsageError(
-            "no collective and no message between ranks was found in these traces",
+            f"{count_of(other, 'call')} of communication between ranks were found, but not when a rank waited in one"
+            if other
+            else "no collective and no message between ranks was found in these traces",
             remedy="give the traces of one job that were recorded at one time",
         )
     return _joined(made, shift, waits, alike, other)

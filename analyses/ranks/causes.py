@@ -27,6 +27,7 @@ _CAUSES: Final[Schema] = {
     "at": pl.Int64,
     "kind": pl.String,
     "what": pl.String,
+    "where": pl.String,
     "longer_ns": pl.Int64,
     "times_operators": pl.Float64,
     "times_flops": pl.Float64,
@@ -34,11 +35,11 @@ _CAUSES: Final[Schema] = {
 
 
 def causes_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -> pl.DataFrame:
-    """`at`, `kind`, `what`, `longer_ns`, `times_operators`, `times_flops` of the ranks that others wait for longest.
+    """`at`, `kind`, `what`, `where`, `longer_ns`, `times_operators`, `times_flops` of the ranks that others wait for longest.
 
     In the steps in which the others wait for it, a rank spends `longer_ns` longer on this than the middle of the other ranks in its
     groups: on a `layer` (its path; the innermost one that holds most of the difference), on an `operator` in no layer, or `idle` for a
-    cause. A rank of which nothing explains a quarter of the delay has no row. `times_operators` is how many times as many operators (on a device
+    cause, and `where` is the line of Python or the layer with most of it. A rank of which nothing explains a quarter of the delay has no row. `times_operators` is how many times as many operators (on a device
     activities) as the middle of the others it runs there, `times_flops` how many times as many FLOPs they have; null if a rank has none, and for idle time.
     """
     calls = aligned.calls.select(
@@ -57,14 +58,21 @@ def causes_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) ->
 
 def _cause(
     at: int, late: pl.DataFrame, summaries: Sequence[Summary], calls: pl.DataFrame
-) -> tuple[int, str, str, int, float | None, float | None] | None:
+) -> tuple[int, str, str, str | None, int, float | None, float | None] | None:
     key = late.group_by("key").agg(pl.col("ns").sum()).sort("ns", "key", descending=[True, False])["key"][0]
     others = calls.filter((pl.col("key") == key) & (pl.col("at") != at))["at"].unique().sort().to_list()
     others = others[:: -(-len(others) // _COMPARED)] if others else []
     work = pl.concat(
         [
             summaries[one].work.select(
-                pl.lit(one, dtype=pl.Int64).alias("at"), "step", "kind", "what", "ns", "count", "flops"
+                pl.lit(one, dtype=pl.Int64).alias("at"),
+                "step",
+                "kind",
+                "what",
+                "where",
+                "ns",
+                "count",
+                "flops",
             )
             for one in (at, *others)
         ]
@@ -75,7 +83,21 @@ def _cause(
     best = max([*_layers(longer), *_others(longer)], key=lambda one: one[2], default=None)
     if best is None or best[2] < max(_EXPLAINS * int(late["ns"].sum()), 1):
         return None
-    return (at, *best, *_amounts(work, at, *best[:2]))
+    kind, what, ns = best
+    where = _where(work, at, what, ns) if kind == "idle" else None
+    return (at, kind, what, where, ns, *_amounts(work, at, kind, what))
+
+
+def _where(work: pl.DataFrame, at: int, cause: str, ns: int) -> str | None:
+    """The place in which this rank spends most of so much more idle time of a cause; None if there is none."""
+    here = (pl.col("kind") == "idle") & (pl.col("what") == cause)
+    by_place = work.with_columns(
+        kind=pl.when(here).then(pl.lit("place")).otherwise("kind"),
+        what=pl.when(here).then("where").otherwise("what"),
+    )
+    places = _longer(by_place, at).filter(pl.col("kind") == "place").drop_nulls("what")
+    places = places.filter(pl.col("longer_ns") > ns / 2)
+    return places["what"][0] if places.height == 1 else None
 
 
 def _amounts(work: pl.DataFrame, at: int, kind: str, what: str) -> tuple[float | None, float | None]:

@@ -16,6 +16,7 @@ from tracekit.analyses.overlap import overlap
 from tracekit.analyses.rules.breakdown_processors import small_on_processors, told_apart
 from tracekit.analyses.rules.breakdown_reduction import (
     SEVERAL,
+    accumulating,
     of_buckets,
     reduced_in_vain,
     slower_than_smaller,
@@ -72,7 +73,7 @@ _REMEDY: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         r"all_?reduce|reduce",
-        "[training ddp] {buckets}Accumulate gradients under DistributedDataParallel's no_sync(){in_bf16}.\n"
+        "[training ddp] {buckets}Accumulate gradients {how}{in_bf16}.\n"
         "[training !ddp] {hidden}\n"
         "[!training] Overlap the collective with computation that does not need its result, or send fewer bytes.",
     ),
@@ -99,7 +100,7 @@ _AFTER_UPDATE: Final = (
     "often, or send fewer bytes."
 )
 _IN_VAIN: Final = (
-    "Gradients are reduced in {} steps and applied in {}: reduce them only before an update (no_sync() of DistributedDataParallel, "
+    "Gradients are reduced in {} and applied in {}: reduce them only before an update (no_sync() of DistributedDataParallel, "
     "set_requires_gradient_sync(False) of fully_shard)."
 )
 OVERLAPPED: Final = 0.25
@@ -275,7 +276,9 @@ def _remedy(scope: Scope, row: dict[str, Any] | None, hidden: float) -> Advice |
     words = words.format(share=format_share(hidden), how=" (in a lower precision), or" if wide else ":")
     in_bf16 = ", or reduce them in bf16 with a communication hook" if wide else ""
     lower = "lower precision, " if wide else ""
-    said = text.format(buckets=of_buckets(scope), hidden=words, in_bf16=in_bf16, lower=lower)
+    said = text.format(
+        buckets=of_buckets(scope), how=accumulating(scope), hidden=words, in_bf16=in_bf16, lower=lower
+    )
     return with_ranks(f"{said.removesuffix('.')}.")
 
 

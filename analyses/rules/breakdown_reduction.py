@@ -10,17 +10,24 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.attribution import attributed
+from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.calls import calls_of
 from tracekit.analyses.collectives import collectives
 from tracekit.analyses.optimizer import optimizer_ranges
 from tracekit.analyses.scope import Scope, launch_times, step_at
 from tracekit.facts.stack_names import GRADIENT_REDUCTION_LAYER
 from tracekit.facts.units import format_bytes, format_ns
-from tracekit.groups import NameTable, kept
+from tracekit.groups import NameTable, at_rows, kept
 from tracekit.spans import Int64Array
 
-__all__ = ["SEVERAL", "of_buckets", "reduced_in_vain", "slower_than_smaller", "where_launched"]
+__all__ = [
+    "SEVERAL",
+    "accumulating",
+    "of_buckets",
+    "reduced_in_vain",
+    "slower_than_smaller",
+    "where_launched",
+]
 
 SLOWER: Final = 5.0
 """A larger collective has the higher bandwidth; if it has a fifth of that of a smaller one, it does something else than to send."""
@@ -67,25 +74,56 @@ def slower_than_smaller(scope: Scope) -> Slower | None:
     )
 
 
-def reduced_in_vain(scope: Scope) -> tuple[int, int] | None:
-    """In how many steps gradients are reduced, and in how many of them parameters are updated, if these are far fewer; else None.
+def reduced_in_vain(scope: Scope) -> tuple[str, str] | None:
+    """How often gradients are reduced, and how often parameters are updated, if that is far less often; else None.
 
-    Also None if a gradient scaler looks at the gradients in a step without an update, since it may have left the update out, and if
-    every step clears them, so that none accumulate.
+    Of steps that are one micro-batch each these are numbers of steps, else of passes of DistributedDataParallel and of updates. Also None if
+    a gradient scaler looks at the gradients in a step without an update, since it may have left the update out, and if
+    every step or pass clears them, so that none accumulate.
     """
     if scope.window != "steps":
         return None
-    updated = _steps_with(scope, optimizer_ranges(scope)["start"].to_numpy())
-    calls = calls_of(scope).table
-    reduced = calls["step"].filter(calls["layer"] == GRADIENT_REDUCTION_LAYER).n_unique()
-    if not 0 < OFTENER * updated.size <= reduced:
+    updates = optimizer_ranges(scope)["start"].to_numpy()
+    updated = _steps_with(scope, updates)
+    reduced = _reductions(scope)["step"].n_unique()
+    passes, _ = _passes(scope)
+    in_steps, in_passes = 0 < OFTENER * updated.size <= reduced, 0 < OFTENER * updates.size <= passes
+    if not in_steps and not in_passes:
         return None
+    scaled, cleared = (_starts(scope, pattern) for pattern in (_SCALER, _CLEARS))
+    if np.setdiff1d(_steps_with(scope, scaled), updated).size:
+        return None
+    if in_steps and _steps_with(scope, cleared).size < reduced:
+        return f"{reduced} steps", str(updated.size)
+    return (f"{passes} passes", f"{updates.size} updates") if in_passes and cleared.size < passes else None
+
+
+def accumulating(scope: Scope) -> str:
+    """How to accumulate gradients; over more passes if DistributedDataParallel already reduces those of several at once."""
+    reducing, passes = _passes(scope)
+    several = 0 < OFTENER * reducing <= passes
+    return "over more micro-batches than now" if several else "under DistributedDataParallel's no_sync()"
+
+
+def _passes(scope: Scope) -> tuple[int, int]:
+    """The number of passes of DistributedDataParallel that reduce gradients, and of all."""
+    forward = np.sort(_starts(scope, _FORWARD))
+    after = np.searchsorted(forward, launch_times(scope.trace, _reductions(scope)), side="right")
+    return np.unique(after[after > 0]).size, forward.size
+
+
+def _reductions(scope: Scope) -> pl.DataFrame:
+    """The activities that reduce gradients; on processors the operators that queue them."""
+    rows = attributed(scope)
+    layer = at_rows(attribution(scope).layers["path"], rows["layer_id"])
+    return kept(rows, (rows["class"] == "communication") & (layer == GRADIENT_REDUCTION_LAYER))
+
+
+def _starts(scope: Scope, pattern: str) -> Int64Array:
+    """The starts of the operators and ranges whose names match."""
     spans = scope.host("op", "annotation", columns=["name", "start"])
-    names, start = NameTable(spans["name"]), spans["start"].to_numpy()
-    scaled, cleared = (_steps_with(scope, start[names.matching(pattern)]) for pattern in (_SCALER, _CLEARS))
-    if np.setdiff1d(scaled, updated).size or cleared.size >= reduced:
-        return None
-    return reduced, updated.size
+    starts: Int64Array = spans["start"].to_numpy()[NameTable(spans["name"]).matching(pattern)]
+    return starts
 
 
 def _steps_with(scope: Scope, times: Int64Array) -> Int64Array:
@@ -95,6 +133,7 @@ def _steps_with(scope: Scope, times: Int64Array) -> Int64Array:
 
 _SCALER: Final = r"^aten::_amp_(foreach_non_finite_check_and_unscale|update_scale)_$"
 _CLEARS: Final = r"^Optimizer\.zero_grad#"
+_FORWARD: Final = r"^DistributedDataParallel\.forward$"
 
 
 def where_launched(scope: Scope, name: str) -> Literal["", "backward", "after_update"]:

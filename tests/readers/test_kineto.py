@@ -336,3 +336,25 @@ def test_samples_have_layers_and_a_healthy_file(path: Path) -> None:
     layers = trace.host.filter(pl.col("kind") == "module")
     assert layers["layer"].null_count() == 0
     assert layers.height > 0
+
+
+def test_a_span_that_the_profiler_found_open_ends_with_the_last_other_span(tmp_path: Path) -> None:
+    """PyTorch ends it when it stops, as much as seconds after the last step; where exactly is rounded to a nanosecond."""
+    spans = [("ProfilerStep#1", 1, 100, 50), ("aten::add", 1, 120, 20), ("gloo:all_reduce", 2, 130, 870.001), ("late", 2, 160, 840)]  # fmt: skip
+    events = [
+        {"ph": "X", "cat": "cpu_op" if "::" in name else "user_annotation", "name": name, "pid": 7, "tid": tid, "ts": ts, "dur": dur}
+        for name, tid, ts, dur in spans
+    ]  # fmt: skip
+    stop = {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 1000}
+    for name, ends in (("open.json", [stop]), ("ended.json", [])):
+        path = tmp_path / name
+        path.write_text(json.dumps({"traceEvents": [*events, *ends]}))
+        trace = tracekit.read(path, cache=False)
+        durations = dict(trace.host.select(pl.col("name").cast(pl.String), "duration").rows())
+        health = dict(trace.health[["kind", "count"]].rows())
+        assert durations["ProfilerStep#1"] == 50_000
+        assert (durations["gloo:all_reduce"], durations["late"]) == (
+            (20_000, 0) if ends else (870_001, 840_000)
+        )
+        assert health.get("unended_span", 0) == (2 if ends else 0)
+        assert "unread_instant" not in health

@@ -77,13 +77,15 @@ def test_the_answer_says_why_and_what_came_first(job: Job) -> None:
         (2, 2, "It runs 2.0 times as many kernels there, with 2.0 times as many FLOPs. Before"),
         (2, None, "It runs 2.0 times as many kernels there. Before"),
         (1, 3, "It runs as many kernels there, but on larger inputs: they have 3.0 times as many FLOPs. Before"),
+        (0.5, 4, "It runs fewer kernels there, but on larger inputs: they have 4.0 times as many FLOPs. Before"),
+        (0.5, 1, "longer than on the others. Before"),
         (1, 1, "It has no more to compute there than the others, so it computes more slowly. Before"),
         (1, None, "longer than on the others. Before"),
         (1, 0.5, "longer than on the others. Before"),
     ],
 )  # fmt: skip
 def test_whether_the_late_rank_has_more_to_do(
-    members: list[Member], count: int, flops: float | None, said: str
+    members: list[Member], count: float, flops: float | None, said: str
 ) -> None:
     """Of a layer that ran twice on one rank, or on larger inputs, the answer said only that it takes longer."""
     made = []
@@ -91,11 +93,38 @@ def test_whether_the_late_rank_has_more_to_do(
         there = (pl.col("what") == "block.1") & (one.rank == FAULT.rank)
         each = pl.lit(0 if flops is None else 1_000)
         planted = one.summary.work.with_columns(
-            pl.when(there).then(pl.col("count") * count).otherwise("count").alias("count"),
+            (pl.col("count") * pl.when(there).then(4 * count).otherwise(4)).cast(pl.Int64).alias("count"),
             pl.when(there).then(each * pl.col("count") * (flops or 0)).otherwise(each * pl.col("count")).cast(pl.Int64).alias("flops"),
         )  # fmt: skip
         made.append(replace(one, summary=replace(one.summary, work=planted)))
-    assert said in job_section(job_of(RankSet(tuple(made), 8))).answer
+    answer = job_section(job_of(RankSet(tuple(made), 8))).answer
+    assert said in answer
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        (["train.py(7): log"], "(Python, mostly in train.py(7): log). Before"),
+        (["train.py(7): log", "<optimizer>", "train.py(9): save"], "(Python). Before"),
+        ([None], "(Python). Before"),
+    ],
+)
+def test_where_the_late_rank_is_idle(members: list[Member], places: list[str | None], said: str) -> None:
+    """The cause had no place, though most of it was in one line."""
+    made = []
+    for one in members:
+        planted = one.summary.work
+        if one.rank == FAULT.rank:
+            slow = pl.col("what") == "block.1"
+            idle = pl.lit("idle").alias("kind"), pl.lit("python").alias("what")
+            more = [
+                planted.filter(slow).with_columns(*idle, pl.lit(place, pl.String).alias("where"))
+                for place in places
+            ]
+            planted = pl.concat([planted.filter(~slow), *more])
+        made.append(replace(one, summary=replace(one.summary, work=planted)))
+    answer = job_section(job_of(RankSet(tuple(made), 8))).answer
+    assert said in answer
 
 
 def test_the_first_difference_has_a_row_beside_many_larger_ones(
@@ -161,6 +190,13 @@ def test_two_ranks_are_compared_as_asked(job: Job) -> None:
     assert pair.first is not None
     assert pair.items["what"][pair.first] == "block.1"
     assert job.beside(5, 0) is None  # they share no process group
+
+
+def test_a_chosen_rank_whose_delays_nothing_explains(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No collective was said to wait for it, though the table said for how long they do."""
+    monkeypatch.setattr(Job, "beside", lambda *_: None)
+    answer = job_section(job, (0, None)).answer
+    assert answer.startswith("Rank 0 delays others by 4.87 µs, but what it does before that hardly differs")
 
 
 @pytest.mark.slow

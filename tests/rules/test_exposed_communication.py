@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from planted import MS, Planted, finding
+from planted import MS, US, Planted, finding
+from planted_gloo import gloo, on_processors
 
 from tracekit.analyses.registry import get_analysis
 from tracekit.analyses.rules import run
@@ -190,6 +191,46 @@ def test_gradients_that_are_reduced_in_every_micro_step(updates: int, in_vain: b
     found = finding(trace, "breakdown", "exposed_communication")
     assert found is not None
     assert (f"Gradients are reduced in 4 steps and applied in {updates}:" in found.advice) == in_vain
+
+
+@pytest.mark.parametrize(
+    ("reduced", "cleared", "said"),
+    [
+        (
+            {0, 1, 2, 3},
+            1,
+            "Gradients are reduced in 24 passes and applied in 6 updates: reduce them only before",
+        ),
+        ({0, 1, 2, 3}, 4, "Accumulate gradients under DistributedDataParallel's no_sync()"),
+        ({3}, 1, "Accumulate gradients over more micro-batches than now"),
+    ],
+)
+def test_steps_of_several_passes(reduced: set[int], cleared: int, said: str) -> None:
+    """A run that used no_sync() was told to, and one that reduced in each of its passes was told no more than others."""
+    made = Planted()
+    for at in (number * 40 * MS for number in range(6)):
+        made.step(at // (40 * MS), at, at + 40 * MS)
+        for number in range(4):
+            begin = at + number * 9 * MS
+            if number < cleared:
+                made.span("annotation", "Optimizer.zero_grad#SGD.zero_grad", begin, begin + 10 * US)
+            made.span("annotation", "DistributedDataParallel.forward", begin + 20 * US, begin + MS)
+            made.span("op", "aten::linear", begin + 20 * US, begin + MS, sequence=number)
+            made.span("op", "AddmmBackward0", begin + MS, begin + 2 * MS, sequence=number, forward_thread=1)
+            if number in reduced:
+                made.span("op", "torch::autograd::AccumulateGrad", begin + 2 * MS, begin + 3 * MS)
+                made.span(
+                    "op",
+                    "c10d::allreduce_",
+                    begin + 2 * MS,
+                    begin + 2 * MS + 8 * US,
+                    shapes="[[[900000]], []]",
+                )
+                gloo(made, begin + 2 * MS + 10 * US, 5 * MS, 900_000)
+        made.span("annotation", "Optimizer.step#SGD.step", at + 39 * MS, at + 39 * MS + 100 * US)
+    found = on_processors(made, "exposed_communication")
+    assert found is not None
+    assert said in found.advice
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ COMMUNICATION: Final = (
     r"nccl\w*Kernel|rccl|msccl|cross_device_(reduce|store)|all_?reduce_(kernel|fusion|prototype|one_?shot|two_?shot)"
     r"|(one|two)_?shot_?all_?reduce|custom_?all_?reduce|multimem_|symm_mem|all_?gather_(kernel|lastdim)|reduce_?scatter_(kernel|cross)"
     r"|all_?to_?all_?kernel|int(er|ra)node(_ll)?_(dispatch|combine)|notify_(dispatch|combine)|nvshmem|oneccl|hccl|barrier_on_stream|quick_?(all_?)?reduce"
-    r"|userbuffers|^gloo:|^c10d::"
+    r"|userbuffers|^gloo:|^_?c10d(_functional(_autograd)?)?::"
 )
 """Collectives and point-to-point by kernel name (without a device: by operator); symmetric-memory and custom all-reduce kernels do not say nccl."""
 

@@ -88,7 +88,9 @@ def _ranks_table(job: Job) -> Table:
         "" if row["kind"] is None or (row["caused_ns"] or 0) < FELT * window else cause_name(row["what"]) if row["kind"] == "idle" else NO_LAYERS.get(row["what"], row["what"])
         for row in job.table.iter_rows(named=True)
     ]  # fmt: skip
-    frame = job.table.with_columns(pl.Series("reason", reasons, dtype=pl.String)).drop("at", "kind", "what")
+    frame = job.table.with_columns(pl.Series("reason", reasons, dtype=pl.String)).drop(
+        "at", "kind", "what", "where"
+    )
     if frame.height > _IN_ORDER:
         frame = frame.sort("caused_ns", descending=True, nulls_last=True, maintain_order=True)
     shown: tuple[str, ...] = (

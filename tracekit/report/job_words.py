@@ -68,16 +68,21 @@ def item_name(kind: str, what: str, where: str | None) -> str:
     ('idle time (launch latency, in the optimizer)', 'operator aten::mm')
     """
     if kind == "idle":
-        place = (
-            ""
-            if where is None or (what, where) in _SAID
-            else f", in {NO_LAYERS.get(where) or shorten_name(where, _SHORT)}"
-        )
-        return f"idle time ({cause_name(what)}{place})"
+        return f"idle time ({_idle_name(what, where, 'in')})"
     if what in NO_LAYERS:
         return NO_LAYERS[what]
     name = f"{kind} {shorten_name(what, _LONGEST)}"
     return f"{name} {_PASSES[where]}" if where in _PASSES else name
+
+
+def _idle_name(what: str, where: str | None, inside: str) -> str:
+    """The cause of idle time, and the place of most of it if that says more."""
+    place = (
+        None
+        if where is None or (what, where) in _SAID
+        else NO_LAYERS.get(where) or shorten_name(where, _SHORT)
+    )
+    return cause_name(what) if place is None else f"{cause_name(what)}, {inside} {place}"
 
 
 def place_name(what: str, where: str | None) -> str:
@@ -139,11 +144,14 @@ def _why(row: dict[str, Any], others: str, *, on_cpu: bool) -> str:
     if row["kind"] is None:
         return f"The traces do not show what takes longer on it than on {others}."
     longer, what = format_ns(row["longer_ns"]), row["what"]
-    if row["kind"] == "idle" and on_cpu:
-        return f"It spends {longer} longer than {others} outside operators ({cause_name(what)})."
     if row["kind"] == "idle":
+        cause = _idle_name(what, row["where"], "mostly in")
         theirs = "theirs" if others == "the others" else "the other's"
-        return f"Its device is idle for {longer} longer than {theirs} ({cause_name(what)})."
+        return (
+            f"It spends {longer} longer than {others} outside operators ({cause})."
+            if on_cpu
+            else f"Its device is idle for {longer} longer than {theirs} ({cause})."
+        )
     return f"On it, {item_name(row['kind'], what, None)} takes {longer} longer than on {others}."
 
 
@@ -156,11 +164,12 @@ def _amount(row: dict[str, Any], others: str, *, on_cpu: bool) -> str:
     if count >= _MORE:
         more = f", with {flops:.1f} times as many FLOPs" if flops is not None and flops >= _MORE else ""
         return f"It runs {count:.1f} times as many {runs}{more}."
-    if flops is None or abs(count - 1) > _EQUAL:
+    if flops is None or count > 1 + _EQUAL:
         return ""
     if flops >= _MORE:
-        return f"It runs as many {runs}, but on larger inputs: they have {flops:.1f} times as many FLOPs."
-    if abs(flops - 1) > _EQUAL:
+        number = "as many" if count >= 1 - _EQUAL else "fewer"
+        return f"It runs {number} {runs}, but on larger inputs: they have {flops:.1f} times as many FLOPs."
+    if abs(flops - 1) > _EQUAL or count < 1 - _EQUAL:
         return ""
     return f"It has no more to compute there than {others}, so it computes more slowly."
 
@@ -180,6 +189,9 @@ def _compared(job: Job, pair: Beside | None, late: int, fast: int | None) -> str
     one = who(job.table.row(late, named=True))
     if pair is None:
         other = "" if fast is None else f" that {who(job.table.row(fast, named=True))} takes part in"
+        caused = job.table["caused_ns"][late] or 0
+        if caused and fast is None:
+            return f"{one[0].upper()}{one[1:]} delays others by {format_ns(caused)}, but what it does before that hardly differs from the fastest rank."
         return f"The traces show no collective{other} that waits for {one}."
     other = who(job.table.row(pair.fast, named=True))
     before = f"Before the {call_name(job, pair)}, {one} takes"

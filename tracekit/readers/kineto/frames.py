@@ -253,9 +253,12 @@ class RawFrames:
         memory = [event for event in group.events if event.name == words.MEMORY_EVENT]
         if memory:
             self._add_memory(Records(memory))
-        others = len(group) - len(memory)
-        first = next((str(e.name) for e in group.events if e.name != words.MEMORY_EVENT), "")
-        self.defects.add("unread_instant", first, others)
+        stops = [event for event in group.events if event.name == words.STOP_EVENT]
+        if stops:
+            self._keep("stops", {"time": Records(stops).times("ts")})
+        others = [event for event in group.events if event.name not in (words.MEMORY_EVENT, words.STOP_EVENT)]
+        if others:
+            self.defects.add("unread_instant", str(others[0].name), len(others))
 
     def _add_memory(self, group: Group) -> None:
         args = group.args(MemoryArgs, self.defects)

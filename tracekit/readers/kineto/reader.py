@@ -83,6 +83,7 @@ def _build(
     names = ("device", "syncs", "memory", "counters", "collectives", "kernel_collectives")
     rows = {name: raw.frame(name) for name in names}
     rows["host"] = _host_kinds(raw.frame("host"))
+    _end_open_spans(rows, raw.frame("stops"), health)
     frames = trace_frames(rows, health)
     flows = _flows(raw.frame("flow_starts"), raw.frame("flow_ends"), frames.origin, health)
     rank = rank_of(source.path, _rank(stream.header), health)
@@ -132,6 +133,34 @@ def _host_kinds(host: pl.DataFrame | None) -> pl.DataFrame | None:
         .otherwise("kind")
     )
     return host.with_columns(refined.alias("kind"))
+
+
+def _end_open_spans(
+    rows: dict[str, pl.DataFrame | None], stops: pl.DataFrame | None, health: HealthLog
+) -> None:
+    """End what was still open when the profiler stopped with the last other span of its process.
+
+    Nobody knows when it ended; the profiler stops as much as seconds after the last step.
+    """
+    host = rows["host"]
+    if host is None or stops is None:
+        return
+    end = pl.col("start") + pl.col("duration")
+    near = pl.concat([stops["time"] + apart for apart in (-1, 0, 1)])  # the file's times are rounded
+    still_open = end.is_in(near.implode()).fill_null(value=False)
+    ranges = one_of("kind", "op", "annotation", "step")  # calls to a driver end by themselves
+    last = host.filter(~still_open).group_by("process_id").agg(end.max().alias("last"))
+    known = pl.max_horizontal(pl.col("last") - pl.col("start"), 0)
+    for name, wanted in (("host", still_open & ranges), ("collectives", still_open)):
+        frame = rows[name]
+        found = frame.filter(wanted) if frame is not None else host.clear()
+        if frame is None or not found.height:
+            continue
+        if name == "host":
+            health.count("unended_span", found.height, str(found["name"][0]))
+        joined = frame.join(last, on="process_id", how="left", nulls_equal=True, maintain_order="left")
+        cut = pl.when(wanted & pl.col("last").is_not_null()).then(known).otherwise("duration")
+        rows[name] = joined.with_columns(cut.alias("duration")).drop("last")
 
 
 def _flows(

@@ -19,6 +19,7 @@ __all__ = [
     "FORWARD_BACKWARD_FLOW",
     "HOST_CATEGORIES",
     "MEMORY_EVENT",
+    "STOP_EVENT",
 ]
 
 FORMAT_NAME: Final = "kineto"
@@ -70,5 +71,7 @@ DROPPED_CATEGORIES: Final[dict[str, str]] = {
 
 FORWARD_BACKWARD_FLOW: Final = frozenset({"fwdbwd", "forward_backward"})
 MEMORY_EVENT: Final = "[memory]"
+STOP_EVENT: Final = "Record Window End"
+"""When the profiler stopped."""
 ANNOTATION_PREFIXES: Final = ("enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
 """Names that 2021 files list among the operators although they are annotations."""
