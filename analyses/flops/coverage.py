@@ -20,10 +20,13 @@ from tracekit.groups import are_known, at_rows, kept, none_to_null, or_none
 from tracekit.spans import take
 from tracekit.trace import Schema, Trace, empty
 
-__all__ = ["CALLS_OTHERS", "UNMODELLED", "Coverage", "coverage"]
+__all__ = ["CALLS_OTHERS", "COMPILED", "NO_SHAPES", "REPLAYED", "UNMODELLED", "Coverage", "coverage"]
 
 CALLS_OTHERS: Final = "makes a view or calls others"
 """The reason for time in which a processor only gets to the work, or has none."""
+COMPILED: Final = "compiled code"
+NO_SHAPES: Final = "shapes not recorded"
+REPLAYED: Final = "replayed graph"
 
 _OWN_CODE: Final = (
     f"{VIEWS}|"
@@ -82,8 +85,10 @@ class Coverage(msgspec.Struct, frozen=True, eq=False):
     """Of those, where FLOPs are known."""
     bytes_ns: int
     """Of those, where only bytes are known."""
+    overhead_ns: int
+    """Of those, in which a processor makes views, or only calls other operators: there is no work to know."""
     unmodelled: pl.DataFrame
-    """What is not known, the longest first: `name` (the operator; of an activity without one its own), `reason`, `calls` (of the
+    """What is not known, the longest first and that overhead last: `name` (the operator; of an activity without one its own), `reason`, `calls` (of the
     operator, or activities without one), `device_ns`, `share` of `device_ns`. The reasons are
 
     * `no formula for it`;
@@ -97,13 +102,19 @@ class Coverage(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def share(self) -> float | None:
-        """The share of the launched time of which FLOPs or bytes are known, 0 to 1; None if an operator launched nothing."""
-        return (self.flops_ns + self.bytes_ns) / self.launched_ns if self.launched_ns else None
+        """The share of the launched time, without the overhead, of which FLOPs or bytes are known, 0 to 1; None if an operator
+        launched nothing.
+        """
+        return self._of_work(self.flops_ns + self.bytes_ns)
 
     @property
     def flops_share(self) -> float | None:
-        """The share of the launched time of which FLOPs are known, 0 to 1; None if an operator launched nothing."""
-        return self.flops_ns / self.launched_ns if self.launched_ns else None
+        """The same of which FLOPs are known."""
+        return self._of_work(self.flops_ns)
+
+    def _of_work(self, ns: int) -> float | None:
+        working = self.launched_ns - self.overhead_ns
+        return ns / working if working else None
 
 
 def coverage(of: Scope | Trace) -> Coverage:
@@ -130,12 +141,14 @@ def _coverage(scope: Scope) -> Coverage:
     duration = rows["duration"].to_numpy()
     total = int(duration.sum())
     lost = ~(flops | known)
+    unmodelled = _unmodelled(scope, kept(rows, lost), anchor[lost], total)
     return Coverage(
         device_ns=total,
         launched_ns=int(duration[launched].sum()),
         flops_ns=int(duration[launched & flops].sum()),
         bytes_ns=int(duration[launched & known & ~flops].sum()),
-        unmodelled=_unmodelled(scope, kept(rows, lost), anchor[lost], total),
+        overhead_ns=int(kept(unmodelled, unmodelled["reason"] == CALLS_OTHERS)["device_ns"].sum()),
+        unmodelled=unmodelled,
     )
 
 
@@ -184,13 +197,13 @@ def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int
         at_rows(host["name"], named).cast(pl.String).alias("operator"),
     )
     reason = (
-        pl.when("replayed").then(pl.lit("replayed graph"))
+        pl.when("replayed").then(pl.lit(REPLAYED))
         .when(pl.col("span").is_null()).then(pl.lit("no operator"))
         .when("calls others").then(pl.lit(CALLS_OTHERS))
-        .when("compiled").then(pl.lit("compiled code"))
+        .when("compiled").then(pl.lit(COMPILED))
         .when(~pl.col("modelled")).then(pl.lit("no formula for it"))
         .when(pl.col("shapes").is_not_null()).then(pl.lit("its inputs do not tell"))
-        .otherwise(pl.lit("shapes not recorded"))
+        .otherwise(pl.lit(NO_SHAPES))
     )  # fmt: skip
     return (
         shown.group_by(
@@ -203,5 +216,6 @@ def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int
             pl.col("duration").sum().alias("device_ns"),
         )
         .with_columns((pl.col("device_ns") / total if total else pl.lit(None, pl.Float64)).alias("share"))
-        .sort("device_ns", "name", descending=[True, False])[list(UNMODELLED)]
+        .sort(pl.col("reason") == CALLS_OTHERS, "device_ns", "name", descending=[False, True, False])
+        .select(list(UNMODELLED))
     )

@@ -72,17 +72,30 @@ SPARSE_SUM: Final = "aten::add_ (sparse)"
 """As which the `add` inside an `add_` of a sparse tensor counts."""
 
 
-@FAMILY.model(SPARSE_SUM, inside=("aten::to",))
+@FAMILY.model(SPARSE_SUM, composite=True, inside=("aten::_values", "aten::to"))
 def _sparse_sum(inputs: Inputs) -> Work:
-    """`add(dense, sparse, alpha, out)` and its values: 1 FLOP for each of them, which is added to its place."""
-    dense, values = inputs.shape(0), inputs.shape(4)
+    """`add(dense, sparse, alpha, out)`: 1 FLOP for each value, which is added to its place. On devices `index_add_` does it inside."""
+    dense, values = inputs.shape(0), inputs.shape(_values(inputs, 4))
     kept = len(values) - 1
     if values[1:] != dense[len(dense) - kept :] or kept >= len(dense):
         raise ValueError
-    written, own = made(inputs.elements(4), inputs.itemsize(0)), inputs.size(4)
+    elements = prod(values)
+    written, own = made(elements, inputs.itemsize(0)), made(elements, inputs.itemsize(_values(inputs, 4)))
     indices = values[0] * (len(dense) - kept) * INDEX
     read = None if own is None or written is None else own + indices + written
-    return Work(inputs.elements(4), read, written, inputs.precision(0))
+    return Work(elements, read, written, inputs.precision(0))
+
+
+def _values(inputs: Inputs, own: int) -> int:
+    """The place of the values: those of the first `to` behind `_values`. The first has five inputs, the other one."""
+    place, asked = own, False
+    while inputs.shapes[place] is not None:
+        brings = inputs.dtypes[place + 1 : place + 2] == ["Scalar"]
+        if brings and asked:
+            return place
+        asked = asked or not brings
+        place += 5 if brings else 1
+    raise ValueError
 
 
 def with_sparse_sums(calls: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl.DataFrame:

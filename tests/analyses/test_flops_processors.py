@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,15 @@ CASES: dict[str, tuple[Callable[[], Any], Counter[tuple[str, int, int, int]]]] =
 }
 
 
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    """With one thread processors join tensors in a way of which nothing is recorded."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 def recorded(run: Callable[[], Any], folder: Path) -> tracekit.Trace:
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as prof:
         run()
@@ -166,6 +175,43 @@ def test_lists_on_a_device_are_one_piece_of_work(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"traceEvents": events}))
     assert works(tracekit.read(path)) == Counter({("aten::_foreach_norm", 4060, 8120, 8): 1})
+
+
+def test_a_sparse_sum_on_a_device_is_that_of_its_values(tmp_path: Path) -> None:
+    """There `index_add_` does the work, and the dense tensor is brought to its own type first: it is not the values."""
+    dense = {
+        "Input Dims": [[1460, 16], [1460, 16], [], [1460, 16]],
+        "Input type": ["float", "float", "Scalar", "float"],
+    }
+    rows = {
+        "Input Dims": [[1460, 16], [], [8], [8, 16], []],
+        "Input type": ["float", "Scalar", "long int", "float", "Scalar"],
+    }
+
+    def brought(*sizes: int) -> dict[str, Any]:
+        return {"Input Dims": [list(sizes), *[[]] * 4], "Input type": ["float", *["Scalar"] * 3, ""]}
+
+    calls = [
+        ("aten::add_", 0, 90, {key: each[:3] for key, each in dense.items()}),
+        ("aten::add", 5, 80, dense),
+        ("aten::to", 10, 2, brought(1460, 16)),
+        ("aten::_values", 20, 2, {"Input Dims": [[1460, 16]], "Input type": ["float"]}),
+        ("aten::to", 30, 2, brought(8, 16)),
+        ("aten::index_add_", 40, 20, rows),
+    ]
+    for inner, expected in (
+        (calls, ("aten::index_add_", 128, 64 + 512 + 512, 512)),
+        (calls[:-1], ("aten::add", 128, 512 + 64 + 512, 512)),
+    ):
+        events = [
+            {"ph": "X", "pid": 1, "tid": 1, "cat": "cpu_op", "name": name, "ts": ts, "dur": dur, "args": args}
+            for name, ts, dur, args in inner
+        ]
+        for event in events:
+            event["args"]["Concrete Inputs"] = [""] * len(event["args"]["Input Dims"])
+        path = tmp_path / "t.json"
+        path.write_text(json.dumps({"traceEvents": events}))
+        assert works(tracekit.read(path)) == Counter({expected: 1})
 
 
 def test_quantised_products_have_the_sizes_of_their_results(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.roofline import roofline
-from tracekit.analyses.roofline.analysis import device_ceilings, rated_pieces
 from tracekit.analyses.roofline.levels import level
+from tracekit.analyses.roofline.rated import device_ceilings, rated_pieces
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.xsp.analysis import RunFiles, find_runs
 from tracekit.errors import UnreadableTraceError
