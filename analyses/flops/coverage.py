@@ -136,7 +136,7 @@ def _coverage(scope: Scope) -> Coverage:
     owner = take(work.owner, anchor)
     carried = ((rows["kind"] == "memcpy") | (rows["kind"] == "memset")).to_numpy() & are_known(rows["bytes"])
     flops = (take(work.flops, owner) >= 0) & ~carried
-    known = carried | (take(np.maximum(work.read, work.written), owner) >= 0)
+    known = carried | (take(np.minimum(work.read, work.written), owner) >= 0)
     launched = operator >= 0
     duration = rows["duration"].to_numpy()
     total = int(duration.sum())

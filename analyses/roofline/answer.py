@@ -57,13 +57,18 @@ def answer(
             if lost
             else text
         )
-    text = _known(scope, model, unmodelled, measured=measured)
+    without = empty(UNMODELLED) if unmodelled is None else unmodelled
+    overhead = int(kept(without, without["reason"] == CALLS_OTHERS)["device_ns"].sum())
+    flops, moved = (
+        format_share((model[name] or 0) / max(total - overhead, 1)) for name in ("flops_ns", "bytes_ns")
+    )
+    text = _known(scope, model, (flops, moved), overhead, measured=measured)
+    text += _unknown(scope, kept(without, without["reason"] != CALLS_OTHERS), measured=measured)
     if model["least_ns"] is None:
         return f"{text} {_no_roof(scope)}".rstrip()
     if not measured:  # what is left are copies and fills, whose roof says nothing of the program
         return text
-    whole = model["flops_ns"] == model["bytes_ns"] == total
-    work = "The work" if whole else "The work for which both are known"
+    work = "The work" if flops == moved == format_share(1) else "The work for which both are known"
     roof = f"its roofline ({', '.join(sorted(set(map(_named, device_ceilings(scope).values()))))})"
     if model["efficiency"] > _WRONG:
         text += f" {work} takes less time than {roof} allows: the recorded shapes or this device's ceilings are wrong."
@@ -81,36 +86,30 @@ def answer(
         text += f" {most} is {where}: {format_ns(round(wasted))}, at {format_share(share)}{limit}."
     utilisation = model["model_utilisation"] or 0.0
     if utilisation >= SHOWN_SHARE and (computing_share(scope) or 0.0) >= TELLING_SHARE:
-        least = "" if format_share(model["flops_ns"] / total) == format_share(1) else "at least "
+        least = "" if flops == format_share(1) else "at least "
         over = " over the recorded time" if is_slowed(scope) else ""
         text += f" Model FLOPs utilisation is {least}{format_share(utilisation)}{over}."
     return text
 
 
-def _known(scope: Scope, model: dict[str, Any], unmodelled: pl.DataFrame | None, *, measured: bool) -> str:
-    """Of how much of the time the work is known, and what most of the rest is."""
+def _known(
+    scope: Scope, model: dict[str, Any], shares: tuple[str, str], overhead: int, *, measured: bool
+) -> str:
+    """Of how much of the time FLOPs and bytes are known, their `shares`, beside the overhead of a processor's operators."""
     time = "operators' time" if scope.on_cpu else "device time"
-    without = empty(UNMODELLED) if unmodelled is None else unmodelled
-    calling = kept(without, without["reason"] == CALLS_OTHERS)
-    overhead = int(calling["device_ns"].sum())
-    working = model["device_ns"] - overhead
+    flops, moved = shares
     text = ""
-    if overhead and overhead / model["device_ns"] >= _TOLD_SHARE:
+    if overhead >= _TOLD_SHARE * model["device_ns"]:
         share = format_share(overhead / model["device_ns"])
         text = f"Views and operator wrappers take {share} of the {time}, and have no work to do. "
         time = "rest"
-    flops, moved = (
-        format_share((model[name] or 0) / working if working else 0.0) for name in ("flops_ns", "bytes_ns")
-    )
     if measured and flops == moved:
-        text += f"FLOPs and bytes are known for {flops} of the {time}."
-    elif measured:
-        text += f"FLOPs are known for {flops} of the {time}, and bytes for {moved}."
-    elif model["bytes_ns"]:
-        text += f"Only the bytes of copies and fills are known, {moved} of the {time}."
-    else:
-        text += f"Neither FLOPs nor bytes are known for any of the {time}."
-    return text + _unknown(scope, kept(without, without["reason"] != CALLS_OTHERS), measured=measured)
+        return f"{text}FLOPs and bytes are known for {flops} of the {time}."
+    if measured:
+        return f"{text}FLOPs are known for {flops} of the {time}, and bytes for {moved}."
+    if model["bytes_ns"]:
+        return f"{text}Only the bytes of copies and fills are known, {moved} of the {time}."
+    return f"{text}Neither FLOPs nor bytes are known for any of the {time}."
 
 
 def _unknown(scope: Scope, rows: pl.DataFrame, *, measured: bool) -> str:

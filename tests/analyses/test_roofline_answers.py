@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import tracekit
 from tracekit.analyses.roofline import roofline
+from tracekit.facts.ceilings import Ceilings
 
 SHAPED = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"], "Concrete Inputs": ["", ""]}
 
@@ -99,6 +101,23 @@ def test_overhead_of_processors_is_no_unknown_work(tmp_path: Path) -> None:
     assert (found.flops_share, found.bytes_share) == (0.25, 0.25)
     rows = found.coverage["figure", "source", "device_ns"].rows()
     assert rows[:3] == [("FLOPs", "no work", 60_000), ("FLOPs", "analytic", 40_000), ("FLOPs", None, 120_000)]
+
+
+def test_all_work_is_known_beside_overhead(tmp_path: Path) -> None:
+    """Utilisation was said to be at least so much, and the work to be only that for which both are known, on every processor."""
+    calls = (("aten::linear", 0, 1000, {}), ("aten::mm", 100, 800, SHAPED))
+    events = [
+        {"ph": "X", "pid": 1, "tid": 1, "cat": "cpu_op", "name": name, "ts": ts, "dur": dur, "args": args}
+        for name, ts, dur, args in calls
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    own = Ceilings("a processor", "measured", {("fp32", "matrix"): 1e9}, {"DRAM": 1e11}, threads=2)
+    answer = roofline(replace(tracekit.read(path), ceilings=own)).answer
+    assert (
+        "FLOPs and bytes are known for 100.0 % of the rest. The work reaches 65.5 % of its roofline" in answer
+    )
+    assert answer.endswith("Model FLOPs utilisation is 52.4 %.")
 
 
 def test_work_above_the_roof_is_not_said_to_reach_a_part_of_it(tmp_path: Path) -> None:

@@ -301,6 +301,7 @@ def _work(scope: Scope, times: Sequence[int]) -> pl.DataFrame:
         "time_ns": whole,
         "error": error_of(times),
         "flops_per_s": pl.col("flops") / whole * 1e9,
+        "covered_share": roofline(scope).flops_share,  # without what has no work
     }
     of_model = pl.col("level") == "model"
     rows = rows.with_columns(
