@@ -204,11 +204,14 @@ def _coverage(rows: pl.DataFrame, overhead: int) -> pl.DataFrame:
         of, texts = text_codes(rows[source])
         sums = np.zeros(len(texts), dtype=np.int64)
         np.add.at(sums, of, or_none(rows["piece_ns"], 0))
-        known = [(text, ns) for text, ns in zip(texts, sums.tolist(), strict=True) if text is not None]
+        known: list[tuple[str | None, int]] = [
+            (text, ns) for text, ns in zip(texts, sums.tolist(), strict=True) if text is not None
+        ]
         known += [(_NO_WORK, overhead)] if overhead else []
         known.sort(key=lambda one: -one[1])
-        rest = (None, total - sum(ns for _, ns in known))
-        found += [(figure, text, ns, ns / total if total else None) for text, ns in (*known, rest)]
+        rest = total - sum(ns for _, ns in known)
+        known += [(None, rest)] if rest or not known else []
+        found += [(figure, text, ns, ns / total if total else None) for text, ns in known]
     return pl.DataFrame(found, schema=_COVERAGE, orient="row")
 
 

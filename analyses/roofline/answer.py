@@ -27,6 +27,8 @@ _WRONG: Final = 100
 """Caches make work faster than the memory's roof allows, but none by so much."""
 _TOLD_SHARE: Final = 0.005
 """Less of the time is not worth a sentence."""
+_MOST_SHARE: Final = 0.9
+"""If less of the work whose FLOPs and bytes are known has a roof, the answer says how much."""
 _NAME: Final = 60
 """Of a name in a sentence."""
 _WITHOUT_GRAPHS: Final = {
@@ -68,7 +70,7 @@ def answer(
         return f"{text} {_no_roof(scope)}".rstrip()
     if not measured:  # what is left are copies and fills, whose roof says nothing of the program
         return text
-    work = "The work" if flops == moved == format_share(1) else "The work for which both are known"
+    work = _rated(model, total, whole=flops == moved == format_share(1))
     roof = f"its roofline ({', '.join(sorted(set(map(_named, device_ceilings(scope).values()))))})"
     if model["efficiency"] > _WRONG:
         text += f" {work} takes less time than {roof} allows: the recorded shapes or this device's ceilings are wrong."
@@ -110,6 +112,14 @@ def _known(
     if model["bytes_ns"]:
         return f"{text}Only the bytes of copies and fills are known, {moved} of the {time}."
     return f"{text}Neither FLOPs nor bytes are known for any of the {time}."
+
+
+def _rated(model: dict[str, Any], total: int, *, whole: bool) -> str:
+    """The work that has a roof: without communication, and what no ceiling is known for."""
+    known = min(model["flops_ns"] or 0, model["bytes_ns"] or 0)
+    if (model["rated_ns"] or 0) < _MOST_SHARE * known:
+        return f"The work that has a roof, {format_share((model['rated_ns'] or 0) / total)} of the time,"
+    return "The work" if whole else "The work for which both are known"
 
 
 def _unknown(scope: Scope, rows: pl.DataFrame, *, measured: bool) -> str:
@@ -159,11 +169,15 @@ def _named(ceilings: Ceilings) -> str:
 
 def _no_roof(scope: Scope) -> str:
     """Why no work has a roof, in one sentence; empty if none is known that could have one."""
-    rows = rated_pieces(scope).filter(pl.col("flops").is_not_null() & pl.col("bytes").is_not_null())
-    if not rows.height and not scope.on_cpu:
+    rows = rated_pieces(scope)[["flops", "bytes", "unit"]]
+    moved = rows.filter(pl.col("bytes").is_not_null())
+    if moved.height and (moved["unit"] == "link").all():
+        copies = (
+            "Communication has" if scope.on_cpu else "Copies between host and device, and communication, have"
+        )
+        return f"{copies} no roof: a link bounds {'it' if scope.on_cpu else 'them'}."
+    if not scope.on_cpu and not moved["flops"].count():
         return ""
-    if rows.height and (rows["unit"] == "link").all():
-        return "Copies between host and device, and communication, have no roof: a link bounds them."
     names = sorted({one.name for one in scope.trace.meta.devices if one.name})
     if scope.on_cpu:
         return "`tracekit machine` measures the ceilings of processors."

@@ -120,6 +120,60 @@ def test_all_work_is_known_beside_overhead(tmp_path: Path) -> None:
     assert answer.endswith("Model FLOPs utilisation is 52.4 %.")
 
 
+def test_communication_alone_is_not_told_to_be_measured(tmp_path: Path) -> None:
+    """`tracekit machine` measures no link."""
+    args = {"Input Dims": [[4096]], "Input type": ["float"], "Concrete Inputs": [""]}
+    events = [
+        {
+            "ph": "X",
+            "pid": 1,
+            "tid": 1,
+            "cat": "cpu_op",
+            "name": f"gloo:{name}",
+            "ts": ts,
+            "dur": 50,
+            "args": args,
+        }
+        for name, ts in (("all_reduce", 0), ("broadcast", 100))
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    found = roofline(tracekit.read(path))
+    assert found.answer == (
+        "FLOPs are known for 50.0 % of the operators' time, and bytes for 100.0 %. Communication has no roof: a link bounds it."
+    )
+    assert found.coverage["figure", "source"].rows() == [
+        ("FLOPs", "analytic"),
+        ("FLOPs", None),
+        ("bytes", "analytic"),
+    ]
+
+
+def test_an_efficiency_of_little_work_says_so(tmp_path: Path) -> None:
+    """Of a step that mostly communicates, the copies' efficiency was said to be that of all work that is known."""
+    sums = {
+        "Input Dims": [[1 << 20], [1 << 20]],
+        "Input type": ["float", "float"],
+        "Concrete Inputs": ["", ""],
+    }
+    launched(
+        tmp_path,
+        ("c10d::alltoall_base_", sums, "cudaLaunchKernel", 900),
+        ("aten::relu", {**sums, "Input Dims": [[1 << 20]]}, "cudaLaunchKernel", 100),
+    )
+    path = tmp_path / "t.json"
+    written = json.loads(path.read_text())
+    for event in written["traceEvents"]:
+        if event["cat"] == "kernel" and event["dur"] == 900:
+            event["name"] = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+    written["deviceProperties"] = [
+        {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_000_000_000}
+    ]
+    path.write_text(json.dumps(written))
+    answer = roofline(tracekit.read(path)).answer
+    assert "The work that has a roof, 10.0 % of the time, reaches" in answer
+
+
 def test_work_above_the_roof_is_not_said_to_reach_a_part_of_it(tmp_path: Path) -> None:
     """It was said to reach 264 % of its roofline, and to take less time at the roof."""
     inputs = {"Input Dims": [[4096, 4096]], "Input type": ["float"], "Concrete Inputs": [""]}
