@@ -16,14 +16,14 @@ import numpy as np
 from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.program import program
 from tracekit.analyses.recording import is_slowed
-from tracekit.analyses.roofline.analysis import (
-    TELLING_SHARE,
+from tracekit.analyses.roofline.answer import TELLING_SHARE
+from tracekit.analyses.roofline.pieces import ANALYTIC
+from tracekit.analyses.roofline.rated import (
     computing_share,
     matrix_utilisation,
     rated_pieces,
     uncounted_kernels,
 )
-from tracekit.analyses.roofline.pieces import ANALYTIC
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.units import format_flop, format_share
 from tracekit.groups import are_known, kept, text_codes

@@ -43,8 +43,14 @@ def _based(inputs: Inputs) -> Work:
 
 @FAMILY.model(
     *("vllm::all_reduce", "_c10d_functional::all_reduce", "_c10d_functional::all_reduce_"),
-    *("gloo:all_reduce", "gloo:reduce", "gloo:broadcast"),
+    *("gloo:all_reduce", "gloo:reduce"),
 )
 def _like(inputs: Inputs) -> Work:
     """`all_reduce(input, …)`, of a group whose size is not recorded."""
     return Work(None, inputs.size(0), inputs.size(0), inputs.precision(0))
+
+
+@FAMILY.model("gloo:broadcast")
+def _sent(inputs: Inputs) -> Work:
+    """`broadcast(input, …)`, which adds nothing."""
+    return Work(0, inputs.size(0), inputs.size(0), inputs.precision(0))

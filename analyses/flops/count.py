@@ -1,7 +1,7 @@
 """The work of the operators of a trace: which spans of the host count, and around which spans they lie.
 
 Operators are nested (`aten::convolution` calls `aten::cudnn_convolution`), so only the outermost with a model counts. A composite one
-counts only if no other does its work inside: of a product, no other product; it may hold copies.
+counts only if no other does its work inside: of a product, no other product; it may hold copies. Fills alone do no work of another.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.flops.calls import INPUTS, modelled_calls
+from tracekit.analyses.flops.indexing import SPARSE_SUM, with_sparse_sums
+from tracekit.analyses.flops.inputs_of_others import with_inputs_of_others
 from tracekit.analyses.flops.work import DTYPES, InputTexts, Operator, operator_named, work_of
 from tracekit.analyses.scope import Scope, once
 from tracekit.groups import distinct, kept
@@ -100,10 +102,9 @@ def counted_operators(
     collectives: pl.DataFrame | None = None,
 ) -> CountedOperators:
     """The work of the spans of `trace.host`; what it launched tells the types of lists, the records of collectives what they moved."""
-    rows = modelled_calls(host, device, collectives)
+    rows = with_sparse_sums(modelled_calls(host, device, collectives), host, nesting)
     known = {name: operator for name in distinct(rows["name"]) if (operator := operator_named(name))}
-    rows = _with_inputs_of_others(rows, host, nesting, known)
-    rows = _with_inputs_of_backward(rows, host, nesting, known)
+    rows = with_inputs_of_others(rows, host, nesting, known)
     # Calls of one operator with the same inputs are the same: few are told apart, however many there are.
     alike = rows[list(_KEYS)].unique(maintain_order=True)
     figures = _figures(alike, known)
@@ -115,7 +116,6 @@ def counted_operators(
     spans = rows["span_id"].to_numpy()
     counted = np.zeros(host.height, dtype=bool)
     counted[spans] = True
-    counted &= ~_around_sparse(host, nesting)
     family = [
         name for name, operator in known.items() if operator.family == "matmul"
     ]  # of a matrix with a vector, too
@@ -123,11 +123,16 @@ def counted_operators(
         {
             "product": (by_inputs["matrix"] == 1) | by_inputs["name"].is_in(family),
             "composite": by_inputs["name"].is_in(composite),
+            "sparse": by_inputs["name"] == SPARSE_SUM,
+            "fills": (by_inputs["read"] == 0) & (by_inputs["flops"] <= 0),
         }
     )
     row = rows["row"].to_numpy()
-    products, of_others = (column.to_numpy()[row] for column in matters)
-    counted[spans] &= ~(of_others & _holds_another(products, spans, counted, nesting))
+    products, of_others, sparse, fills = (column.to_numpy()[row] for column in matters)
+    counted[spans] = sparse | ~_around_sparse(host, nesting)[spans]
+    working = counted.copy()
+    working[spans[fills]] = False
+    counted[spans] &= ~(of_others & _holds_another(products, spans, working, nesting))
     outermost = counted & (nesting.nearest_ancestor(counted, include_self=False) < 0)
     figure = np.full(host.height, -1, dtype=narrow(row[:0], by_inputs.height).dtype)
     figure[spans] = row
@@ -146,53 +151,6 @@ def _around_sparse(host: pl.DataFrame, nesting: Nesting) -> BoolArray:
         spans = spans[~around[spans]]
         around[spans] = True
     return around
-
-
-def _with_inputs_of_others(
-    rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting, known: Mapping[str, Operator]
-) -> pl.DataFrame:
-    """The calls, with the inputs of the operator directly around where the model takes those; without it the call is left out."""
-    lenders = {name: operator.inputs_of for name, operator in known.items() if operator.inputs_of}
-    name = pl.col("name")
-    if not lenders:
-        return rows
-    borrowing = rows.filter(name.is_in(list(lenders)))
-    if not borrowing.height:
-        return rows
-    parents = nesting.parent[borrowing["span_id"].to_numpy()]
-    around = host[np.maximum(parents, 0)].select(name.alias("around"), *INPUTS).cast(pl.String)
-    expected = name.replace_strict(lenders, default=None, return_dtype=pl.String)
-    lent = borrowing[["span_id", "name"]].hstack(around).filter(pl.Series(parents >= 0))
-    lent = lent.filter(pl.col("around") == expected)
-    return pl.concat([rows.filter(~name.is_in(list(lenders))), lent.select(rows.columns)])
-
-
-def _with_inputs_of_backward(
-    rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting, known: Mapping[str, Operator]
-) -> pl.DataFrame:
-    """The calls without scalar arguments, with the inputs of their backward where the model takes those.
-
-    A backward node has the sequence number of the call, and the operator directly inside it has the inputs.
-    """
-    lenders = {name: operator.backward for name, operator in known.items() if operator.backward}
-    if not lenders:
-        return rows
-    bare = rows.filter(pl.col("name").is_in(list(lenders)) & pl.col("concrete_inputs").is_null())
-    if not bare.height:
-        return rows
-    sequence = host["sequence"]
-    inside = host.filter(pl.col("name").cast(pl.String).is_in(list(lenders.values())))
-    nodes = nesting.parent[inside["span_id"].to_numpy()]
-    lent = inside.select(pl.col("name").alias("lender"), *INPUTS).cast(pl.String)
-    lent = lent.with_columns(sequence[np.maximum(nodes, 0)].alias("sequence")).filter(pl.Series(nodes >= 0))
-    lent = lent.drop_nulls("sequence").unique("sequence", keep="none")
-    taken = bare.select(
-        "span_id",
-        "name",
-        pl.col("name").replace_strict(lenders, return_dtype=pl.String).alias("lender"),
-        sequence[bare["span_id"].to_numpy()].alias("sequence"),
-    ).join(lent, on=["sequence", "lender"])
-    return pl.concat([rows.join(taken, on="span_id", how="anti"), taken.select(rows.columns)])
 
 
 def _holds_another(products: BoolArray, spans: Int64Array, counted: BoolArray, nesting: Nesting) -> BoolArray:

@@ -20,28 +20,46 @@ from tracekit.groups import are_known, at_rows, kept, none_to_null, or_none
 from tracekit.spans import take
 from tracekit.trace import Schema, Trace, empty
 
-__all__ = ["CALLS_OTHERS", "UNMODELLED", "Coverage", "coverage"]
+__all__ = ["CALLS_OTHERS", "COMPILED", "NO_SHAPES", "REPLAYED", "UNMODELLED", "Coverage", "coverage"]
 
 CALLS_OTHERS: Final = "makes a view or calls others"
 """The reason for time in which a processor only gets to the work, or has none."""
+COMPILED: Final = "compiled code"
+NO_SHAPES: Final = "shapes not recorded"
+REPLAYED: Final = "replayed graph"
 
 _OWN_CODE: Final = (
     f"{VIEWS}|"
-    "_batch_norm_impl_index|_convolution|_embedding_bag_backward|_embedding_bag_sparse_backward|_indices|_nnz|"
-    "_safe_softmax|_scaled_dot_product_attention_math|_sparse_coo_tensor_unsafe|"
-    "_sparse_coo_tensor_with_dims_and_tensors|_values|batch_norm|binary_cross_entropy_with_logits|concat|"
-    "contiguous|conv1d|conv2d|conv3d|convolution|cross_entropy_loss|diagonal|dropout|embedding_backward|"
-    "embedding_bag|embedding_sparse_backward|empty_like|empty_strided|expand|expand_as|full|full_like|"
-    "group_norm|hstack|index_put_|instance_norm|is_coalesced|layer_norm|log_softmax|new_empty|"
-    "new_empty_strided|new_full|new_ones|new_zeros|nll_loss|nll_loss_nd|numpy_T|ones|ones_like|pad|permute|"
-    "rand|rand_like|randint|randn|randn_like|resize_|result_type|scaled_dot_product_attention|"
-    "select_backward|set_|softmax|to|transpose|unsafe_chunk|unsafe_split|view_as|view_as_complex|"
-    "view_as_real|vstack|zeros|zeros_like"
+    "__iand__|__ior__|__ixor__|_batch_norm_impl_index|_convolution|_dim_arange|_embedding_bag_backward|"
+    "_embedding_bag_sparse_backward|_empty_affine_quantized|_indices|_nnz|_safe_softmax|"
+    "_scaled_dot_product_attention_math|_sparse_addmm|_sparse_coo_tensor_unsafe|"
+    "_sparse_coo_tensor_with_dims_and_tensors|_sparse_mm|_values|adaptive_avg_pool1d|"
+    "adaptive_avg_pool2d|adaptive_avg_pool3d|adjoint|atleast_1d|atleast_2d|avg_pool1d|batch_norm|"
+    "binary_cross_entropy_with_logits|broadcast_tensors|col_indices|column_stack|concat|contiguous|"
+    "conv1d|conv2d|conv3d|convolution|cosine_similarity|cross_entropy_loss|crow_indices|dense_dim|"
+    "diag_embed|diagonal|dim|dropout|dstack|einsum|embedding_backward|embedding_bag|"
+    "embedding_sparse_backward|empty_like|empty_permuted|empty_strided|expand|expand_as|"
+    "flatten_dense_tensors|full|full_like|ger|group_norm|gru_cell|hsplit|hstack|index_put|indices|"
+    "instance_norm|is_coalesced|kl_div|layer_norm|linalg_norm|log_sigmoid|log_softmax|lstm_cell|"
+    "matrix_norm|max_pool1d|max_pool2d|max_pool3d|meshgrid|mH|moveaxis|mT|new_empty|new_empty_strided|"
+    "new_full|new_ones|new_zeros|nll_loss|nll_loss_nd|nonzero_numpy|numel|numpy_T|ones|ones_like|outer|"
+    "pad|permute|q_scale|q_zero_point|qscheme|rand|rand_like|randint|randint_like|randn|randn_like|"
+    "ravel|repeat|repeat_interleave|resize|resize_as|result_type|rms_norm|rnn_relu_cell|rnn_tanh_cell|"
+    "scalar_tensor|scaled_dot_product_attention|select_backward|set|size|softmax|sparse_dim|stride|"
+    "swapdims|T|tensor_split|tile|to|transpose|type_as|unflatten_dense_tensors|unsafe_chunk|"
+    "unsafe_split|values|view_as|view_as_complex|view_as_real|vsplit|vstack|zeros|zeros_like"
 )
 _CALLS_OTHERS: Final = re.compile(
-    rf"(?:aten::)?(?:{_OWN_CODE})_?|autograd::engine::.*|torch::autograd::.*|\w+Backward\d+", re.DOTALL
+    rf"(?:aten::)?(?:{_OWN_CODE})_?|autograd::engine::.*|torch::autograd::.*|\w+Backward\d+"
+    # A collective goes on in a thread of its backend, as `gloo:…`. What a compiled function calls first are checks of its inputs.
+    r"|c10d::.*|torch(?:::|\.)distributed.*reducer::.*"
+    r"|TorchDynamo Cache Lookup|Pregraph bytecode|AOTDispatcher Runtime Wrapper Prologue",
+    re.DOTALL,
 )
 """Operators and nodes of autograd whose own code moves and computes nothing; those that they call have a time of their own."""
+
+_COMPILED: Final = re.compile(r"Torch-Compiled Region.*|CompiledFunction(?:Backward)?|graph_\d+_cpp_.*")
+"""Ranges around kernels of torch.compile that are not recorded as operators with their inputs."""
 
 UNMODELLED: Final[Schema] = {
     "name": pl.String,
@@ -67,11 +85,14 @@ class Coverage(msgspec.Struct, frozen=True, eq=False):
     """Of those, where FLOPs are known."""
     bytes_ns: int
     """Of those, where only bytes are known."""
+    overhead_ns: int
+    """Of those, in which a processor makes views, or only calls other operators: there is no work to know."""
     unmodelled: pl.DataFrame
-    """What is not known, the longest first: `name` (the operator; of an activity without one its own), `reason`, `calls` (of the
+    """What is not known, the longest first and that overhead last: `name` (the operator; of an activity without one its own), `reason`, `calls` (of the
     operator, or activities without one), `device_ns`, `share` of `device_ns`. The reasons are
 
     * `no formula for it`;
+    * `compiled code`: kernels of torch.compile; their inputs are not recorded;
     * `makes a view or calls others`: on processors, the operator's own code, which computes and moves nothing;
     * `shapes not recorded`;
     * `its inputs do not tell`: there is a model, and the inputs do not tell the work;
@@ -81,13 +102,19 @@ class Coverage(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def share(self) -> float | None:
-        """The share of the launched time of which FLOPs or bytes are known, 0 to 1; None if an operator launched nothing."""
-        return (self.flops_ns + self.bytes_ns) / self.launched_ns if self.launched_ns else None
+        """The share of the launched time, without the overhead, of which FLOPs or bytes are known, 0 to 1; None if an operator
+        launched nothing.
+        """
+        return self._of_work(self.flops_ns + self.bytes_ns)
 
     @property
     def flops_share(self) -> float | None:
-        """The share of the launched time of which FLOPs are known, 0 to 1; None if an operator launched nothing."""
-        return self.flops_ns / self.launched_ns if self.launched_ns else None
+        """The same of which FLOPs are known."""
+        return self._of_work(self.flops_ns)
+
+    def _of_work(self, ns: int) -> float | None:
+        working = self.launched_ns - self.overhead_ns
+        return ns / working if working else None
 
 
 def coverage(of: Scope | Trace) -> Coverage:
@@ -109,22 +136,34 @@ def _coverage(scope: Scope) -> Coverage:
     owner = take(work.owner, anchor)
     carried = ((rows["kind"] == "memcpy") | (rows["kind"] == "memset")).to_numpy() & are_known(rows["bytes"])
     flops = (take(work.flops, owner) >= 0) & ~carried
-    known = carried | (take(np.maximum(work.read, work.written), owner) >= 0)
+    known = carried | (take(np.minimum(work.read, work.written), owner) >= 0)
     launched = operator >= 0
     duration = rows["duration"].to_numpy()
     total = int(duration.sum())
     lost = ~(flops | known)
+    unmodelled = _unmodelled(scope, kept(rows, lost), anchor[lost], total)
     return Coverage(
         device_ns=total,
         launched_ns=int(duration[launched].sum()),
         flops_ns=int(duration[launched & flops].sum()),
         bytes_ns=int(duration[launched & known & ~flops].sum()),
-        unmodelled=_unmodelled(scope, kept(rows, lost), anchor[lost], total),
+        overhead_ns=int(kept(unmodelled, unmodelled["reason"] == CALLS_OTHERS)["device_ns"].sum()),
+        unmodelled=unmodelled,
     )
 
 
 def _only_calls(name: str) -> bool:
     return _CALLS_OTHERS.fullmatch(name) is not None or is_composite(name)
+
+
+def _calling_themselves(scope: Scope) -> np.ndarray:
+    """The spans directly around one that counts, of the same operator: another form of it does their work (`arange` without a result)."""
+    inner = np.flatnonzero(counted(scope).figure >= 0)
+    outer = attribution(scope).model.stack.nesting.parent[inner]
+    inner, outer = inner[outer >= 0], outer[outer >= 0]
+    names = scope.trace.host["name"]
+    of_inner, of_outer = (names[spans].cast(pl.String).str.strip_suffix("_") for spans in (inner, outer))
+    return np.unique(outer[(of_inner == of_outer).fill_null(value=False).to_numpy()])
 
 
 def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int) -> pl.DataFrame:
@@ -141,22 +180,30 @@ def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int
     replayed = take(stack.named(GRAPH_LAUNCH, "runtime").astype(np.int64), anchor) == 1
     calling = np.zeros(rows.height, dtype=bool)
     if scope.on_cpu:
-        calling = take(stack.names.which(_only_calls).astype(np.int64), operator) == 1
+        only = stack.names.which(_only_calls)
+        only[_calling_themselves(scope)] = True
+        calling = take(only.astype(np.int64), operator) == 1
+    compiled = (
+        take(stack.names.which(lambda name: _COMPILED.fullmatch(name) is not None).astype(np.int64), operator)
+        == 1
+    )
     shown = rows.with_columns(
         named,
         pl.Series("calls others", calling),
         pl.Series("replayed", replayed),
+        pl.Series("compiled", compiled),
         pl.Series("modelled", span >= 0),
         at_rows(host["shapes"], named).alias("shapes"),
         at_rows(host["name"], named).cast(pl.String).alias("operator"),
     )
     reason = (
-        pl.when("replayed").then(pl.lit("replayed graph"))
+        pl.when("replayed").then(pl.lit(REPLAYED))
         .when(pl.col("span").is_null()).then(pl.lit("no operator"))
         .when("calls others").then(pl.lit(CALLS_OTHERS))
+        .when("compiled").then(pl.lit(COMPILED))
         .when(~pl.col("modelled")).then(pl.lit("no formula for it"))
         .when(pl.col("shapes").is_not_null()).then(pl.lit("its inputs do not tell"))
-        .otherwise(pl.lit("shapes not recorded"))
+        .otherwise(pl.lit(NO_SHAPES))
     )  # fmt: skip
     return (
         shown.group_by(
@@ -169,5 +216,6 @@ def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int
             pl.col("duration").sum().alias("device_ns"),
         )
         .with_columns((pl.col("device_ns") / total if total else pl.lit(None, pl.Float64)).alias("share"))
-        .sort("device_ns", "name", descending=[True, False])[list(UNMODELLED)]
+        .sort(pl.col("reason") == CALLS_OTHERS, "device_ns", "name", descending=[False, True, False])
+        .select(list(UNMODELLED))
     )

@@ -1,15 +1,18 @@
 """Operators that move data: copies, fills, gathers and scatters, embeddings. No FLOPs but where numbers are added.
 
 Bytes: what is read and written. A gather reads its indices and the elements that they name, not the whole table. Random numbers are
-bytes alone: the arithmetic that makes them is not counted.
+bytes alone: the arithmetic that makes them is not counted. Of tensors that are joined (`cat`) the type is known if a kernel's name tells
+it, or a call inside: that takes a part of the result (`narrow`), which processors do where there is more than a little to copy.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import ceil, prod
 from typing import Final
 
 from tracekit.analyses.flops.tensors import (
+    INDEX,
     asked_width,
     bytes_of,
     is_tensor,
@@ -63,7 +66,7 @@ def _random(inputs: Inputs) -> Work:
     return Work(None, bytes_of(inputs, tensors(inputs)[1:]), inputs.size(0))
 
 
-@FAMILY.model("aten::arange", "aten::randperm")
+@FAMILY.model("aten::arange", "aten::randperm", composite=True)
 def _counted(inputs: Inputs) -> Work:
     """`arange(start, end, step, out)` and `randperm(n, …, out)`; without `out` they call themselves with it."""
     given = tensors(inputs)
@@ -74,14 +77,36 @@ def _counted(inputs: Inputs) -> Work:
     return Work(0, 0, made(ceil((end - start) / step), inputs.itemsize(given[0])))
 
 
-@FAMILY.model("aten::cat", "aten::stack", "aten::_foreach_copy_")
-def _joined(inputs: Inputs) -> Work:
-    """`cat(tensors, dim)`, and `_foreach_copy_(tensors, sources)`."""
+@FAMILY.model("aten::_foreach_copy_", composite=True)
+def _copies(inputs: Inputs) -> Work:
+    """`_foreach_copy_(tensors, sources)`."""
     size = made(sum(map(prod, list_shapes(inputs, 0))), list_width(inputs, 0))
     return Work(0, size, size)
 
 
-@FAMILY.model("aten::_foreach_zero_")
+@FAMILY.model("aten::cat", inside=("aten::narrow", "aten::copy_"))
+def _joined(inputs: Inputs) -> Work:
+    """`cat(tensors, dim)`. On processors it takes the parts of its result one by one (`narrow`), and copies those of another type before."""
+    parts = tensors(inputs, range(2, len(inputs.shapes)))
+    elements, width = sum(map(prod, list_shapes(inputs, 0))), list_width(inputs, 0)
+    if width is not None or not parts:
+        return Work(0, made(elements, width), made(elements, width))
+    written = made(elements, inputs.itemsize(parts[0]))
+    # `narrow` has one tensor among its inputs, `copy_` two in a row.
+    copied = any(other == one + 1 for one, other in pairwise(parts))
+    return Work(0, None if copied else written, written)
+
+
+@FAMILY.model("aten::stack", composite=True, inside=("aten::view",))
+def _stacked(inputs: Inputs) -> Work:
+    """`stack(tensors, dim)`: `cat` does it, and `view` of what that makes tells the type of the result."""
+    elements, width = sum(map(prod, list_shapes(inputs, 0))), list_width(inputs, 0)
+    if width is not None or not is_tensor(inputs, 2):
+        return Work(0, made(elements, width), made(elements, width))
+    return Work(0, None, made(elements, inputs.itemsize(2)))
+
+
+@FAMILY.model("aten::_foreach_zero_", composite=True)
 def _zeros(inputs: Inputs) -> Work:
     """`_foreach_zero_(tensors)`."""
     size = made(sum(map(prod, list_shapes(inputs, 0))), list_width(inputs, 0))
@@ -117,6 +142,21 @@ def _padded(inputs: Inputs) -> Work:
     for place, size in enumerate(zip(pads[::2], pads[1::2], strict=True)):
         shape[-1 - place] += sum(size)
     return Work(0, inputs.size(0), made(prod(shape), inputs.itemsize(0)))
+
+
+@FAMILY.model(
+    *(f"aten::{kind}_pad{d}d_backward" for kind in ("reflection", "replication") for d in (1, 2, 3))
+)
+def _padded_back(inputs: Inputs) -> Work:
+    """`reflection_pad2d_backward(grad, input, pad)`: each gradient is added to its place."""
+    return Work(inputs.elements(0), inputs.size(0), inputs.size(1), inputs.precision(0))
+
+
+@FAMILY.model("aten::multinomial", composite=True)
+def _drawn(inputs: Inputs) -> Work:
+    """`multinomial(probabilities, count, …)`: with replacement it is an operator of its own."""
+    shape = inputs.shape(0)
+    return Work(None, inputs.size(0), prod(shape[:-1]) * inputs.number(1) * INDEX)
 
 
 # -- gathers and scatters ---------------------------------------------------------------------------
@@ -182,19 +222,6 @@ def _index_copy(inputs: Inputs) -> Work:
     return _scattered(inputs, 2, 3, adds=False)
 
 
-@FAMILY.model("aten::_index_put_impl_")
-def _index_put(inputs: Inputs) -> Work:
-    """`_index_put_impl_(self, indices, values, accumulate, …)` as the gradient of an index: each value is added to its place.
-
-    What the indices take is left out, since sizes within a list are not always recorded. Without `accumulate` one value may be
-    written to many places, so nothing is known.
-    """
-    if not inputs.flag(3):
-        return Work(None, None, None)
-    written = made(inputs.elements(2), inputs.itemsize(0))
-    return Work(inputs.elements(2), _plus(bytes_of(inputs, [2]), written), written, inputs.precision(0))
-
-
 @FAMILY.model("aten::embedding_dense_backward")
 def _embedding_back(inputs: Inputs) -> Work:
     """`embedding_dense_backward(grad, indices, num_weights, …)`: a table of zeros to which each row is added."""
@@ -202,6 +229,20 @@ def _embedding_back(inputs: Inputs) -> Work:
     width = inputs.itemsize(0)
     written = None if rows is None else made(rows * inputs.shape(0)[-1], width)
     return Work(inputs.elements(0), bytes_of(inputs, (0, 1)), written, inputs.precision(0))
+
+
+@FAMILY.model("aten::_embedding_bag_dense_backward")
+def _bag_back(inputs: Inputs) -> Work:
+    """`_embedding_bag_dense_backward(grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale, mode, per_sample_weights, …)`.
+
+    A table of zeros, to which the gradient of its bag is added for each index. In the mode of the largest each element of the gradient
+    belongs to one row.
+    """
+    rows, width = inputs.number(5), inputs.shape(0, 2)[1]
+    most = inputs.number(7) == _MOST
+    flops = inputs.elements(0) if most else inputs.elements(1) * width * (1 + is_tensor(inputs, 8))
+    read = bytes_of(inputs, (0, 4) if most else (0, 1, 2, 8))
+    return Work(flops, read, made(rows * width, inputs.itemsize(0)), inputs.precision(0))
 
 
 _MOST: Final = 2

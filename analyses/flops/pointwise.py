@@ -6,7 +6,8 @@ counts what its formula holds: sigmoid 1 / (1 + exp(−x)) and silu 4, gelu 5, h
 sigmoid and tanh 3, silu 9, gelu 11, a squared error 3. Of gelu it is the exact form, x / 2 · (1 + erf(x / √2)): which form a call has is
 not recorded. The factor `alpha` of an addition is not counted. Bytes: each input once and the output once; an operator in place reads and
 writes its first input. Of operators on lists of tensors (`_foreach_…`) the bytes are known if a kernel's name tells their type;
-`addcmul` reads two of them, since torch's optimizers pass the gradients twice.
+`addcmul` reads two of them, since torch's optimizers pass the gradients twice. On processors torch goes through the tensors of a list by
+operators that count themselves.
 """
 
 from __future__ import annotations
@@ -140,7 +141,8 @@ def _declare(names: Sequence[str], operands: int, flops: int, result: Result = "
         if name in _LISTED.split():
             # What torch's optimizers multiply are the gradients, twice: the least that is read are two lists.
             lists = operands - (name == "addcmul")
-            FAMILY.model(f"aten::_foreach_{name}", f"aten::_foreach_{name}_")(_in_lists(lists, flops))
+            both = (f"aten::_foreach_{name}", f"aten::_foreach_{name}_")
+            FAMILY.model(*both, composite=True)(_in_lists(lists, flops))
 
 
 for (_operands, _flops), _names in POINTWISE.items():
@@ -162,6 +164,12 @@ def _dropout(inputs: Inputs) -> Work:
     )
 
 
+@FAMILY.model("aten::log_sigmoid_forward")
+def _log_sigmoid(inputs: Inputs) -> Work:
+    """`log_sigmoid_forward(input)`: min(x, 0) − log1p(exp(−|x|)). What processors keep for backward is left out."""
+    return Work(5 * inputs.elements(0), inputs.size(0), inputs.size(0), inputs.precision(0))
+
+
 @FAMILY.model("aten::glu")
 def _gated(inputs: Inputs) -> Work:
     """`glu(input, dim)`: one half of it times the sigmoid of the other, 5 FLOPs for each element of the result."""
@@ -169,7 +177,7 @@ def _gated(inputs: Inputs) -> Work:
     return Work(5 * size, inputs.size(0), made(size, inputs.itemsize(0)), inputs.precision(0))
 
 
-@FAMILY.model("aten::_amp_foreach_non_finite_check_and_unscale_")
+@FAMILY.model("aten::_amp_foreach_non_finite_check_and_unscale_", composite=True)
 def _unscaled(inputs: Inputs) -> Work:
     """`_amp_foreach_non_finite_check_and_unscale_(tensors, found, factor)`: a product for each element."""
     return _in_lists(1, 1)(inputs)

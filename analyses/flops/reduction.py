@@ -76,7 +76,27 @@ def _moments(inputs: Inputs) -> Work:
     return Work(4 * inputs.elements(0), inputs.size(0), both, inputs.precision(0))
 
 
-@FAMILY.model("aten::_foreach_norm")
+@FAMILY.model("aten::aminmax")
+def _both_ends(inputs: Inputs) -> Work:
+    """`aminmax(input, dim, …)`: the least and the largest."""
+    written = made(reduced(inputs, 0, 1), inputs.itemsize(0))
+    return Work(0, inputs.size(0), None if written is None else 2 * written, inputs.precision(0))
+
+
+def _searched(values: int) -> Model:
+    """The model of a search for values in a sorted tensor, of which it does not read all: how much is not recorded."""
+
+    def work(inputs: Inputs) -> Work:
+        return Work(0, None, inputs.elements(values) * (INDEX // 2 if inputs.flag(2) else INDEX))
+
+    return work
+
+
+FAMILY.model("aten::searchsorted")(_searched(1))
+FAMILY.model("aten::bucketize")(_searched(0))
+
+
+@FAMILY.model("aten::_foreach_norm", composite=True)
 def _norms(inputs: Inputs) -> Work:
     """`_foreach_norm(tensors, ord)`: a number for each tensor."""
     shapes, width = list_shapes(inputs, 0), list_width(inputs, 0)

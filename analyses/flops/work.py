@@ -59,12 +59,15 @@ DTYPES: Final[dict[str, tuple[int, str | None]]] = {
     **dict.fromkeys(("int", "unsigned int"), (4, None)),
     **dict.fromkeys(("short", "short int", "unsigned short", "short unsigned int"), (2, None)),
     **dict.fromkeys(("bool", "unsigned char", "signed char", "char"), (1, None)),
+    **dict.fromkeys(("c10::qint8", "c10::quint8"), (1, None)),
+    "c10::qint32": (4, None),
 }
 """What the profiler calls a type of tensors: the bytes of an element, and the precision in whose peak its arithmetic is measured."""
 
 _SCALAR_TYPES: Final = (
     *("unsigned char", "signed char", "short", "int", "long", "c10::Half", "float", "double"),
-    *("", "c10::complex<float>", "c10::complex<double>", "bool", "", "", "", "c10::BFloat16"),
+    *("", "c10::complex<float>", "c10::complex<double>", "bool"),
+    *("c10::qint8", "c10::quint8", "c10::qint32", "c10::BFloat16"),
     *("", "", "", "", "", "", ""),
     *(f"c10::Float8_{kind}" for kind in ("e5m2", "e4m3fn", "e5m2fnuz", "e4m3fnuz")),
     *("unsigned short", "unsigned int", "unsigned long"),
@@ -201,7 +204,8 @@ class Operator(msgspec.Struct, frozen=True):
     """A model, the family of its operator, and whether other operators do its work where the trace shows them (`composite`).
 
     `inputs_of` is the operator directly around it whose inputs the model takes, where its own do not tell; `backward` is one in the
-    backward node of the call whose inputs it takes if the scalar arguments were not recorded.
+    backward node of the call whose inputs it takes if the scalar arguments were not recorded. The inputs of the operators directly
+    inside it that `inside` names follow its own, in the order of their calls.
     """
 
     work: Model
@@ -209,6 +213,7 @@ class Operator(msgspec.Struct, frozen=True):
     composite: bool = False
     inputs_of: str | None = None
     backward: str | None = None
+    inside: tuple[str, ...] = ()
 
 
 class Family:
@@ -233,6 +238,7 @@ class Family:
         composite: bool = False,
         inputs_of: str | None = None,
         backward: str | None = None,
+        inside: tuple[str, ...] = (),
         arguments: int | None = None,
     ) -> Callable[[Model], Model]:
         """Declare a function as the model of the operators of these names.
@@ -246,7 +252,7 @@ class Family:
                 if name in self.operators:
                     message = f"{name} has two models"
                     raise ValueError(message)
-                self.operators[name] = Operator(work, self.name, composite, inputs_of, backward)
+                self.operators[name] = Operator(work, self.name, composite, inputs_of, backward, inside)
             return model
 
         return declare
@@ -275,8 +281,8 @@ def _of_last(model: Model, count: int) -> Model:
 
 _MODULES: Final = (
     *("matmul", "convolution", "attention", "recurrent"),
-    *("pointwise", "normalisation", "reduction", "pooling", "movement", "optimizer"),
-    *("collective", "serving", "triton"),
+    *("pointwise", "normalisation", "reduction", "pooling", "movement", "indexing"),
+    *("optimizer", "collective", "quantised", "serving", "triton"),
 )
 """The modules that declare models."""
 

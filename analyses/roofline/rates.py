@@ -7,8 +7,9 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.roofline.analysis import rated_pieces, roofline
+from tracekit.analyses.roofline.analysis import roofline
 from tracekit.analyses.roofline.levels import BOUND_OF_SUMS, BOUNDS, FIGURES, LEVEL_SCHEMA, level, with_parts
+from tracekit.analyses.roofline.rated import rated_pieces
 from tracekit.analyses.scope import Scope
 from tracekit.groups import at_rows
 from tracekit.spans import Int64Array

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.kernels import Kernels
-from tracekit.analyses.roofline.analysis import rated_pieces
+from tracekit.analyses.roofline.rated import rated_pieces
 from tracekit.analyses.rules.kernels import costliest, worth_faster
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded_by_host, longest, of_time
 from tracekit.analyses.scope import Scope

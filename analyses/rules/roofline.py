@@ -6,7 +6,8 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.roofline.analysis import Roofline, rated_pieces
+from tracekit.analyses.roofline.analysis import Roofline
+from tracekit.analyses.roofline.rated import rated_pieces
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded_by_host, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share

@@ -11,9 +11,9 @@ import polars as pl
 from tracekit.analyses.calls import calls_of
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
 from tracekit.analyses.optimizer import in_place_calls, updates_groups, usual_passes
-from tracekit.analyses.roofline.analysis import device_ceilings
 from tracekit.analyses.roofline.levels import under_roofs
 from tracekit.analyses.roofline.pieces import pieces
+from tracekit.analyses.roofline.rated import device_ceilings
 from tracekit.analyses.traits import traits
 from tracekit.analyses.what_if.draft import Draft
 from tracekit.errors import UsageError

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.roofline.analysis import rated_pieces
+from tracekit.analyses.roofline.rated import rated_pieces
 from tracekit.analyses.what_if.draft import Draft
 
 __all__ = ["operators"]

@@ -131,7 +131,12 @@ def test_what_is_known_and_what_is_not_make_the_whole(path: Path) -> None:
     missing = known.unmodelled
     assert known.flops_ns + known.bytes_ns + missing["device_ns"].sum() == known.device_ns
     assert missing["share"].sum() == pytest.approx(missing["device_ns"].sum() / max(known.device_ns, 1))
-    assert missing["device_ns"].is_sorted(descending=True)
+    for overhead in (False, True):
+        assert missing.filter((pl.col("reason") == CALLS_OTHERS) == overhead)["device_ns"].is_sorted(
+            descending=True
+        )
+    assert (missing["reason"] == CALLS_OTHERS).is_sorted()
+    assert known.overhead_ns == missing.filter(pl.col("reason") == CALLS_OTHERS)["device_ns"].sum()
 
 
 COVERED = {

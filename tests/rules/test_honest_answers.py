@@ -123,7 +123,7 @@ def test_flops_of_hardly_any_computation_are_no_rate(window: Window) -> None:
     assert found.sentence == "FLOPs were not captured; record_shapes=True records them."
     found = arithmetic(select(tracekit.read(public("vllm_decode")), window=window))
     assert found.sentence == (
-        "The run did at least 37.1 GFLOP in the window by shapes (analytic), known for 3.0 % of the device time and 2.7 % of the "
+        "The run did at least 37.1 GFLOP in the window by shapes (analytic), known for 3.1 % of the device time and 2.7 % of the "
         "computation."
     )
 

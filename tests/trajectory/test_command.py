@@ -81,8 +81,11 @@ def test_threads_that_scale_contend_and_fall_back(capsys: pytest.CaptureFixture[
     assert errors == ""
     assert "cnn is fastest with threads 4: 250 samples a second, 2.50 times (2.43 to 2.57) as many as with threads 1." in text  # fmt: skip
     assert "scaling from 1 to 2, contention from 2 to 4, retrograde from 4 to 8." in text
-    assert "Ceilings are not known for all runs" in text
+    assert "Scaling: performance grows; contention: each thread or rank does less at the same intensity; retrograde: performance falls." in text  # fmt: skip
+    assert "Ceilings are not known, so saturation does not show" in text
     assert "they show no cache loss" in text
+    measured({1: (1e13, 1e10), 2: (1e13, 1e10)})
+    assert "Ceilings are not known for all runs" in answer(capsys, *folders)[0]
     measured({1: (1e13, 1e10), 2: (1e13, 1e10), 4: (4.3e10, 1e13), 8: (1e13, 1e10)})
     text, _ = answer(capsys, *folders)
     assert "scaling from 1 to 2, compute-saturated from 2 to 4, retrograde from 4 to 8." in text

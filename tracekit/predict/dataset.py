@@ -18,7 +18,7 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.layer_spans import OF_MODEL
 from tracekit.analyses.parts import DeviceParts, loader_ns, run_parts
-from tracekit.analyses.roofline.analysis import device_ceilings
+from tracekit.analyses.roofline.rated import device_ceilings
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.workload import NO_PHASE, workload
 from tracekit.analyses.xsp.analysis import RunFiles, find_runs

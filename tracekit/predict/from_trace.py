@@ -17,7 +17,7 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.parts import DeviceParts, ProcessorParts, loader_ns, run_parts
 from tracekit.analyses.recording import unrecorded_ns
-from tracekit.analyses.roofline.analysis import device_ceilings
+from tracekit.analyses.roofline.rated import device_ceilings
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.what_if.replay import USUAL_SLOWING, host_speeds
 from tracekit.analyses.workload import workload

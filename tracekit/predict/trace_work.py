@@ -13,9 +13,9 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.call_sizes import elements_in
 from tracekit.analyses.flops import json_list
-from tracekit.analyses.roofline.analysis import device_ceilings
 from tracekit.analyses.roofline.levels import under_roofs
 from tracekit.analyses.roofline.pieces import pieces
+from tracekit.analyses.roofline.rated import device_ceilings
 from tracekit.analyses.scope import Scope
 from tracekit.facts.ceilings import Ceilings
 from tracekit.facts.collectives import ELEMENT_BYTES

@@ -48,6 +48,16 @@ _UNITS: Final[dict[str, Unit]] = {
     "bandwidth_bytes_per_s": "byte_rate",
 }
 _PLURALS: Final = {"batch": "batch size"}
+_MEANINGS: Final = {
+    "scaling": "performance grows",
+    "retrograde": "performance falls",
+    "contention": "each thread or rank does less at the same intensity",
+    "gain of intensity": "more arithmetic for each byte",
+    "loss of intensity": "less arithmetic for each byte",
+    "bandwidth-saturated": "the memory delivers no more",
+    "compute-saturated": "performance is at its peak",
+}
+"""What labels of segments mean, but for those that say it."""
 
 
 def trajectory_section(found: Trajectories) -> Section:
@@ -138,11 +148,15 @@ def _moves(found: Trajectories) -> Iterator[str]:
             yield f"There is no trajectory: no two runs differ in the {_word(found.key)} alone."
         return
     titles = models["trajectory"].unique(maintain_order=True).to_list()
+    told = models.filter(pl.col("trajectory").is_in(titles[:_MOST_TOLD]))["label"].unique(maintain_order=True)
     for title in titles[:_MOST_TOLD]:
         rows = models.filter(pl.col("trajectory") == title)[["label", "from", "to"]].rows()
         alike = [(label, [row[1:] for row in several]) for label, several in groupby(rows, itemgetter(0))]
         parts = [f"{label} from {several[0][0]} to {several[-1][1]}" for label, several in alike]
         yield f"The trajectory of {title} along the {_word(found.key)}: {', '.join(parts)}."
+    if meanings := [f"{label}: {_MEANINGS[label]}" for label in told if label in _MEANINGS]:
+        words = "; ".join(meanings)
+        yield f"{words[0].upper()}{words[1:]}."
     if len(titles) > _MOST_TOLD:
         yield f"The table has {len(titles) - _MOST_TOLD} more trajectories."
 
@@ -158,8 +172,10 @@ def _rests_on(found: Trajectories) -> Iterator[str]:
     else:
         yield "Times of the model are step times without the profiler; those of layers and kernels are profiled."
     low, high = (format_share(getattr(models["covered_share"], end)()) for end in ("min", "max"))
-    yield f"FLOPs are known for {low if low == high else f'{low} to {high}'} of the operators' or kernels' time."
-    if models["efficiency"].null_count():
+    yield f"FLOPs are known for {low if low == high else f'{low} to {high}'} of the time that work took."
+    if not models["efficiency"].count():
+        yield "Ceilings are not known, so saturation does not show: `tracekit machine` measures them."
+    elif models["efficiency"].null_count():
         yield "Ceilings are not known for all runs, so saturation shows only where they are: `tracekit machine` measures them."
     if (found.points["efficiency"] > ABOVE).any():
         yield "Points above their roofs have bytes from caches, or ceilings that were measured too low; they are not called saturated."

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.roofline import roofline
-from tracekit.analyses.roofline.analysis import device_ceilings, rated_pieces
 from tracekit.analyses.roofline.levels import level
+from tracekit.analyses.roofline.rated import device_ceilings, rated_pieces
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.xsp.analysis import RunFiles, find_runs
 from tracekit.errors import UnreadableTraceError
@@ -301,6 +301,7 @@ def _work(scope: Scope, times: Sequence[int]) -> pl.DataFrame:
         "time_ns": whole,
         "error": error_of(times),
         "flops_per_s": pl.col("flops") / whole * 1e9,
+        "covered_share": roofline(scope).flops_share,  # without what has no work
     }
     of_model = pl.col("level") == "model"
     rows = rows.with_columns(

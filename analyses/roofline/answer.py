@@ -1,0 +1,194 @@
+"""What the rooflines say in a few sentences."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import polars as pl
+
+from tracekit.analyses.counters.analysis import has_ranges
+from tracekit.analyses.flops.coverage import CALLS_OTHERS, COMPILED, NO_SHAPES, REPLAYED, UNMODELLED
+from tracekit.analyses.recording import is_slowed
+from tracekit.analyses.roofline.rated import computing_share, device_ceilings, rated_pieces, uncounted_kernels
+from tracekit.analyses.scope import Scope
+from tracekit.facts.ceilings import Ceilings, catalogue_ceilings
+from tracekit.facts.units import format_ns, format_share
+from tracekit.findings import SHOWN_SHARE
+from tracekit.groups import any_matching, distinct, kept
+from tracekit.names import shorten_name
+from tracekit.readers import how_to_record
+from tracekit.trace import empty
+
+__all__ = ["TELLING_SHARE", "answer"]
+
+TELLING_SHARE: Final = 0.5
+"""If the FLOPs of less than this part of the computation are known, their rate tells nothing of the whole."""
+_WRONG: Final = 100
+"""Caches make work faster than the memory's roof allows, but none by so much."""
+_TOLD_SHARE: Final = 0.005
+"""Less of the time is not worth a sentence."""
+_MOST_SHARE: Final = 0.9
+"""If less of the work whose FLOPs and bytes are known has a roof, the answer says how much."""
+_NAME: Final = 60
+"""Of a name in a sentence."""
+_WITHOUT_GRAPHS: Final = {
+    r"\bvllm::": "vLLM with `--enforce-eager`",
+    r"\b(sgl_kernel|sglang)::": "SGLang with `--disable-cuda-graph`",
+    r"Torch-Compiled Region|CompiledF": "`torch.compile` without the modes `reduce-overhead` and `max-autotune`",
+}
+"""How programs run without graphs, by names in their traces."""
+
+
+def answer(
+    scope: Scope,
+    model: dict[str, Any],
+    operators: pl.DataFrame,
+    unmodelled: pl.DataFrame | None,
+    *,
+    measured: bool,
+) -> str:
+    """The sentences, from the row of the table `model` and the tables; `measured` if more than the bytes of copies is known."""
+    total = model["device_ns"]
+    if not total and not has_ranges(scope.trace):
+        return "The window holds no work."
+    if not total:
+        text = "The times are not known, since the kernels were replayed to count their work."
+        lost = uncounted_kernels(scope)
+        return (
+            f"{text} The counters do not give the FLOPs of {lost}: sums over these are lower bounds."
+            if lost
+            else text
+        )
+    without = empty(UNMODELLED) if unmodelled is None else unmodelled
+    overhead = int(kept(without, without["reason"] == CALLS_OTHERS)["device_ns"].sum())
+    flops, moved = (
+        format_share((model[name] or 0) / max(total - overhead, 1)) for name in ("flops_ns", "bytes_ns")
+    )
+    text = _known(scope, model, (flops, moved), overhead, measured=measured)
+    text += _unknown(scope, kept(without, without["reason"] != CALLS_OTHERS), measured=measured)
+    if model["least_ns"] is None:
+        return f"{text} {_no_roof(scope)}".rstrip()
+    if not measured:  # what is left are copies and fills, whose roof says nothing of the program
+        return text
+    work = _rated(model, total, whole=flops == moved == format_share(1))
+    roof = f"its roofline ({', '.join(sorted(set(map(_named, device_ceilings(scope).values()))))})"
+    if model["efficiency"] > _WRONG:
+        text += f" {work} takes less time than {roof} allows: the recorded shapes or this device's ceilings are wrong."
+        return text
+    less = f"{format_ns(round(model['wasted_ns']))} less"
+    if model["efficiency"] > 1:
+        text += f" {work} is faster than {roof}, as where caches hold what it reads. What is slower would take {less} at the roof."
+    else:
+        text += f" {work} reaches {format_share(model['efficiency'])} of {roof}: at the roof it would take {less}."
+    worst = kept(operators, operators["wasted_ns"] > 0).head(1)
+    for name, wasted, share, bound in worst[["operator", "wasted_ns", "efficiency", "bound"]].rows():
+        where = "outside operators" if name is None else f"in {shorten_name(name, _NAME)}"
+        limit = "" if bound is None else f", {bound}-bound"
+        most = "Most of that" if wasted > model["wasted_ns"] / 2 else "The largest part of that"
+        text += f" {most} is {where}: {format_ns(round(wasted))}, at {format_share(share)}{limit}."
+    utilisation = model["model_utilisation"] or 0.0
+    if utilisation >= SHOWN_SHARE and (computing_share(scope) or 0.0) >= TELLING_SHARE:
+        least = "" if flops == format_share(1) else "at least "
+        over = " over the recorded time" if is_slowed(scope) else ""
+        text += f" Model FLOPs utilisation is {least}{format_share(utilisation)}{over}."
+    return text
+
+
+def _known(
+    scope: Scope, model: dict[str, Any], shares: tuple[str, str], overhead: int, *, measured: bool
+) -> str:
+    """Of how much of the time FLOPs and bytes are known, their `shares`, beside the overhead of a processor's operators."""
+    time = "operators' time" if scope.on_cpu else "device time"
+    flops, moved = shares
+    text = ""
+    if overhead >= _TOLD_SHARE * model["device_ns"]:
+        share = format_share(overhead / model["device_ns"])
+        text = f"Views and operator wrappers take {share} of the {time}, and have no work to do. "
+        time = "rest"
+    if measured and flops == moved:
+        return f"{text}FLOPs and bytes are known for {flops} of the {time}."
+    if measured:
+        return f"{text}FLOPs are known for {flops} of the {time}, and bytes for {moved}."
+    if model["bytes_ns"]:
+        return f"{text}Only the bytes of copies and fills are known, {moved} of the {time}."
+    return f"{text}Neither FLOPs nor bytes are known for any of the {time}."
+
+
+def _rated(model: dict[str, Any], total: int, *, whole: bool) -> str:
+    """The work that has a roof: without communication, and what no ceiling is known for."""
+    known = min(model["flops_ns"] or 0, model["bytes_ns"] or 0)
+    if (model["rated_ns"] or 0) < _MOST_SHARE * known:
+        return f"The work that has a roof, {format_share((model['rated_ns'] or 0) / total)} of the time,"
+    return "The work" if whole else "The work for which both are known"
+
+
+def _unknown(scope: Scope, rows: pl.DataFrame, *, measured: bool) -> str:
+    """What most of the time without figures is: a reason that holds for many kernels, or else an operator."""
+    reasons = (
+        rows.group_by("reason").agg(pl.col("device_ns", "share").sum()).sort("device_ns", descending=True)
+    )
+    for reason, ns, share in reasons[:1].rows():
+        lost = f"{format_ns(ns)} ({format_share(share)})"
+        if share < _TOLD_SHARE:
+            return ""
+        if reason == REPLAYED:
+            how = f"record a run without graphs{_without_graphs(scope)}"
+            return f" Another {lost} are kernels of replayed graphs, whose operators are not recorded: {how}."
+        if reason == NO_SHAPES and rows["name"].n_unique() > 1:
+            # Where nothing is known, the result says how to record it.
+            how = f": {how_to_record('shapes', scope.trace.meta.format)}" if measured else ""
+            return f" Another {lost} is in operators whose shapes were not recorded{how}."
+        if reason == COMPILED:
+            how = (
+                "record a run without it"
+                if scope.on_cpu
+                else "torch from 2.5 on records that of Triton kernels"
+            )
+            return f" Another {lost} is code of `torch.compile`. What it reads and writes is not recorded: {how}."
+    for name, reason, ns, share in rows[:1, ["name", "reason", "device_ns", "share"]].rows():
+        if share >= _TOLD_SHARE:
+            return f" The largest unknown is {shorten_name(name, _NAME)}, {format_ns(ns)} ({reason})."
+    return ""
+
+
+def _without_graphs(scope: Scope) -> str:
+    """How this program runs without graphs, if its names show what it is."""
+    names = [
+        name
+        for frame in (scope.trace.host, scope.trace.device)
+        for name in distinct(frame["name"]).cast(pl.String).to_list()
+    ]
+    shown = [how for pattern, how in _WITHOUT_GRAPHS.items() if any_matching(names, pattern)]
+    return f" ({shown[0]})" if shown else ""
+
+
+def _named(ceilings: Ceilings) -> str:
+    """Whose ceilings they are, and where they come from."""
+    return f"{ceilings.device}, {ceilings.source.partition(':')[0]}"
+
+
+def _no_roof(scope: Scope) -> str:
+    """Why no work has a roof, in one sentence; empty if none is known that could have one."""
+    rows = rated_pieces(scope)[["flops", "bytes", "unit"]]
+    moved = rows.filter(pl.col("bytes").is_not_null())
+    if moved.height and (moved["unit"] == "link").all():
+        copies = (
+            "Communication has" if scope.on_cpu else "Copies between host and device, and communication, have"
+        )
+        return f"{copies} no roof: a link bounds {'it' if scope.on_cpu else 'them'}."
+    if not scope.on_cpu and not moved["flops"].count():
+        return ""
+    names = sorted({one.name for one in scope.trace.meta.devices if one.name})
+    if scope.on_cpu:
+        return "`tracekit machine` measures the ceilings of processors."
+    if not names:
+        return "The trace does not name its device, so its ceilings are not known."
+    listed = [catalogue_ceilings(one.name, one.memory_bytes) for one in scope.trace.meta.devices]
+    if not any(listed):
+        return f"The catalogue does not have {', '.join(names)}: `tracekit machine` measures it."
+    lacks = (
+        "peak in the precision of this work"
+        if all(one is None or one.bandwidth for one in listed)
+        else "bandwidth"
+    )
+    return f"For {', '.join(names)} the catalogue has no {lacks}: `tracekit machine` measures it."

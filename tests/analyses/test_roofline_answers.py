@@ -1,0 +1,194 @@
+"""What a roofline says of the time whose work is not known: how much it is, why, and how to record it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracekit
+from tracekit.analyses.roofline import roofline
+from tracekit.facts.ceilings import Ceilings
+
+SHAPED = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"], "Concrete Inputs": ["", ""]}
+
+
+def launched(folder: Path, *calls: tuple[str, dict[str, Any], str, int]) -> tracekit.Trace:
+    """A trace in which each call (the operator's name, its inputs, the launch's name, the kernel's µs) launches one kernel."""
+    events: list[dict[str, Any]] = []
+    for number, (name, inputs, api, length) in enumerate(calls, start=1):
+        host, link = {"ph": "X", "pid": 1, "tid": 1}, {"correlation": number}
+        at = 1000 * number
+        events += [
+            {**host, "cat": "cpu_op", "name": name, "ts": at, "dur": 100, "args": inputs},
+            {**host, "cat": "cuda_runtime", "name": api, "ts": at + 10, "dur": 5, "args": link},
+            {
+                **{"ph": "X", "pid": 0, "tid": 7, "cat": "kernel", "name": "k", "ts": at + 50, "dur": length},
+                "args": {"device": 0, "stream": 7, **link},
+            },
+        ]
+    path = folder / "t.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    return tracekit.read(path)
+
+
+PRODUCT = ("aten::mm", SHAPED, "cudaLaunchKernel", 50)
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("my::region", "record a run without graphs."),
+        ("vllm::all_reduce", "record a run without graphs (vLLM with `--enforce-eager`)."),
+        ("sgl_kernel::fwd", "record a run without graphs (SGLang with `--disable-cuda-graph`)."),
+        (
+            "Torch-Compiled Region: 0/0",
+            "record a run without graphs (`torch.compile` without the modes `reduce-overhead` and `max-autotune`).",
+        ),
+    ],
+)
+def test_replayed_graphs_are_one_unknown(name: str, how: str, tmp_path: Path) -> None:
+    """Its largest kernel was named alone, though the same holds of all of them."""
+    replays = [(name, {}, "cudaGraphLaunch", length) for length in (30, 20)]
+    answer = roofline(launched(tmp_path, PRODUCT, *replays)).answer
+    assert (
+        f" Another 50.0 µs (50.0 %) are kernels of replayed graphs, whose operators are not recorded: {how}"
+        in answer
+    )
+
+
+def test_operators_without_shapes_are_one_unknown(tmp_path: Path) -> None:
+    bare = [(name, {}, "cudaLaunchKernel", 25) for name in ("aten::mm", "aten::add")]
+    answer = roofline(launched(tmp_path, PRODUCT, *bare)).answer
+    text = "Another 50.0 µs (50.0 %) is in operators whose shapes were not recorded"
+    assert f"{text}: profile with record_shapes=True." in answer
+    alone = roofline(launched(tmp_path, *bare))
+    assert "whose shapes were not recorded." in alone.answer
+    assert alone.not_captured is not None
+
+
+def test_compiled_code_is_told_as_such(tmp_path: Path) -> None:
+    answer = roofline(
+        launched(tmp_path, PRODUCT, ("CompiledFunction", SHAPED, "cudaLaunchKernel", 50))
+    ).answer
+    assert "Another 50.0 µs (50.0 %) is code of `torch.compile`." in answer
+    assert "torch from 2.5 on records that of Triton kernels." in answer
+
+
+def test_overhead_of_processors_is_no_unknown_work(tmp_path: Path) -> None:
+    """Half of the time was said to have no known FLOPs, though nothing is computed in it."""
+    calls = (
+        ("aten::linear", 0, 100, {}),
+        ("aten::mm", 10, 40, SHAPED),
+        ("my::mystery", 200, 40, {}),
+        ("CompiledFunction", 300, 80, SHAPED),
+    )
+    events = [
+        {"ph": "X", "pid": 1, "tid": 1, "cat": "cpu_op", "name": name, "ts": ts, "dur": dur, "args": args}
+        for name, ts, dur, args in calls
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    found = roofline(tracekit.read(path))
+    assert found.answer.startswith(
+        "Views and operator wrappers take 27.3 % of the operators' time, and have no work to do. FLOPs and bytes are known for 25.0 % "
+        "of the rest. Another 80.0 µs (36.4 %) is code of `torch.compile`. What it reads and writes is not recorded: record a run "
+        "without it."
+    )
+    assert (found.flops_share, found.bytes_share) == (0.25, 0.25)
+    rows = found.coverage["figure", "source", "device_ns"].rows()
+    assert rows[:3] == [("FLOPs", "no work", 60_000), ("FLOPs", "analytic", 40_000), ("FLOPs", None, 120_000)]
+
+
+def test_all_work_is_known_beside_overhead(tmp_path: Path) -> None:
+    """Utilisation was said to be at least so much, and the work to be only that for which both are known, on every processor."""
+    calls = (("aten::linear", 0, 1000, {}), ("aten::mm", 100, 800, SHAPED))
+    events = [
+        {"ph": "X", "pid": 1, "tid": 1, "cat": "cpu_op", "name": name, "ts": ts, "dur": dur, "args": args}
+        for name, ts, dur, args in calls
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    own = Ceilings("a processor", "measured", {("fp32", "matrix"): 1e9}, {"DRAM": 1e11}, threads=2)
+    answer = roofline(replace(tracekit.read(path), ceilings=own)).answer
+    assert (
+        "FLOPs and bytes are known for 100.0 % of the rest. The work reaches 65.5 % of its roofline" in answer
+    )
+    assert answer.endswith("Model FLOPs utilisation is 52.4 %.")
+
+
+def test_communication_alone_is_not_told_to_be_measured(tmp_path: Path) -> None:
+    """`tracekit machine` measures no link."""
+    args = {"Input Dims": [[4096]], "Input type": ["float"], "Concrete Inputs": [""]}
+    events = [
+        {
+            "ph": "X",
+            "pid": 1,
+            "tid": 1,
+            "cat": "cpu_op",
+            "name": f"gloo:{name}",
+            "ts": ts,
+            "dur": 50,
+            "args": args,
+        }
+        for name, ts in (("all_reduce", 0), ("broadcast", 100))
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    found = roofline(tracekit.read(path))
+    assert found.answer == (
+        "FLOPs are known for 50.0 % of the operators' time, and bytes for 100.0 %. Communication has no roof: a link bounds it."
+    )
+    assert found.coverage["figure", "source"].rows() == [
+        ("FLOPs", "analytic"),
+        ("FLOPs", None),
+        ("bytes", "analytic"),
+    ]
+
+
+def test_an_efficiency_of_little_work_says_so(tmp_path: Path) -> None:
+    """Of a step that mostly communicates, the copies' efficiency was said to be that of all work that is known."""
+    sums = {
+        "Input Dims": [[1 << 20], [1 << 20]],
+        "Input type": ["float", "float"],
+        "Concrete Inputs": ["", ""],
+    }
+    launched(
+        tmp_path,
+        ("c10d::alltoall_base_", sums, "cudaLaunchKernel", 900),
+        ("aten::relu", {**sums, "Input Dims": [[1 << 20]]}, "cudaLaunchKernel", 100),
+    )
+    path = tmp_path / "t.json"
+    written = json.loads(path.read_text())
+    for event in written["traceEvents"]:
+        if event["cat"] == "kernel" and event["dur"] == 900:
+            event["name"] = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+    written["deviceProperties"] = [
+        {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_000_000_000}
+    ]
+    path.write_text(json.dumps(written))
+    answer = roofline(tracekit.read(path)).answer
+    assert "The work that has a roof, 10.0 % of the time, reaches" in answer
+
+
+def test_work_above_the_roof_is_not_said_to_reach_a_part_of_it(tmp_path: Path) -> None:
+    """It was said to reach 264 % of its roofline, and to take less time at the roof."""
+    inputs = {"Input Dims": [[4096, 4096]], "Input type": ["float"], "Concrete Inputs": [""]}
+    slow = {"Input Dims": [[4, 4]], "Input type": ["float"], "Concrete Inputs": [""]}
+    launched(
+        tmp_path, ("aten::relu", inputs, "cudaLaunchKernel", 10), ("aten::relu", slow, "cudaLaunchKernel", 9)
+    )
+    path = tmp_path / "t.json"
+    written = json.loads(path.read_text())
+    written["deviceProperties"] = [
+        {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_000_000_000}
+    ]
+    path.write_text(json.dumps(written))
+    found = roofline(tracekit.read(path))
+    assert found.efficiency is not None
+    assert found.efficiency > 1
+    assert "reaches" not in found.answer
+    assert "What is slower would take 9.00 µs less at the roof." in found.answer
