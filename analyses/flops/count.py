@@ -7,6 +7,7 @@ counts only if no other does its work inside: of a product, no other product; it
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -17,7 +18,7 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.flops.calls import INPUTS, modelled_calls
 from tracekit.analyses.flops.indexing import SPARSE_SUM, with_sparse_sums
 from tracekit.analyses.flops.inputs_of_others import with_inputs_of_others
-from tracekit.analyses.flops.work import DTYPES, InputTexts, Operator, operator_named, work_of
+from tracekit.analyses.flops.work import DTYPES, Operator, operator_named, read_inputs, work_of
 from tracekit.analyses.scope import Scope, once
 from tracekit.groups import distinct, kept
 from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, narrow, take
@@ -34,6 +35,7 @@ WIDENED: Final = ("bf16", "fp16", "fp8")
 _OF_SPARSE: Final = ("aten::_nnz", "aten::_values", "aten::_indices", "aten::_coalesce")
 _KEYS: Final = ("name", *INPUTS)
 FIGURES: Final = ("flops", "read", "written", "precision", "matrix")
+_PRECISIONS: Final[dict[str | None, int]] = {precision: index for index, precision in enumerate(PRECISIONS)}
 _NOTHING: Final = (-1, -1, -1, -1, False)
 
 
@@ -173,15 +175,16 @@ def _around(counted: BoolArray, nesting: Nesting) -> BoolArray:
 
 def _figures(calls: pl.DataFrame, known: Mapping[str, Operator]) -> pl.DataFrame:
     """Columns of `FIGURES` for each call."""
-    precisions: dict[str | None, int] = {precision: index for index, precision in enumerate(PRECISIONS)}
-    texts = InputTexts()
-    works: list[tuple[int, ...]] = []
-    columns = (calls[key].to_list() for key in _KEYS)
-    for name, shapes, dtypes, concrete in zip(*columns, strict=True):
-        work = work_of(known[name], texts.read(shapes, dtypes, concrete))
-        if work is None:
-            works.append(_NOTHING)
-            continue
-        figures = [-1 if figure is None else figure for figure in (work.flops, work.read, work.written)]
-        works.append((*figures, precisions.get(work.precision, -1), work.unit == "matrix"))
+    names, *inputs = (calls[key].to_list() for key in _KEYS)
+    works = [_of_call(known[name], *texts) for name, *texts in zip(names, *inputs, strict=True)]
     return pl.DataFrame(works, schema=dict.fromkeys(FIGURES, pl.Int64), orient="row")
+
+
+@lru_cache(maxsize=1 << 15)
+def _of_call(operator: Operator, shapes: str, dtypes: str | None, concrete: str | None) -> tuple[int, ...]:
+    """The figures of a call. Ranks of a job, which a worker reads one after the other, have the same calls."""
+    work = work_of(operator, read_inputs(shapes, dtypes, concrete))
+    if work is None:
+        return _NOTHING
+    figures = [-1 if figure is None else figure for figure in (work.flops, work.read, work.written)]
+    return (*figures, _PRECISIONS.get(work.precision, -1), work.unit == "matrix")

@@ -26,7 +26,6 @@ __all__ = [
     "MOST_DIMENSIONS",
     "ODD_INPUTS",
     "Family",
-    "InputTexts",
     "Inputs",
     "Model",
     "Operator",
@@ -38,6 +37,7 @@ __all__ = [
     "models",
     "operator_named",
     "operator_work",
+    "read_inputs",
     "work_of",
 ]
 
@@ -63,6 +63,20 @@ DTYPES: Final[dict[str, tuple[int, str | None]]] = {
     "c10::qint32": (4, None),
 }
 """What the profiler calls a type of tensors: the bytes of an element, and the precision in whose peak its arithmetic is measured."""
+
+_TYPES: Final = {
+    "Float": "float",
+    "Double": "double",
+    "Half": "c10::Half",
+    "BFloat16": "c10::BFloat16",
+    "Long": "long",
+    "Int": "int",
+    "Short": "short",
+    "Bool": "bool",
+    "Byte": "unsigned char",
+    "Char": "signed char",
+}
+"""What the profiler calls types that files of other tools call as torch does."""
 
 _SCALAR_TYPES: Final = (
     *("unsigned char", "signed char", "short", "int", "long", "c10::Half", "float", "double"),
@@ -349,31 +363,6 @@ _Size = Annotated[int, msgspec.Meta(ge=0)]
 _SHAPES: Final = msgspec.json.Decoder(list[list[_Size]])
 
 
-class InputTexts:
-    """Reads the inputs of calls from the columns `shapes`, `dtypes` and `concrete_inputs`. Types and scalars are few, so kept."""
-
-    def __init__(self) -> None:
-        self._lists: dict[str | None, list[Any]] = {}
-
-    def read(self, shapes: str, dtypes: str | None, concrete: str | None) -> Inputs:
-        """The inputs of one call; what is damaged has none.
-
-        >>> InputTexts().read("[[2, 3], []]", '["float", "Scalar"]', '["", "7"]').shape(0)
-        [2, 3]
-        """
-        kinds, scalars = self._list(dtypes), self._list(concrete)
-        try:
-            return Inputs(_SHAPES.decode(shapes), kinds, scalars, True)
-        except (msgspec.DecodeError, RecursionError):  # lists of tensors, or damaged
-            return Inputs(json_list(shapes), kinds, scalars)
-
-    def _list(self, text: str | None) -> list[Any]:
-        known = self._lists.get(text)
-        if known is None:
-            known = self._lists[text] = json_list(text)
-        return known
-
-
 def json_list(text: str | None) -> list[Any]:
     """The list that a column of inputs (`shapes`, `dtypes`, `concrete_inputs`) holds as JSON; empty if it holds none, or a number of
     more digits than any argument has.
@@ -388,9 +377,34 @@ def json_list(text: str | None) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def read_inputs(shapes: str, dtypes: str | None, concrete: str | None) -> Inputs:
+    """The inputs of one call from the columns `shapes`, `dtypes` and `concrete_inputs`; what is damaged has none.
+
+    >>> read_inputs("[[2, 3], []]", '["float", "Scalar"]', '["", "7"]').shape(0)
+    [2, 3]
+    """
+    kinds, scalars = _types(dtypes), _scalars(concrete)
+    try:
+        return Inputs(_SHAPES.decode(shapes), kinds, scalars, True)
+    except (msgspec.DecodeError, RecursionError):  # lists of tensors, or damaged
+        return Inputs(json_list(shapes), kinds, scalars)
+
+
+_scalars = lru_cache(maxsize=4096)(json_list)
+
+
+@lru_cache(maxsize=4096)
+def _types(text: str | None) -> list[Any]:
+    return [_TYPES.get(kind, kind) if isinstance(kind, str) else kind for kind in json_list(text)]
+
+
+_BRACKETS: Final = str.maketrans("()", "[]")
+
+
 @lru_cache(maxsize=1024)
 def _whole_numbers(text: str) -> tuple[int, ...]:
-    values = msgspec.json.decode(text, type=tuple[int, ...])
+    # Files of other tools may write (2, 2).
+    values = msgspec.json.decode(text.translate(_BRACKETS), type=tuple[int, ...])
     if not values:
         raise ValueError
     return values

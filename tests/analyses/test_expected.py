@@ -16,7 +16,7 @@ from real_traces import scope_of, traces
 import tracekit
 from tracekit.analyses.breakdown import breakdown
 from tracekit.analyses.flops import counted_operators
-from tracekit.analyses.flops.work import InputTexts, models, work_of
+from tracekit.analyses.flops.work import models, read_inputs, work_of
 from tracekit.analyses.idle import idle
 from tracekit.analyses.kernels import kernels
 from tracekit.analyses.scope import select
@@ -163,10 +163,10 @@ def test_an_operator_and_the_one_in_it_do_the_same_work(trace: str, outer: str, 
     pairs = calls.filter(pl.col("name") == f"aten::{inner}").join(
         calls.filter(pl.col("name") == f"aten::{outer}"), left_on="parent_id", right_on="span_id"
     )
-    texts, known = InputTexts(), models()
+    known = models()
     flops = [
         tuple(
-            getattr(work_of(known[f"aten::{name}"], texts.read(*inputs)), "flops", None)
+            getattr(work_of(known[f"aten::{name}"], read_inputs(*inputs)), "flops", None)
             for name, inputs in ((inner, row[3:6]), (outer, row[8:]))
         )
         for row in pairs.rows()

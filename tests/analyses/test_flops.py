@@ -30,7 +30,7 @@ from tracekit.analyses.flops import (
     operator_work,
     product_sizes,
 )
-from tracekit.analyses.flops.work import DTYPES, InputTexts, models, work_of
+from tracekit.analyses.flops.work import DTYPES, models, read_inputs, work_of
 from tracekit.spans import kept_nesting, nest
 
 
@@ -358,7 +358,7 @@ def test_whatever_the_inputs_are_a_model_does_not_fail(
 ) -> None:
     """And it tells the same of the texts of a trace."""
     work = operator_work(name, shapes, dtypes, scalars)
-    texts = InputTexts().read(*map(json.dumps, (shapes, dtypes, scalars)))
+    texts = read_inputs(*map(json.dumps, (shapes, dtypes, scalars)))
     assert work_of(models()[name], texts) == work
 
 
@@ -404,3 +404,19 @@ def test_only_the_outermost_operator_counts(tmp_path) -> None:
 )
 def test_sizes_of_products(name: str, shapes: Any, sizes: tuple[int, ...] | None) -> None:
     assert product_sizes(name, shapes) == sizes
+
+
+def test_files_of_other_tools_name_types_as_torch_does_and_write_tuples() -> None:
+    shapes = "[[4, 512, 8, 8], [512, 256, 4, 4], [], [], [], [], [], [], []]"
+    as_profiled, as_written = (
+        read_inputs(shapes, json.dumps([kind, kind]), json.dumps(["", "", "", *scalars]))
+        for kind, scalars in (
+            ("c10::Half", ["[2, 2]", "[1, 1]", "[1, 1]", "True", "[0, 0]", "1"]),
+            ("Half", ["(2, 2)", "(1,1)", "(1,1)", "True", "(0,0)", "1"]),
+        )
+    )
+    convolution = models()["aten::convolution"]
+    work = work_of(convolution, as_profiled)
+    assert work is not None
+    assert (work.flops, work.precision) == (2 * 4 * 512 * 8 * 8 * 256 * 4 * 4, "fp16")
+    assert work_of(convolution, as_written) == work
