@@ -103,9 +103,12 @@ def report(
     if not many and not alone and not ncu and _are_large(paths, chosen):
         if Can.PROSE in chosen.can:
             joint, sources = _joined(paths, selection, reading, ncu, workers, pair)
-        elif (text := _page(paths, selection, reading, workers, pair, top, question)) is not None:
-            out.emit(text, output)
-            return
+        else:
+            text, paths = _page(paths, selection, reading, workers, pair, top, question)
+            if text is not None:
+                out.emit(text, output)
+                return
+            sources = Sources(list(map(local, paths)), selection, reading)
     scopes, joint, fits = _read(sources, selection, joint, pair, alone=alone)
     read = [one.trace for one in scopes]
     if joint is not None:
@@ -197,18 +200,18 @@ def _page(
     pair: Compare | None,
     top: int | None,
     question: Question | None,
-) -> str | None:
-    """The page of a job, which workers make; None if the files are none with a rank each."""
+) -> tuple[str | None, list[Path]]:
+    """The page of a job, which workers make; None if the files are none with a rank each, and which of them are still to be read."""
     from tracekit.cli.jobs import of_files, options_of
     from tracekit.cli.pages import page_of_job
 
     joint, readable = of_files(paths, selection, reading, workers, pair)
     if joint is None:
-        return None
+        return None, readable
     text = page_of_job(joint, options_of(selection, reading), top, workers.jobs)
     if text is not None and question and len(readable) == len(paths):
         question.keep(text)
-    return text
+    return text, list(paths)
 
 
 def _joined(
