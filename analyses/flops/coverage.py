@@ -17,7 +17,7 @@ from tracekit.analyses.scope import Scope, once
 from tracekit.facts.kernel_rules import VIEWS
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
 from tracekit.groups import are_known, at_rows, kept, none_to_null, or_none
-from tracekit.spans import take
+from tracekit.spans import BoolArray, take
 from tracekit.trace import Schema, Trace, empty
 
 __all__ = ["CALLS_OTHERS", "COMPILED", "NO_SHAPES", "REPLAYED", "UNMODELLED", "Coverage", "coverage"]
@@ -91,8 +91,10 @@ class Coverage(msgspec.Struct, frozen=True, eq=False):
     """Of those, where FLOPs are known."""
     bytes_ns: int
     """Of those, where only bytes are known."""
+    overhead: BoolArray
+    """Of each activity of the scope, whether a processor makes a view in it, or only calls other operators: there is no work to know."""
     overhead_ns: int
-    """Of those, in which a processor makes views, or only calls other operators: there is no work to know."""
+    """Their time, which is launched, too."""
     unmodelled: pl.DataFrame
     """What is not known, the longest first and that overhead last: `name` (the operator; of an activity without one its own), `reason`, `calls` (of the
     operator, or activities without one), `device_ns`, `share` of `device_ns`. The reasons are
@@ -147,13 +149,15 @@ def _coverage(scope: Scope) -> Coverage:
     duration = rows["duration"].to_numpy()
     total = int(duration.sum())
     lost = ~(flops | known)
-    unmodelled = _unmodelled(scope, kept(rows, lost), anchor[lost], total)
+    overhead = lost & _calling(scope, operator)
+    unmodelled = _unmodelled(scope, kept(rows, lost), anchor[lost], overhead[lost], total)
     return Coverage(
         device_ns=total,
         launched_ns=int(duration[launched].sum()),
         flops_ns=int(duration[launched & flops].sum()),
         bytes_ns=int(duration[launched & known & ~flops].sum()),
-        overhead_ns=int(kept(unmodelled, unmodelled["reason"] == CALLS_OTHERS)["device_ns"].sum()),
+        overhead=overhead,
+        overhead_ns=int(duration[overhead].sum()),
         unmodelled=unmodelled,
     )
 
@@ -172,7 +176,19 @@ def _calling_themselves(scope: Scope) -> np.ndarray:
     return np.unique(outer[(of_inner == of_outer).fill_null(value=False).to_numpy()])
 
 
-def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int) -> pl.DataFrame:
+def _calling(scope: Scope, operator: np.ndarray) -> BoolArray:
+    """Whether the own code of each of these operators only calls others, or makes a view, on processors."""
+    if not scope.on_cpu:
+        return np.zeros(operator.size, dtype=bool)
+    only = attribution(scope).model.stack.names.which(_only_calls)
+    only[_calling_themselves(scope)] = True
+    calling: BoolArray = take(only.astype(np.int64), operator) == 1
+    return calling
+
+
+def _unmodelled(
+    scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, calling: BoolArray, total: int
+) -> pl.DataFrame:
     """The table of that name, of the activities that are not known."""
     if not rows.height:
         return empty(UNMODELLED)
@@ -184,11 +200,6 @@ def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int
     operator = or_none(rows["op_id"])
     named = none_to_null(np.where(span >= 0, span, operator)).alias("span")
     replayed = take(stack.named(GRAPH_LAUNCH, "runtime").astype(np.int64), anchor) == 1
-    calling = np.zeros(rows.height, dtype=bool)
-    if scope.on_cpu:
-        only = stack.names.which(_only_calls)
-        only[_calling_themselves(scope)] = True
-        calling = take(only.astype(np.int64), operator) == 1
     compiled = (
         take(stack.names.which(lambda name: _COMPILED.fullmatch(name) is not None).astype(np.int64), operator)
         == 1
