@@ -21,6 +21,7 @@ from tracekit.analyses.roofline.pieces import ANALYTIC
 from tracekit.analyses.roofline.rated import (
     computing_share,
     matrix_utilisation,
+    overhead,
     rated_pieces,
     uncounted_kernels,
 )
@@ -57,7 +58,9 @@ class Arithmetic(msgspec.Struct, frozen=True):
     source: str | None
     """`counter`, `analytic`, `counter+analytic` or `manifest`."""
     covered: float | None
-    """The share of the device time whose operators or kernels are counted, 0 to 1; None if that is not known."""
+    """The share of the device time whose operators or kernels are counted, 0 to 1, without a device that of the operators' time in
+    which they have work; None if that is not known.
+    """
     tflops: float | None
     """10¹² FLOPs a second of the window; None where kernels were replayed to count their work."""
     precision: str | None
@@ -95,7 +98,7 @@ class Arithmetic(msgspec.Struct, frozen=True):
             amount = f"{format_flop(self.flops_per_step)} a step"
         text, least, more = f"{amount} {_WORDS[self.source]}", "", ""
         if self.covered is not None and self.covered < _WHOLE:
-            time = "operators' time" if self.on_cpu else "device time"
+            time = "operators' time with work" if self.on_cpu else "device time"
             text += f", known for {format_share(self.covered)} of the {time}"
             least, more = "at least ", " or more"
         if self.uncounted:
@@ -174,7 +177,7 @@ def _recorded(scope: Scope) -> _Known | None:
     np.add.at(sums, of, counted["flops"].to_numpy())
     alike = zip((-sums).tolist(), precisions, strict=True)
     precision = min(alike, key=lambda one: (one[0], one[1] is not None, one[1] or ""))[1]
-    total = int(rated_pieces(scope)["duration"].sum())
+    total = int(kept(rated_pieces(scope), ~overhead(scope))["duration"].sum())
     by_model = working["source"] == ANALYTIC
     sources = [name for name, some in (("counter", (~by_model).any()), (ANALYTIC, by_model.any())) if some]
     return _Known(

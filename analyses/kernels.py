@@ -94,7 +94,7 @@ class Kernels(Result):
     flops_source: str | None = None
     """`counter`, `analytic` (from shapes) or `manifest`; None if they were not captured."""
     flops_share: float | None = None
-    """The share of the device time whose FLOPs are known."""
+    """The share of the device time whose FLOPs are known; without a device, of the operators' time in which they have work."""
     flops_utilisation: float | None = None
     """Of the peak of the device for the precision, by the FLOPs of matrix products, 0 to 1; None if it is not known."""
 

@@ -17,7 +17,7 @@ from tracekit.analyses.scope import Scope, once
 from tracekit.facts.kernel_rules import VIEWS
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
 from tracekit.groups import are_known, at_rows, kept, none_to_null, or_none
-from tracekit.spans import take
+from tracekit.spans import BoolArray, take
 from tracekit.trace import Schema, Trace, empty
 
 __all__ = ["CALLS_OTHERS", "COMPILED", "NO_SHAPES", "REPLAYED", "UNMODELLED", "Coverage", "coverage"]
@@ -30,24 +30,30 @@ REPLAYED: Final = "replayed graph"
 
 _OWN_CODE: Final = (
     f"{VIEWS}|"
-    "__iand__|__ior__|__ixor__|_batch_norm_impl_index|_convolution|_dim_arange|_embedding_bag_backward|"
-    "_embedding_bag_sparse_backward|_empty_affine_quantized|_indices|_nnz|_safe_softmax|"
+    "__iand__|__ior__|__ixor__|_batch_norm_impl_index|_conj|_convolution|_convolution_mode|_dim_arange|"
+    "_embedding_bag_backward|_embedding_bag_sparse_backward|_empty_affine_quantized|"
+    "_has_compatible_shallow_copy_type|_indices|_is_all_true|_nnz|_pack_padded_sequence|"
+    "_pack_padded_sequence_backward|_pad_circular|_pad_packed_sequence|_safe_softmax|"
     "_scaled_dot_product_attention_math|_sparse_addmm|_sparse_coo_tensor_unsafe|"
-    "_sparse_coo_tensor_with_dims_and_tensors|_sparse_mm|_values|adaptive_avg_pool1d|"
+    "_sparse_coo_tensor_with_dims_and_tensors|_sparse_mm|_values|_weight_norm|adaptive_avg_pool1d|"
     "adaptive_avg_pool2d|adaptive_avg_pool3d|adjoint|atleast_1d|atleast_2d|avg_pool1d|batch_norm|"
-    "binary_cross_entropy_with_logits|broadcast_tensors|col_indices|column_stack|concat|contiguous|"
-    "conv1d|conv2d|conv3d|convolution|cosine_similarity|cross_entropy_loss|crow_indices|dense_dim|"
-    "diag_embed|diagonal|dim|dropout|dstack|einsum|embedding_backward|embedding_bag|"
-    "embedding_sparse_backward|empty_like|empty_permuted|empty_strided|expand|expand_as|"
-    "flatten_dense_tensors|full|full_like|ger|group_norm|gru_cell|hsplit|hstack|index_put|indices|"
-    "instance_norm|is_coalesced|kl_div|layer_norm|linalg_norm|log_sigmoid|log_softmax|lstm_cell|"
-    "matrix_norm|max_pool1d|max_pool2d|max_pool3d|meshgrid|mH|moveaxis|mT|new_empty|new_empty_strided|"
-    "new_full|new_ones|new_zeros|nll_loss|nll_loss_nd|nonzero_numpy|numel|numpy_T|ones|ones_like|outer|"
-    "pad|permute|q_scale|q_zero_point|qscheme|rand|rand_like|randint|randint_like|randn|randn_like|"
-    "ravel|repeat|repeat_interleave|resize|resize_as|result_type|rms_norm|rnn_relu_cell|rnn_tanh_cell|"
-    "scalar_tensor|scaled_dot_product_attention|select_backward|set|size|softmax|sparse_dim|stride|"
-    "swapdims|T|tensor_split|tile|to|transpose|type_as|unflatten_dense_tensors|unsafe_chunk|"
-    "unsafe_split|values|view_as|view_as_complex|view_as_real|vsplit|vstack|zeros|zeros_like"
+    "binary_cross_entropy_with_logits|broadcast_tensors|cdist|clip|col_indices|column_stack|concat|"
+    "contiguous|conv1d|conv2d|conv3d|convolution|cosine_similarity|cross_entropy_loss|crow_indices|"
+    "ctc_loss|cudnn_is_acceptable|dense_dim|diag|diag_embed|diagonal|diagonal_backward|diagonal_copy|"
+    "diff|dim|divide|dropout|dstack|einsum|embedding_backward|embedding_bag|embedding_sparse_backward|"
+    "empty_like|empty_permuted|empty_strided|expand|expand_as|flatten_dense_tensors|full|full_like|"
+    "gather_backward|ger|greater|greater_equal|grid_sampler|group_norm|gru_cell|hsplit|hstack|imag|"
+    "index_put|index_select_backward|indices|instance_norm|is_coalesced|is_same_size|kl_div|l1_loss|"
+    "layer_norm|less|less_equal|linalg_norm|log_sigmoid|log_softmax|lstm_cell|matrix_norm|max_pool1d|"
+    "max_pool2d|max_pool3d|meshgrid|mH|moveaxis|mT|multiply|new_empty|new_empty_strided|new_full|"
+    "new_ones|new_zeros|nll_loss|nll_loss2d|nll_loss_nd|nonzero_numpy|not_equal|numel|numpy_T|one_hot|"
+    "ones|ones_like|outer|pad|permute|prelu|q_scale|q_zero_point|qscheme|rand|rand_like|randint|"
+    "randint_like|randn|randn_like|ravel|real|repeat|repeat_interleave|reshape_as|resize|resize_as|"
+    "result_type|rms_norm|rnn_relu_cell|rnn_tanh_cell|scalar_tensor|scaled_dot_product_attention|"
+    "select_backward|set|size|slice_backward|softmax|sparse_dim|stride|subtract|swapdims|"
+    "T|tensor_split|tile|to|transpose|true_divide|type_as|unflatten_dense_tensors|unsafe_chunk|"
+    "unsafe_split|value_selecting_reduction_backward|values|view_as|view_as_complex|view_as_real|vsplit|"
+    "vstack|zeros|zeros_like|fft_i?r?fft[2n]?"
 )
 _CALLS_OTHERS: Final = re.compile(
     rf"(?:aten::)?(?:{_OWN_CODE})_?|autograd::engine::.*|torch::autograd::.*|\w+Backward\d+"
@@ -85,8 +91,10 @@ class Coverage(msgspec.Struct, frozen=True, eq=False):
     """Of those, where FLOPs are known."""
     bytes_ns: int
     """Of those, where only bytes are known."""
+    overhead: BoolArray
+    """Of each activity of the scope, whether a processor makes a view in it, or only calls other operators: there is no work to know."""
     overhead_ns: int
-    """Of those, in which a processor makes views, or only calls other operators: there is no work to know."""
+    """Their time, which is launched, too."""
     unmodelled: pl.DataFrame
     """What is not known, the longest first and that overhead last: `name` (the operator; of an activity without one its own), `reason`, `calls` (of the
     operator, or activities without one), `device_ns`, `share` of `device_ns`. The reasons are
@@ -141,13 +149,15 @@ def _coverage(scope: Scope) -> Coverage:
     duration = rows["duration"].to_numpy()
     total = int(duration.sum())
     lost = ~(flops | known)
-    unmodelled = _unmodelled(scope, kept(rows, lost), anchor[lost], total)
+    overhead = lost & _calling(scope, operator)
+    unmodelled = _unmodelled(scope, kept(rows, lost), anchor[lost], overhead[lost], total)
     return Coverage(
         device_ns=total,
         launched_ns=int(duration[launched].sum()),
         flops_ns=int(duration[launched & flops].sum()),
         bytes_ns=int(duration[launched & known & ~flops].sum()),
-        overhead_ns=int(kept(unmodelled, unmodelled["reason"] == CALLS_OTHERS)["device_ns"].sum()),
+        overhead=overhead,
+        overhead_ns=int(duration[overhead].sum()),
         unmodelled=unmodelled,
     )
 
@@ -166,7 +176,19 @@ def _calling_themselves(scope: Scope) -> np.ndarray:
     return np.unique(outer[(of_inner == of_outer).fill_null(value=False).to_numpy()])
 
 
-def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int) -> pl.DataFrame:
+def _calling(scope: Scope, operator: np.ndarray) -> BoolArray:
+    """Whether the own code of each of these operators only calls others, or makes a view, on processors."""
+    if not scope.on_cpu:
+        return np.zeros(operator.size, dtype=bool)
+    only = attribution(scope).model.stack.names.which(_only_calls)
+    only[_calling_themselves(scope)] = True
+    calling: BoolArray = take(only.astype(np.int64), operator) == 1
+    return calling
+
+
+def _unmodelled(
+    scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, calling: BoolArray, total: int
+) -> pl.DataFrame:
     """The table of that name, of the activities that are not known."""
     if not rows.height:
         return empty(UNMODELLED)
@@ -178,11 +200,6 @@ def _unmodelled(scope: Scope, rows: pl.DataFrame, anchor: np.ndarray, total: int
     operator = or_none(rows["op_id"])
     named = none_to_null(np.where(span >= 0, span, operator)).alias("span")
     replayed = take(stack.named(GRAPH_LAUNCH, "runtime").astype(np.int64), anchor) == 1
-    calling = np.zeros(rows.height, dtype=bool)
-    if scope.on_cpu:
-        only = stack.names.which(_only_calls)
-        only[_calling_themselves(scope)] = True
-        calling = take(only.astype(np.int64), operator) == 1
     compiled = (
         take(stack.names.which(lambda name: _COMPILED.fullmatch(name) is not None).astype(np.int64), operator)
         == 1

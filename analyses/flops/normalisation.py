@@ -3,7 +3,7 @@
 A normalisation by mean and variance is 6: 1 for the mean, 3 for the variance (subtract, square, add), 2 to subtract the mean and to
 scale; a weight adds 1, a bias 1. By the root of the mean square it is 3 (square, add, scale). Backward, the gradient of the input is
 10 (of the mean square 7), that of a weight 2, that of a bias 1. Softmax and its logarithm are 4 (subtract the maximum, exp, add,
-divide or subtract), and their gradients, too. What a single row needs (roots, division by the count) is not counted.
+divide or subtract), and their gradients, too. A weight that is scaled by its norm is 3 (square, add, scale), its gradient 5. What a single row needs (roots, division by the count) is not counted.
 """
 
 from __future__ import annotations
@@ -157,3 +157,15 @@ def _softmax_back(inputs: Inputs) -> Work:
 
 FAMILY.model("aten::_softmax", "aten::_log_softmax")(_softmax)
 FAMILY.model("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")(_softmax_back)
+
+
+@FAMILY.model("aten::_weight_norm_interface")
+def _scaled_weight(inputs: Inputs) -> Work:
+    """`_weight_norm_interface(v, g, dim)`: it writes the weight and the norms."""
+    return Work(3 * inputs.elements(0), inputs.sizes((0, 1)), inputs.sizes((0, 1)), inputs.precision(0))
+
+
+@FAMILY.model("aten::_weight_norm_interface_backward")
+def _scaled_weight_back(inputs: Inputs) -> Work:
+    """`_weight_norm_interface_backward(grad, v, g, norms, dim)`: grad · v is summed, and v times that taken from grad."""
+    return Work(5 * inputs.elements(0), inputs.sizes(range(4)), inputs.sizes((1, 2)), inputs.precision(0))

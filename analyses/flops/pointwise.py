@@ -64,7 +64,7 @@ COMPARISONS: Final = {
 
 BACKWARD: Final[dict[tuple[int, int], str]] = {
     (2, 0): "threshold_backward hardtanh_backward hardshrink_backward softshrink_backward",
-    (2, 1): "leaky_relu_backward hardsigmoid_backward",
+    (2, 1): "leaky_relu_backward hardsigmoid_backward _prelu_kernel",
     (2, 2): "native_dropout_backward",
     (2, 3): "sigmoid_backward tanh_backward logit_backward hardswish_backward",
     (2, 5): "softplus_backward",
@@ -175,6 +175,26 @@ def _gated(inputs: Inputs) -> Work:
     """`glu(input, dim)`: one half of it times the sigmoid of the other, 5 FLOPs for each element of the result."""
     size = inputs.elements(0) // 2
     return Work(5 * size, inputs.size(0), made(size, inputs.itemsize(0)), inputs.precision(0))
+
+
+@FAMILY.model("aten::glu_backward")
+def _gated_back(inputs: Inputs) -> Work:
+    """`glu_backward(grad, input, dim)`: a sigmoid, grad · s, and grad · a · s · (1 − s) for each element of the gradient."""
+    return Work(9 * inputs.elements(0), bytes_of(inputs, (0, 1)), inputs.size(1), inputs.precision(0))
+
+
+@FAMILY.model("aten::log_sigmoid_backward")
+def _log_sigmoid_back(inputs: Inputs) -> Work:
+    """`log_sigmoid_backward(grad, input, buffer)`: grad · (1 − z / (1 + z)), with z as processors kept it."""
+    return Work(4 * inputs.elements(0), bytes_of(inputs, (0, 1, 2)), inputs.size(1), inputs.precision(0))
+
+
+@FAMILY.model("aten::_prelu_kernel_backward")
+def _prelu_back(inputs: Inputs) -> Work:
+    """`_prelu_kernel_backward(grad, input, weight)`: a product for each of two gradients, that of the weight as large as the input."""
+    size = inputs.size(1)
+    written = None if size is None else 2 * size
+    return Work(2 * inputs.elements(0), bytes_of(inputs, (0, 1, 2)), written, inputs.precision(0))
 
 
 @FAMILY.model("aten::_amp_foreach_non_finite_check_and_unscale_", composite=True)

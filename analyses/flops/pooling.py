@@ -1,7 +1,9 @@
-"""Pooling, interpolation and Fourier transforms.
+"""Pooling, interpolation, windows as columns and Fourier transforms.
 
 A maximum is no FLOP; a mean is as many as its windows have elements. Interpolation is, for each element of the output, what weighs its
-neighbours: none of the nearest, 3 linear, 9 bilinear, 21 trilinear, 35 bicubic. A transform of n complex numbers is 5 · n · log₂ n, as is the custom, one of real numbers half of it. Bytes: input and
+neighbours: none of the nearest, 3 linear, 9 bilinear, 21 trilinear, 35 bicubic. Sampling at the places of a grid is a product and a sum
+for each of the 4, 8 (in three dimensions) or 16 (cubic) neighbours but the first: the weights of a place, which all channels share, are
+not counted. A transform of n complex numbers is 5 · n · log₂ n, as is the custom, one of real numbers half of it. Bytes: input and
 output once.
 """
 
@@ -167,6 +169,46 @@ def _upsample_back(flops: int) -> Model:
 for _name, _flops in _TAPS.items():
     FAMILY.model(f"aten::upsample_{_name}")(_upsample(_flops))
     FAMILY.model(f"aten::upsample_{_name}_backward")(_upsample_back(_flops))
+
+
+_NEAREST, _CUBIC = 1, 2
+"""Modes of sampling; 0 weighs the next neighbours on each side."""
+
+
+@FAMILY.model("aten::grid_sampler_2d", "aten::grid_sampler_3d")
+def _sampled(inputs: Inputs) -> Work:
+    """`grid_sampler_2d(input, grid, mode, …)`: the grid has a place for each element of a channel of the output."""
+    shape, mode = inputs.shape(0, 4), inputs.number(2)
+    size = prod(shape[:2]) * prod(inputs.shape(1, 4)[1:-1])
+    neighbours = 16 if mode == _CUBIC else 2 ** (len(shape) - 2)
+    flops = 0 if mode == _NEAREST else size * (2 * neighbours - 1)
+    return Work(flops, bytes_of(inputs, (0, 1)), made(size, inputs.itemsize(0)), inputs.precision(0))
+
+
+@FAMILY.model("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward")
+def _sampled_back(inputs: Inputs) -> Work:
+    """`grid_sampler_2d_backward(grad, input, grid, …, mask)`: the gradient of the grid is made in any case."""
+    wanted = (1, 2) if inputs.flags(6)[0] else (2,)
+    return Work(None, bytes_of(inputs, (0, 1, 2)), bytes_of(inputs, wanted), inputs.precision(0))
+
+
+@FAMILY.model("aten::im2col")
+def _columns(inputs: Inputs) -> Work:
+    """`im2col(input, kernel, dilation, padding, stride)`: each window as a column."""
+    shape = inputs.shape(0, 3)
+    kernel, gaps, pads, strides = (_each(inputs.numbers(at), 2) for at in (1, 2, 3, 4))
+    sides = zip(shape[-2:], kernel, strides, pads, gaps, strict=True)
+    windows = prod(_windows(*side, upwards=False) for side in sides)
+    written = made(prod(shape[:-2]) * prod(kernel) * windows, inputs.itemsize(0))
+    return Work(0, inputs.size(0), written, inputs.precision(0))
+
+
+@FAMILY.model("aten::col2im")
+def _from_columns(inputs: Inputs) -> Work:
+    """`col2im(input, output_size, kernel, …)`: each element of a column is added to its place."""
+    shape, kernel = inputs.shape(0, 2), prod(_each(inputs.numbers(2), 2))
+    size = prod(shape[:-1]) // kernel * prod(_each(inputs.numbers(1), 2))
+    return Work(inputs.elements(0), inputs.size(0), made(size, inputs.itemsize(0)), inputs.precision(0))
 
 
 def _transform(last: str) -> Model:

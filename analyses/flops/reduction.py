@@ -83,6 +83,24 @@ def _both_ends(inputs: Inputs) -> Work:
     return Work(0, inputs.size(0), None if written is None else 2 * written, inputs.precision(0))
 
 
+@FAMILY.model("aten::histc")
+def _counted(inputs: Inputs) -> Work:
+    """`histc(input, bins, …)`: which bin an element is of is compared."""
+    return Work(0, inputs.size(0), made(inputs.number(1), inputs.itemsize(0)), inputs.precision(0))
+
+
+@FAMILY.model("aten::_cdist_forward", composite=True)
+def _distances(inputs: Inputs) -> Work:
+    """`_cdist_forward(rows, others, p, mode)`: 3 for each pair of elements (subtract, power, add). It may use a product instead."""
+    (*batch, one, width), (*_, other, same) = inputs.shape(0, 2), inputs.shape(1, 2)
+    if width != same:
+        raise ValueError
+    pairs = prod(batch) * one * other
+    return Work(
+        3 * pairs * width, bytes_of(inputs, (0, 1)), made(pairs, inputs.itemsize(0)), inputs.precision(0)
+    )
+
+
 def _searched(values: int) -> Model:
     """The model of a search for values in a sorted tensor, of which it does not read all: how much is not recorded."""
 

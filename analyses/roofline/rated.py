@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.counters.analysis import has_ranges
+from tracekit.analyses.flops.coverage import coverage
 from tracekit.analyses.processors import CPU_DEVICE
 from tracekit.analyses.roofline.levels import under_roofs
 from tracekit.analyses.roofline.pieces import pieces
@@ -13,9 +15,17 @@ from tracekit.facts.ceilings import Ceilings, catalogue_ceilings, recorded_ceili
 from tracekit.facts.kernel_rules import ORDINARY_INSTRUCTIONS, TENSOR_CORE
 from tracekit.facts.units import format_count
 from tracekit.groups import are_known, kept
+from tracekit.spans import BoolArray
 from tracekit.trace import DeviceInfo
 
-__all__ = ["computing_share", "device_ceilings", "matrix_utilisation", "rated_pieces", "uncounted_kernels"]
+__all__ = [
+    "computing_share",
+    "device_ceilings",
+    "matrix_utilisation",
+    "overhead",
+    "rated_pieces",
+    "uncounted_kernels",
+]
 
 
 def device_ceilings(scope: Scope) -> dict[int, Ceilings]:
@@ -59,9 +69,17 @@ def matrix_utilisation(scope: Scope, *, again: bool = False) -> float | None:
     return busy / time if busy <= time else None
 
 
+def overhead(scope: Scope) -> BoolArray:
+    """Which of the rated pieces are overhead of a processor's operators, which have no work to know."""
+    rows = rated_pieces(scope).height
+    # With counters the pieces are those of kernels.
+    return coverage(scope).overhead if scope.trace.counters is None else np.zeros(rows, dtype=bool)
+
+
 def computing_share(scope: Scope) -> float | None:
     """The share of the time of kernels that compute whose FLOPs are known, 0 to 1; None without such a time."""
     rows = rated_pieces(scope)[["kind", "category", "flops", "piece_ns", "duration"]]
+    rows = kept(rows, ~overhead(scope))
     rows = kept(rows, (rows["kind"] != "memcpy") & (rows["kind"] != "memset"))
     rows = kept(rows, rows["category"] != "communication")
     known = int(kept(rows, are_known(rows["flops"]))["piece_ns"].sum())

@@ -11,6 +11,7 @@ import pytest
 from paths import PUBLIC, SAMPLES
 
 import tracekit
+from tracekit.analyses.arithmetic import arithmetic
 from tracekit.analyses.flops import counted
 from tracekit.analyses.flops.coverage import CALLS_OTHERS, coverage
 from tracekit.analyses.scope import select
@@ -196,3 +197,24 @@ def test_no_operator_moves_more_bytes_than_its_device_can(path: Path) -> None:
     streaming = rates.filter(pl.col("name").is_in(STREAMING))
     assert streaming.height
     assert streaming["rate"].median() >= 0.6 * peak
+
+
+ON_PROCESSORS = [path for path in SAMPLES if "_cpu" in path.parent.name]
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("path", ON_PROCESSORS, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_the_work_of_samples_on_processors_is_covered(path: Path) -> None:
+    """Beside views and calls, of which half of a step may consist."""
+    known = coverage(tracekit.read(path))
+    assert known.share is not None
+    assert known.share > 0.99
+    assert 0 < known.overhead_ns == known.unmodelled.filter(reason=CALLS_OTHERS)["device_ns"].sum()
+
+
+def test_a_step_whose_work_is_known_did_not_do_at_least_so_much() -> None:
+    """The overhead of views was work of which FLOPs are not known."""
+    path = next(path for path in ON_PROCESSORS if path.parent.name == "cnn_cpu")
+    assert arithmetic(tracekit.read(path)).sentence.startswith(
+        "The run did 650 MFLOP a step by shapes (analytic): "
+    )

@@ -26,6 +26,9 @@ IMAGE = torch.randn(2, 3, 9, 9)
 LISTS = [torch.randn(40, 50), torch.randn(30)]
 GRADIENTS, BAGS = torch.ones(7, 8), (torch.arange(35) // 5, torch.full((7,), 5), torch.tensor([]).long())
 WIDE = torch.randn(2, 3, 11, 11)
+GRID, SAMPLES = torch.rand(2, 4, 5, 2), torch.randn(2, 3, 4, 5)
+COLUMNS = ATEN.im2col(IMAGE, [3, 3], [2, 2], [1, 1], [2, 1])
+NORMS = torch.ones(300, 1)
 
 
 def size(*tensors: torch.Tensor) -> int:
@@ -115,6 +118,79 @@ CASES: dict[str, tuple[Callable[[], Any], Counter[tuple[str, int, int, int]]]] =
             [("aten::zero_", 0, 0, size(each)) for each in LISTS],
         ),
         ("numbers", lambda: torch.arange(7), [("aten::arange", 0, 0, 56)]),
+        (
+            "samples of a grid",
+            lambda: torch.nn.functional.grid_sample(IMAGE, GRID, align_corners=False),
+            [("aten::grid_sampler_2d", 7 * 2 * 3 * 20, size(IMAGE, GRID), 4 * 2 * 3 * 20)],
+        ),
+        (
+            "the nearest of a grid",
+            lambda: torch.nn.functional.grid_sample(IMAGE, GRID, "nearest", align_corners=False),
+            [("aten::grid_sampler_2d", 0, size(IMAGE, GRID), 4 * 2 * 3 * 20)],
+        ),
+        (
+            "gradients of a grid",
+            lambda: ATEN.grid_sampler_2d_backward(SAMPLES, IMAGE, GRID, 0, 0, False, [True, True]),
+            [("aten::grid_sampler_2d_backward", -1, size(SAMPLES, IMAGE, GRID), size(IMAGE, GRID))],
+        ),
+        (
+            "windows as columns",
+            lambda: ATEN.im2col(IMAGE, [3, 3], [2, 2], [1, 1], [2, 1]),
+            [("aten::im2col", 0, size(IMAGE), size(COLUMNS))],
+        ),
+        (
+            "columns as an image",
+            lambda: ATEN.col2im(COLUMNS, [9, 9], [3, 3], [2, 2], [1, 1], [2, 1]),
+            [("aten::col2im", COLUMNS.numel(), size(COLUMNS), size(IMAGE))],
+        ),
+        ("a histogram", lambda: torch.histc(TABLE, 20), [("aten::histc", 0, size(TABLE), 80)]),
+        (
+            "distances",
+            lambda: torch.cdist(TABLE[:5], TABLE[:7], p=1.0),
+            [("aten::_cdist_forward", 3 * 35 * 300, 4 * 12 * 300, 4 * 35)],
+        ),
+        (
+            "distances by a product",
+            lambda: torch.cdist(TABLE, TABLE, compute_mode="use_mm_for_euclid_dist"),
+            [("aten::mm", 2 * 300 * 300 * 302, 2 * 4 * 300 * 302, size(TABLE))],
+        ),
+        (
+            "a weight by its norm",
+            lambda: ATEN._weight_norm_interface(TABLE, NORMS),
+            [("aten::_weight_norm_interface", 3 * 90_000, size(TABLE, NORMS), size(TABLE, NORMS))],
+        ),
+        (
+            "the gradient of a weight by its norm",
+            lambda: ATEN._weight_norm_interface_backward(TABLE, TABLE, NORMS, NORMS, 0),
+            [
+                (
+                    "aten::_weight_norm_interface_backward",
+                    5 * 90_000,
+                    size(TABLE, TABLE, NORMS, NORMS),
+                    size(TABLE, NORMS),
+                )
+            ],
+        ),
+        (
+            "a leak by channel",
+            lambda: torch.nn.functional.prelu(IMAGE, torch.ones(3)),
+            [("aten::_prelu_kernel", IMAGE.numel(), size(IMAGE) + 12, size(IMAGE))],
+        ),
+        (
+            "the gradient of a leak",
+            lambda: ATEN._prelu_kernel_backward(IMAGE, IMAGE, torch.ones(1, 3, 1, 1)),
+            [("aten::_prelu_kernel_backward", 2 * IMAGE.numel(), 2 * size(IMAGE) + 12, 2 * size(IMAGE))],
+        ),
+        (
+            "the gradient of a gate",
+            lambda: ATEN.glu_backward(TABLE[:, :150], TABLE, 1),
+            [("aten::glu_backward", 9 * 45_000, 4 * 135_000, size(TABLE))],
+        ),
+        (
+            "the gradient of a log of a sigmoid",
+            lambda: ATEN.log_sigmoid_backward(TABLE, TABLE, TABLE),
+            [("aten::log_sigmoid_backward", 4 * 90_000, 3 * size(TABLE), size(TABLE))],
+        ),
         (
             "draws",
             lambda: torch.multinomial(TABLE.abs(), 5, replacement=True),
