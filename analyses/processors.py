@@ -6,9 +6,10 @@ import numpy as np
 import polars as pl
 
 from tracekit.classify import categorise
-from tracekit.facts.idle_names import COMPILING_SPAN, NOT_AN_OPERATOR
+from tracekit.facts.idle_names import COMPILING_SPAN, NODE_CALL, NOT_AN_OPERATOR
 from tracekit.facts.kernel_rules import OPTIMIZER_UPDATE
-from tracekit.groups import NameTable
+from tracekit.facts.units import NS_PER_US
+from tracekit.groups import NameTable, kept
 from tracekit.spans import Nesting, kept_nesting, nesting_of
 from tracekit.trace import DEVICE_SCHEMA, Trace, one_of
 
@@ -17,7 +18,8 @@ __all__ = ["CPU_DEVICE", "cpu_activities", "slowed_by_recording"]
 CPU_DEVICE = -1
 """The device number under which the host's processors appear."""
 
-_CALLS_HOOKS = r"^autograd::engine::evaluate_function"
+HOOK_NS = 250 * NS_PER_US
+"""A node of autograd takes some µs itself. What it takes longer is a hook: Python, or a wait for a collective."""
 _QUEUES = r"^_?c10d(_functional(_autograd)?)?::"
 _ON_GLOO = r"^gloo:"
 
@@ -29,8 +31,8 @@ def cpu_activities(trace: Trace) -> pl.DataFrame:
     """Rows like those of `trace.device`: each is a stretch of one thread in which one operator was the innermost.
 
     `stream_id` is the thread, `launch_id` the operator's own span; an operator that calls others has several
-    rows, and their durations sum to its self time. Time in which it only waits for a collective is communication. Collectives of
-    the CPU backend (`gloo:…`) are included. What runs while code is compiled is not: such operators only trace, on tensors without data.
+    rows, and their durations sum to its self time. Time in which it only waits for a collective is communication, and that of
+    hooks is left out. Collectives of the CPU backend (`gloo:…`) are included. What runs while code is compiled is not: such operators only trace, on tensors without data.
     """
     host = trace.host
     name = pl.col("name").cast(pl.String)
@@ -102,12 +104,12 @@ def _self_pieces(nesting: Nesting) -> pl.DataFrame:
 
 
 def _without_waits(work: pl.DataFrame, nesting: Nesting, pieces: pl.DataFrame) -> pl.DataFrame:
-    """The pieces, cut where the last collective in them ends if their operators wait for it, with `waits`.
-
-    Two kinds of operators wait: those that queued a collective before, as Python's own do, and nodes of autograd, which only call
-    hooks themselves.
+    """The pieces without the hooks of autograd's nodes, with `waits`: an operator that queued a collective before, as Python's own do,
+    waits for it; such a piece is cut where the last collective in it ends.
     """
     names = NameTable(work["name"])
+    in_hook = names.matching(NODE_CALL)[pieces["row"].to_numpy()] & (pieces["duration"] >= HOOK_NS).to_numpy()
+    pieces = kept(pieces, ~in_hook)
     ended = np.sort(nesting.end[names.matching(_ON_GLOO)])
     if not ended.size:
         return pieces.with_columns(waits=pl.lit(value=False))
@@ -116,7 +118,7 @@ def _without_waits(work: pl.DataFrame, nesting: Nesting, pieces: pl.DataFrame) -
     np.minimum.at(queued, around[around >= 0], nesting.start[around >= 0])
     row, start, duration = (pieces[name].to_numpy() for name in ("row", "start", "duration"))
     last = np.searchsorted(ended, start + duration, side="right") - 1
-    may = (last >= 0) & ((queued[row] < start) | names.matching(_CALLS_HOOKS)[row])
+    may = (last >= 0) & (queued[row] < start)
     waited = np.where(may, np.maximum(ended[last] - start, 0), 0)
     cut = {
         "row": np.repeat(row, 2),

@@ -22,7 +22,9 @@ from tracekit.analyses.attribution.layer_ranges import (
     spanning_ranges,
     work_of,
 )
+from tracekit.analyses.attribution.recomputed import run_again
 from tracekit.facts.capture_names import LAYER_PREFIX
+from tracekit.facts.idle_names import NODE_CALL
 from tracekit.facts.stack_names import COMPILED_REGION, MODULE_PREFIX
 from tracekit.groups import any_known, groups, or_none, text_codes
 from tracekit.limits import LONGEST_NAME
@@ -245,6 +247,8 @@ def _modules(stack: HostStack) -> _Found | None:
     names = stack.frame["name"][rows].cast(pl.String).str.strip_prefix(MODULE_PREFIX)
     nesting = stack.nesting_of(rows)
     row, tree = nested_paths(nesting, names, ".")
+    in_node = stack.nesting.nearest_ancestor(stack.named(NODE_CALL, "op"))[rows] >= 0
+    row, tree = run_again(nesting, names, in_node, row, tree)
     types = tree.with_columns(
         pl.col("path").str.split(".").list.last().str.replace(r"_\d+$", "").alias("type")
     )

@@ -106,7 +106,7 @@ def meetings(
 
 
 def _vertices(made: Dependencies, at: int, calls: pl.DataFrame, shift: int) -> pl.DataFrame:
-    """`at`, `start`, `end` of calls of one activity, their `vertex`, its time `since`, when the `next` one of its lane is, and the number of the `root` in the
+    """`at`, `start`, `end` of calls of one activity or one range of gloo, their `vertex`, its time `since`, when the `next` one of its lane is, and the number of the `root` in the
     group (null: not known); each at one place only.
     """
     graph = made.graph
@@ -123,7 +123,7 @@ def _vertices(made: Dependencies, at: int, calls: pl.DataFrame, shift: int) -> p
     rows = pl.DataFrame({"start": start, "end": end, "since": graph.time[vertex], "next": after}).select(
         pl.all() + shift, pl.Series("vertex", vertex)
     )
-    one = (pl.col("kernels") <= 1) | (pl.col("name").is_in(MESSAGES) & made.scope.on_cpu)
+    one = (pl.col("kernels") <= 1) | made.scope.on_cpu  # a range of gloo is one, whatever runs in it
     mine = calls.filter((pl.col("at") == at) & one)[["at", "start", "end"]]
     found = mine.join(rows, on=["start", "end"], how="inner", maintain_order="left")
     found = found.filter(pl.len().over("start", "end") == 1)

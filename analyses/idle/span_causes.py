@@ -26,6 +26,7 @@ from tracekit.facts.idle_names import (
     DRIVER_WORK,
     ENGINE_CALL,
     MODULE_LOADING,
+    NODE_CALL,
     NOT_AN_OPERATOR,
     PAGEABLE_COPY,
     PROFILER_FRAME,
@@ -78,7 +79,7 @@ def span_causes(scope: Scope) -> SpanCauses:
 
     An API call that waits, allocates, launches or loads code has its own cause. Otherwise a span in the data loader is
     data loading. Otherwise the nearest span around it with a name that gives a cause decides. Otherwise it is dispatch
-    inside an operator or in the call of the autograd engine, and Python outside. If the names in the trace show no
+    inside an operator or in the call of the autograd engine, and Python outside and in hooks of the backward pass. If the names in the trace show no
     PyTorch, dispatch is a library call; if they show no Python, Python is host code.
     """
     return scope.once(span_causes, lambda: _span_causes(scope.trace, attribution(scope).model))
@@ -99,7 +100,11 @@ def _span_causes(trace: Trace, model: StackModel) -> SpanCauses:
     inner_call = calls >= 0
 
     inside = op & ~stack.named(NOT_AN_OPERATOR, "op")
-    cause = np.where(stack.nesting.nearest_ancestor(inside) >= 0, dispatch, outside)
+    operator = stack.nesting.nearest_ancestor(inside)
+    cause = np.where(operator >= 0, dispatch, outside)
+    # The only Python that a node of autograd calls itself are hooks.
+    in_node = (operator >= 0) & stack.named(NODE_CALL, "op")[operator]
+    cause[stack.of_kind("python") & in_node] = outside
     # A call that no table names is the framework at work, whatever lies around it.
     cause[runtime] = dispatch
     # The engine dispatches operators meanwhile, on its threads; what Python calls in it has frames of its own.

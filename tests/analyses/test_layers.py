@@ -304,3 +304,34 @@ def test_one_step_has_a_part_of_all() -> None:
     parts = [layers(select(trace, step=f"^ProfilerStep#{n}$")).tree for n in (0, 1)]
     for column in ("device_own_ns", "calls", "host_self_ns", "activities"):
         assert sum(int(part[column].sum()) for part in parts) == int(whole[column].sum())
+
+
+@pytest.mark.parametrize(
+    ("around", "elsewhere", "paths"),
+    [
+        # A checkpoint runs the block again in a node of the backward pass.
+        ("autograd::engine::evaluate_function: MmBackward0", False, {"Net_0", "Net_0.Block_1", "Net_0.Block_1.Linear_2"}),
+        # Whoever calls it outside of one means another call, as an evaluation does.
+        ("evaluate", False, {"Net_0", "Net_0.Block_1", "Net_0.Block_1.Linear_2", "Block_1", "Block_1.Linear_2"}),
+        # Two modules of one name: it may be either.
+        ("autograd::engine::evaluate_function: MmBackward0", True, {"Net_0", "Net_0.Block_1", "Net_0.Block_1.Linear_2", "Other_0", "Other_0.Block_1", "Block_1", "Block_1.Linear_2"}),
+    ],
+)  # fmt: skip
+def test_a_module_that_runs_again_is_the_one_that_ran_before(
+    around: str, elsewhere: bool, paths: set[str]
+) -> None:
+    """It was another layer, since no frames of the modules around it are open in the backward pass."""
+    made = Planted()
+
+    def call(*names: str, start: int) -> None:
+        for depth, name in enumerate(names):
+            made.span("module", f"nn.Module: {name}", start + depth * US, start + (20 - depth) * US)
+        made.activity("gemm", start + 12 * US, US, launch=start + 10 * US)
+
+    call("Net_0", "Block_1", "Linear_2", start=0)
+    if elsewhere:
+        call("Other_0", "Block_1", start=30 * US)
+    made.span("op", around, 99 * US, 150 * US)
+    call("Block_1", "Linear_2", start=100 * US)
+    tree = layers(made.trace()).tree
+    assert set(tree["path"]) - {"unattributed"} == paths

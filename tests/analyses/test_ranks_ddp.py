@@ -1,4 +1,4 @@
-"""Real jobs of four processes with gloo: the late rank of a training, and the layer that is slow on it; the messages of a pipeline."""
+"""Real jobs of four processes with gloo: the late rank of a training, and the layer that is slow on it; waits for shards; the messages of a pipeline."""
 
 from __future__ import annotations
 
@@ -69,6 +69,19 @@ def test_the_slow_rank_and_the_slow_layer_are_named(tmp_path: Path) -> None:
     assert answer.startswith(f"Rank {SLOW_RANK} keeps the others waiting")
     assert SLOW_LAYER in answer
     assert row["times_operators"] > 10
+
+
+@pytest.mark.slow
+def test_ranks_that_wait_for_shards_do_not_compute(tmp_path: Path) -> None:
+    """They wait inside operators, so most of the time they computed and waited at once, and no collective linked them."""
+    traces = run(tmp_path, "sharded")
+    job = job_in(traces)
+    row = job.table.row(latest(job), named=True)
+    assert (row["rank"], row["kind"]) == (SLOW_RANK, "layer")
+    assert "Block_1" in row["what"]
+    others = job.table.filter(pl.col("rank") != SLOW_RANK)
+    assert (others["compute_share"] + others["wait_ns"] / others["window_ns"]).max() < 0.9
+    assert joint_graph([select(tracekit.read(path)) for path in traces]).alike > 0
 
 
 @pytest.mark.slow

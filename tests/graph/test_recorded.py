@@ -9,6 +9,7 @@ from manifests import manifest
 from planted import A100, MS, US, Planted
 
 from tracekit.analyses.critical_path import critical_path
+from tracekit.analyses.graph.joint import joint_graph
 from tracekit.analyses.scope import select
 from tracekit.analyses.what_if import FasterHost, Scale, what_if
 from tracekit.analyses.what_if.replay import host_speeds
@@ -110,3 +111,35 @@ def test_the_path_of_processors_is_as_long_as_the_window() -> None:
     found = critical_path(scope)
     assert scope.end == 24 * MS
     assert found.length_ns == found.by_cause["total_ns"].sum() == scope.duration
+
+
+def test_a_range_of_gloo_links_ranks_whatever_runs_in_it() -> None:
+    """All-gathers copy what they gathered; since their ranges then have several activities, none of FSDP2's linked its ranks."""
+    scopes = []
+    for rank, computes in enumerate((2, 8)):
+        made = Planted()
+        for step in range(3):
+            at = step * 20 * MS
+            end = at + 9 * MS + 100 * US
+            made.step(step, at, at + 20 * MS)
+            made.span("op", "aten::mm", at, at + computes * MS)
+            shapes = "[[[2000]], [[1000]]]"
+            made.span(
+                "op",
+                "c10d::_allgather_base_",
+                at + computes * MS,
+                at + computes * MS + 10 * US,
+                shapes=shapes,
+            )
+            made.span(
+                "annotation", "gloo:all_gather", at + computes * MS + 20 * US, end, 2, shapes="[[1000]]"
+            )
+            made.span("op", "aten::copy_", end - 50 * US, end - 20 * US, 2)
+            made.span("op", "aten::add", end + 10 * US, at + 19 * MS)
+        trace = made.trace(devices=())
+        meta = dataclasses.replace(trace.meta, rank=rank, world_size=2, one_group=True)
+        scopes.append(select(dataclasses.replace(trace, meta=meta)))
+    joint = joint_graph(scopes)
+    assert (joint.alike, joint.other) == (3, 0)
+    waited = [(one.waited / MS).round().tolist() for one in joint.waits]
+    assert waited == [[6.0] * 3, [0.0] * 3]

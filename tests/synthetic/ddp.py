@@ -1,5 +1,5 @@
-"""Real jobs of several processes with gloo on this machine, started with torchrun's variables: a training in which one rank takes longer in one layer,
-and a pipeline that passes messages, each of a size of its own.
+"""Real jobs of several processes with gloo on this machine, started with torchrun's variables: a training in which one rank takes longer in one layer
+(with DistributedDataParallel, or with FSDP2), and a pipeline that passes messages, each of a size of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.profiler import ProfilerActivity, profile, schedule
 
 SLOW_RANK, SLOW_BLOCK, TIMES = 2, 1, 300
@@ -35,6 +37,24 @@ def training(rank: int) -> Callable[[int], None]:
     """A step of the training."""
     slow = [TIMES if rank == SLOW_RANK and number == SLOW_BLOCK else 0 for number in range(4)]
     net = nn.parallel.DistributedDataParallel(nn.Sequential(*map(Block, slow)))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    x = torch.randn(176, 176)
+
+    def step(_number: int) -> None:
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def sharded(rank: int) -> Callable[[int], None]:
+    """A step of the same training with FSDP2, whose ranks wait in operators of Python and in hooks."""
+    slow = [TIMES if rank == SLOW_RANK and number == SLOW_BLOCK else 0 for number in range(4)]
+    net = nn.Sequential(*map(Block, slow))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for part in (*net, net):
+        fully_shard(part, mesh=mesh)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     x = torch.randn(176, 176)
 
@@ -71,7 +91,7 @@ def main(folder: str, job: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    step = pipeline(rank) if job == "pipeline" else training(rank)
+    step = {"pipeline": pipeline, "training": training, "sharded": sharded}[job](rank)
     plan = schedule(wait=1, warmup=1, active=3)
     with profile(
         activities=[ProfilerActivity.CPU],

@@ -290,5 +290,6 @@ def _metadata(planted: Planted) -> list[Event]:
     row("process_sort_index", "Spans", 0, "sort_index", 536_870_912)
     start = {"name": "Iteration Start: PyTorch Profiler", "ph": "i", "s": "g", "pid": "Traces"}
     events.append({**start, "tid": "Trace PyTorch Profiler", "ts": origin})
-    events.append({"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": max(times)})
+    stop = max(times) + 10_000  # what ended at that time was open
+    events.append({"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": stop})
     return events

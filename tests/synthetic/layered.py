@@ -319,8 +319,8 @@ class LayeredRun(Operators):
     def _again(self, thread: Thread, module: Module, above: str) -> None:
         """The forward of a module runs again, in the middle of the backward pass."""
         kept, self.tape = self.tape, []
-        # On the backward's thread no caller is around it.
-        start = above if self.shape.source == "capture" else ""
+        # On the backward's thread no caller is around it; a module's own number tells where it ran before.
+        start = above if self.shape.source in ("capture", "module") else ""
         self._called_forward(
             thread, module, self._path(start, module), grad=True, phase="backward", again=True
         )

@@ -24,6 +24,7 @@ __all__ = [
     "FORWARDING_FRAME",
     "LIBRARIES",
     "MODULE_LOADING",
+    "NODE_CALL",
     "NOT_AN_OPERATOR",
     "PAGEABLE_COPY",
     "PROFILER_FRAME",
@@ -143,6 +144,9 @@ RECORDING_FRAME: Final = (
 )
 """Python frames of tracekit's capture that mark steps, phases and layers; not `_in_phase` and `function`, which call the program's
 own code."""
+
+NODE_CALL: Final = r"^autograd::engine::evaluate_function"
+"""Around each node of autograd and its hooks."""
 
 NOT_AN_OPERATOR: Final = (
     r"^(DistributedDataParallel\.forward$|FSDP::|Torch-Compiled Region|## Call CompiledFxGraph|ProfilerStep#)"

@@ -146,9 +146,10 @@ def _why(row: dict[str, Any], others: str, *, on_cpu: bool) -> str:
     longer, what = format_ns(row["longer_ns"]), row["what"]
     if row["kind"] == "idle":
         cause = _idle_name(what, row["where"], "mostly in")
+        without = "outside the work of operators" if what == "operator_dispatch" else "outside operators"
         theirs = "theirs" if others == "the others" else "the other's"
         return (
-            f"It spends {longer} longer than {others} outside operators ({cause})."
+            f"It spends {longer} longer than {others} {without} ({cause})."
             if on_cpu
             else f"Its device is idle for {longer} longer than {theirs} ({cause})."
         )
