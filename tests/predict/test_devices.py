@@ -121,7 +121,9 @@ needs_data = pytest.mark.skipif(not NEUSIGHT.exists(), reason="needs the shared 
         ("Tesla_V100-PCIE-32GB", 8.5),
         ("Tesla_P100-PCIE-16GB", 5.0),
         ("Tesla_T4", 18.0),
-        ("AMD_Instinct_MI250", 6.0),
+        ("AMD_Instinct_MI100", 6.0),
+        ("AMD_Instinct_MI210", 9.0),
+        ("AMD_Instinct_MI250", 9.0),
     ],
 )
 def test_models_on_a_device_that_was_left_out(device: str, most: float) -> None:

@@ -197,8 +197,8 @@ def test_a_state_that_is_none_is_refused(fitted: KernelsFit) -> None:
     broken: dict[str, Any]
     for broken in (
         {"seconds": -1.0},
-        {"launches": {"relu": float("nan")}},
-        {"hosts": {"x": True}},
+        {"launches": {"relu": {"x": float("nan")}}},
+        {"launches": {"relu": {"x": -1.0}}},
         {"likes": {"sky": {}}},
         {"likes": [1]},
         {"launches": 3},

@@ -23,6 +23,8 @@ __all__ = ["Board", "Boards", "board_of", "boards_of"]
 _PJ_PER_FLOP_AND_NM: Final = 1.4
 """The energy of a 32-bit operation with all that goes with it, by the process: matrix products run at 75 W ÷ (16 nm · 1.4) on a P4 and at
 70 W ÷ (12 nm · 1.4) on a T4, which their power limits hold below their peaks."""
+_ENERGY_OF: Final = {6.0: 7.0}
+"""Processes whose name promises an energy that they do not have: N6 packs the transistors of N7 more densely."""
 _SINGLE_ISSUE: Final = 0.85
 """A multiprocessor that issues one instruction for all its 128 lanes per clock has no slot left for loads beside its arithmetic; those
 with 64 lanes use every second slot."""
@@ -140,7 +142,7 @@ def board_of(
             )
     peak, bandwidth = figures["peak_gflops"], figures["bandwidth_gb_s"]
     watts, nm = figures.get("watts", inf), figures.get("process_nm", 0.0)
-    limit = 1e3 * watts / (nm * _PJ_PER_FLOP_AND_NM) if nm > 0 and watts > 0 else inf
+    limit = 1e3 * watts / (_ENERGY_OF.get(nm, nm) * _PJ_PER_FLOP_AND_NM) if nm > 0 and watts > 0 else inf
     amd = "instinct" in title.replace("_", " ").lower() or title.lower().startswith("amd")
     single = listed is not None and not amd and listed.compute_capability in _SINGLE_ISSUED
     shared = listed is not None and not amd and listed.compute_capability < _SHARES_LANES_BEFORE

@@ -31,6 +31,8 @@ _OF_TILE: Final = {128 * 128: 1.0, 128 * 64: 0.95, 64 * 64: 0.85, 128 * 32: 0.8,
 """What a tile of this size reaches of a multiprocessor's peak: small ones load more for each operation."""
 _AROUND: Final = 24.0
 """Steps of the inner sum that a tile takes to begin and to end."""
+_MISSED: Final = 0.5
+"""The part of the tiles' reads that no other tile has brought into the cache."""
 _PARTLY: Final = 0.5
 """The part of the last wave's idle multiprocessors that is lost."""
 _WIDTH: Final[dict[str, int]] = {
@@ -88,7 +90,7 @@ class Tiling:
     """A way to cut results into tiles."""
 
     arithmetic: Floats
-    """Seconds at the sustained peak."""
+    """Seconds at the sustained peak, or at the bandwidth where the tiles read so much again that this takes longer."""
     columns: Floats
     """`_OF_DEVICE`, as logarithms to base 2."""
 
@@ -124,14 +126,19 @@ class Work:
     def base(self, tiling: Sequence[str]) -> Floats:
         """Seconds of arithmetic and memory, the longer one hiding most of the other, where each row has this tiling."""
         arithmetic = _chosen(tiling, {name: each.arithmetic for name, each in self.tilings.items()})
-        found: Floats = (arithmetic**4 + self.memory**4) ** 0.25
-        return found
+        return _longer(arithmetic, self.memory)
 
     def matrix(self, tiling: Sequence[str]) -> Floats:
         """The columns `KINDS`."""
         return np.column_stack(
             [self.free, _chosen(tiling, {name: each.columns for name, each in self.tilings.items()})]
         )
+
+
+def _longer(one: Floats, other: Floats) -> Floats:
+    """The longer of two times, which hides most of the other."""
+    found: Floats = (one**4 + other**4) ** 0.25
+    return found
 
 
 def _chosen(names: Sequence[str], known: Mapping[str, Floats]) -> Floats:
@@ -178,7 +185,7 @@ def works_of(runs: Runs, boards: Boards) -> dict[str, Work]:
             tilings = {"": Tiling(_held(flops / (1e9 * board["peak"]), board), np.zeros((rows.size, 0)))}
         else:
             hot = _HOT if kind == "product" else 1.0
-            limited = {**board, "limit": board["limit"] / hot}
+            limited = {**board, "limit": board["limit"] / hot, "width": width[rows]}
             tilings = {name: _tiling(tiles, product, limited) for name, tiles in TILINGS.items()}
         found[kind] = Work(rows, tuple(ops[rows]), _memory(moved, board), free, tilings)
     return found
@@ -204,11 +211,12 @@ def _tiling(tiles: Sequence[tuple[int, int]], product: _Product, board: Mapping[
         turns = np.maximum(1.0, waves + _PARTLY * last)
         seconds = turns * 2 * wide * high * (product.inner + _AROUND) / (one * _OF_TILE[wide * high])
         used = product.batch * product.rows * product.columns / (number * wide * high)
-        every.append((seconds, np.log2(waves), np.log2(np.ceil(waves) / waves), np.log2(used)))
+        read = number * (wide + high) * product.inner * board["width"] / (1e9 * board["streamed"])
+        every.append((seconds, read, np.log2(waves), np.log2(np.ceil(waves) / waves), np.log2(used)))
     table = np.array(every)
     best = np.argmin(table[:, 0], axis=0)
-    seconds, *columns = table[best, :, np.arange(best.size)].T
-    return Tiling(_held(seconds, board), np.column_stack(columns))
+    seconds, read, *columns = table[best, :, np.arange(best.size)].T
+    return Tiling(_longer(_held(seconds, board), _MISSED * read), np.column_stack(columns))
 
 
 def _memory(moved: Floats, board: Mapping[str, Floats]) -> Floats:

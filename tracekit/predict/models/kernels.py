@@ -59,9 +59,8 @@ class Like:
 class KernelsFit:
     """The model's parameters; the launch of an operator is in seconds."""
 
-    launches: Mapping[str, float]
-    hosts: Mapping[str, float]
-    """By device, the logarithm of what its launches take over those of the others."""
+    launches: Mapping[str, Mapping[str, float]]
+    """By operator and device."""
     likes: Mapping[str, Like]
     generations: Mapping[str, float]
     seconds: float
@@ -74,6 +73,7 @@ class KernelsFit:
     def parts(self, runs: Runs) -> Mapping[str, Floats]:
         """The launch, and the work as far as the launch does not hide it."""
         boards = boards_of(runs)
+        names = _names(boards)
         launch, time = np.zeros(runs.height), np.zeros(runs.height)
         for kind, work in works_of(runs, boards).items():
             like = self.likes.get(kind) or self._unmeasured()
@@ -81,10 +81,7 @@ class KernelsFit:
             tiling = self._tiling(like, work, boards)
             if like.forest is not None:
                 logs += like.forest.sums(work.matrix(tiling))
-            host = np.exp([self.hosts.get(board.name, 0.0) for board in boards.boards])[
-                boards.index[work.rows]
-            ]
-            launch[work.rows] = host * _of_ops(self.launches, work.ops)
+            launch[work.rows] = _launch_of(self.launches, work.ops, names[work.rows])
             busy = work.base(tiling) * np.exp(np.clip(logs, -2 * _BOUND, 2 * _BOUND))
             time[work.rows] = _longer(launch[work.rows], busy)
         least = np.minimum(launch, time)
@@ -93,25 +90,20 @@ class KernelsFit:
     def explain(self) -> Sequence[Term]:
         """The launches, then the factors of operators and devices over a roofline's time."""
         terms = [
-            Term(f"launch {op}", 1e6 * value, "µs", "the time of a kernel however small")
-            for op, value in self.launches.items()
+            Term(f"launch {op}", 1e6 * _unseen(known), "µs", "the time of a kernel however small")
+            for op, known in self.launches.items()
         ]
         for kind, like in self.likes.items():
             terms += [
                 Term(f"{kind} {name}", float(np.exp(value)), "×", "its time over that of a roofline")
                 for name, value in (*like.ops.items(), *like.devices.items())
             ]
-        terms += [
-            Term(f"launch {name}", float(np.exp(value)), "×", "its launches over those of the others")
-            for name, value in self.hosts.items()
-        ]
         return terms
 
     def state(self) -> dict[str, Any]:
         """The parameters, as JSON."""
         return {
-            "launches": dict(self.launches),
-            "hosts": dict(self.hosts),
+            "launches": {op: dict(known) for op, known in self.launches.items()},
             "generations": dict(self.generations),
             "seconds": self.seconds,
             "likes": {
@@ -137,12 +129,16 @@ class KernelsFit:
         for op, at in set(zip(work.ops, index, strict=True)):
             known = like.tilings.get(op, {})
             board = boards.boards[at]
-            asked = _generation(board.generation) or 0.0
-            near = min(
-                known, key=lambda name: (abs(self.generations.get(name, 0.0) - asked), name), default=""
-            )
+            near = min(known, key=lambda name: self._apart(name, board.generation), default="")
             found[op, at] = known.get(board.name, known.get(near, "any"))
         return [found[key] for key in zip(work.ops, index, strict=True)]
+
+    def _apart(self, name: str, generation: str) -> tuple[bool, bool, float, str]:
+        """How little the libraries of a known device are those of this generation: they are built for all devices of a major version,
+        and what is newer than a device does not run on it.
+        """
+        known, asked = self.generations.get(name, 0.0), _generation(generation) or 0.0
+        return int(known) != int(asked), known > asked, abs(known - asked), name
 
     def _of_devices(self, known: Mapping[str, float], boards: Boards) -> Floats:
         """The factor of each row's device, as a logarithm; of one that was not seen, that of the devices near its generation."""
@@ -208,10 +204,10 @@ class Kernels:
         works = works_of(runs, boards)
         seconds = runs.description.seconds
         times = runs.target * seconds
-        names = np.array([board.name for board in boards.boards], dtype=object)[boards.index]
-        launches, hosts = _launches(works, times, names)
+        names = _names(boards)
+        launches = _launches(works, times, names)
         likes = {
-            kind: _fit_like(kind, work, times[work.rows], names[work.rows], launches, hosts)
+            kind: _fit_like(kind, work, times[work.rows], names[work.rows], launches)
             for kind, work in works.items()
         }
         generations = {
@@ -219,7 +215,7 @@ class Kernels:
             for board in boards.boards
             if (number := _generation(board.generation)) is not None
         }
-        return KernelsFit(launches, hosts, likes, generations, seconds)
+        return KernelsFit(launches, likes, generations, seconds)
 
     def restore(self, state: Mapping[str, Any]) -> KernelsFit:
         """The fitted model of a state. Raises ValueError, KeyError or TypeError for one that is none."""
@@ -230,46 +226,55 @@ class Kernels:
             likes[str(kind)] = Like(
                 forest, numbers(said["ops"]), numbers(said["devices"]), _words(said["tilings"])
             )
-        launches = numbers(state["launches"])
+        launches = {str(op): numbers(known) for op, known in table(state["launches"]).items()}
         seconds = number(state["seconds"], _LONGEST_UNIT)
-        if seconds <= 0 or min(launches.values(), default=0.0) < 0:
+        if seconds <= 0 or any(min(known.values(), default=0.0) < 0 for known in launches.values()):
             raise ValueError("a time is below 0")
-        return KernelsFit(launches, numbers(state["hosts"]), likes, numbers(state["generations"]), seconds)
+        return KernelsFit(launches, likes, numbers(state["generations"]), seconds)
 
 
 def _launches(
     works: Mapping[str, Work], times: Floats, names: npt.NDArray[np.object_]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """The launch of each operator, seconds, and the logarithm of each device's over it: from kernels that have next to no work.
-
-    Hosts can be much slower than the others, and none is much faster: of two middle ones the faster counts.
-    """
-    found: dict[tuple[str, str], float] = {}
-    ops: set[str] = set()
+) -> dict[str, dict[str, float]]:
+    """The launch of each operator on each device, seconds: from kernels that have next to no work."""
+    found: dict[str, dict[str, float]] = {}
     for work in works.values():
         base = work.base(["any"] * len(work.ops))
         kinds = np.array(work.ops, dtype=object)
-        ops |= set(work.ops)
         for op in dict.fromkeys(work.ops):
-            for name in dict.fromkeys(names[work.rows].tolist()):
+            found[op] = {}
+            for name in dict.fromkeys(names[work.rows[kinds == op]].tolist()):
                 some = np.flatnonzero((kinds == op) & (names[work.rows] == name))
-                if not some.size:
-                    continue
                 measured = times[work.rows[some]]
                 idle = base[some] < _NEXT_TO_NONE * np.quantile(measured, _FASTEST)
                 if idle.sum() >= _LEAST_IDLE:
-                    found[op, name] = float(np.log(np.median(measured[idle])))
-    launches = {
-        op: median_low([value for (of, _), value in found.items() if of == op])
-        for op in sorted(ops)
-        if any(of == op for of, _ in found)
+                    found[op][name] = float(np.median(measured[idle]))
+    return found
+
+
+def _unseen(known: Mapping[str, float]) -> float:
+    """The launch on a device that was not seen. Hosts can be much slower than the others, and none is much faster: of two middle ones
+    the faster counts.
+    """
+    return median_low(known.values()) if known else 0.0
+
+
+def _launch_of(
+    launches: Mapping[str, Mapping[str, float]], ops: tuple[str, ...], names: npt.NDArray[np.object_]
+) -> Floats:
+    """The launch of each row, seconds; of an operator that was not seen, the median of those that were."""
+    others = {op: _unseen(known) for op, known in launches.items()}
+    middle = float(np.median(list(others.values()))) if others else 0.0
+    told = {
+        (op, name): launches.get(op, {}).get(name, others.get(op, middle))
+        for op, name in set(zip(ops, names.tolist(), strict=True))
     }
-    hosts = {}
-    for name in sorted({name for _, name in found}):
-        hosts[name] = float(
-            np.median([value - launches[op] for (op, on), value in found.items() if on == name])
-        )
-    return {op: float(np.exp(launches[op])) if op in launches else 0.0 for op in sorted(ops)}, hosts
+    return np.array([told[key] for key in zip(ops, names.tolist(), strict=True)], dtype=np.float64)
+
+
+def _names(boards: Boards) -> npt.NDArray[np.object_]:
+    """The device of each row."""
+    return np.array([board.name for board in boards.boards], dtype=object)[boards.index]
 
 
 def _fit_like(
@@ -277,11 +282,10 @@ def _fit_like(
     work: Work,
     times: Floats,
     names: npt.NDArray[np.object_],
-    launches: Mapping[str, float],
-    hosts: Mapping[str, float],
+    launches: Mapping[str, Mapping[str, float]],
 ) -> Like:
     """The factors of one kind's operators and devices, and its trees."""
-    launch = _of_ops(launches, work.ops) * np.exp([hosts.get(name, 0.0) for name in names])
+    launch = _launch_of(launches, work.ops, names)
     kinds = np.array(work.ops, dtype=object)
     groups = np.array([f"{op}\0{name}" for op, name in zip(kinds, names, strict=True)])
     tilings = _tilings(work, times, launch, kinds, names)
