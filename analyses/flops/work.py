@@ -64,19 +64,8 @@ DTYPES: Final[dict[str, tuple[int, str | None]]] = {
 }
 """What the profiler calls a type of tensors: the bytes of an element, and the precision in whose peak its arithmetic is measured."""
 
-_TYPES: Final = {
-    "Float": "float",
-    "Double": "double",
-    "Half": "c10::Half",
-    "BFloat16": "c10::BFloat16",
-    "Long": "long",
-    "Int": "int",
-    "Short": "short",
-    "Bool": "bool",
-    "Byte": "unsigned char",
-    "Char": "signed char",
-}
-"""What the profiler calls types that files of other tools call as torch does."""
+_TYPES: Final = {"Float": "float", "Half": "c10::Half", "BFloat16": "c10::BFloat16"}
+"""What the profiler calls types that files of other tools call as torch does. Double, Int and Bool are those of scalars in files of 2021."""
 
 _SCALAR_TYPES: Final = (
     *("unsigned char", "signed char", "short", "int", "long", "c10::Half", "float", "double"),
