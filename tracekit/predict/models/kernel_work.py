@@ -48,9 +48,9 @@ _WIDTH: Final[dict[str, int]] = {
 _RESIDENT: Final = 0.55
 """The share of the second-level cache that data may have which is found there again."""
 _SHARP: Final = 8.0
-_HOT: Final = 1.15
-"""The power of products that are repeated on their own, over that of the products of a network: nothing else lets the board cool."""
-_HELD: Final = 1.5e-3
+_WINOGRAD: Final = 1.15
+"""The arithmetic that convolutions count, over what they do, about: some transform theirs to less."""
+_HELD: Final = 3e-4
 """Seconds: products that take longer at the peak are held down by the power limit."""
 FREE: Final[dict[str, tuple[str, ...]]] = {
     "product": (
@@ -184,8 +184,8 @@ def works_of(runs: Runs, boards: Boards) -> dict[str, Work]:
         if product is None:
             tilings = {"": Tiling(_held(flops / (1e9 * board["peak"]), board), np.zeros((rows.size, 0)))}
         else:
-            hot = _HOT if kind == "product" else 1.0
-            limited = {**board, "limit": board["limit"] / hot, "width": width[rows]}
+            spared = _WINOGRAD if kind == "convolution" else 1.0
+            limited = {**board, "limit": board["limit"] * spared, "width": width[rows]}
             tilings = {name: _tiling(tiles, product, limited) for name, tiles in TILINGS.items()}
         found[kind] = Work(rows, tuple(ops[rows]), _memory(moved, board), free, tilings)
     return found
