@@ -141,7 +141,7 @@ def test_large_traces_of_few_ranks_are_read_one_by_one(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, broken: bool, form: str
 ) -> None:  # fmt: skip
     """All ranks of a machine were in memory at once, though text has one of them in full, and a page one after the other."""
-    for path in paths(folder):
+    for path in paths(folder)[: 8 if form == "table" else 4]:
         shutil.copy(path, tmp_path)
     if broken:
         (tmp_path / "rank-1.json").write_bytes(b"nothing")
