@@ -236,6 +236,7 @@ def kernels_of(ops: tuple[str, ...], each: int) -> Runs:
     [
         ("NVIDIA_A100-PCIE-40GB", ("add", "gelu", "softmax"), 7.0),
         ("Tesla_T4", ("add", "gelu", "softmax"), 9.0),
+        ("Tesla_T4", ("bmm",), 22.0),
         ("Tesla_P4", ("bmm",), 18.0),
         ("Tesla_P100-PCIE-16GB", ("bmm",), 16.0),
     ],

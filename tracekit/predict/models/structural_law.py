@@ -232,8 +232,7 @@ class Law:
         loaded = local if self.form.own_threads else jobs.batch
         if "load" in at:
             alone = of("collate") * (loaded / self.batch) ** (of("growth") - 1)
-            # The one thread that puts samples into batches works beside those that load.
-            loading = factor("loading") * of("load") * loaded * np.hypot(1 / jobs.threads, alone)
+            loading = factor("loading") * of("load") * loaded * (1 / jobs.threads + alone)
             exposed = _longer(device + host, loading, of("overlap")) - device - host
         if "epoch" in at:  # Its first iteration has nothing to compute while its batch is loaded.
             exposed = exposed + loaded / self.batch / of("epoch") * (device + host)
