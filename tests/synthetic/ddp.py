@@ -33,10 +33,13 @@ class Block(nn.Module):
         return x + self.second(torch.relu(self.first(x)))
 
 
-def training(rank: int) -> Callable[[int], None]:
-    """A step of the training."""
+def _blocks(rank: int) -> nn.Sequential:
+    """The model, one of whose blocks is slow on one rank."""
     slow = [TIMES if rank == SLOW_RANK and number == SLOW_BLOCK else 0 for number in range(4)]
-    net = nn.parallel.DistributedDataParallel(nn.Sequential(*map(Block, slow)))
+    return nn.Sequential(*map(Block, slow))
+
+
+def _step_of(net: nn.Module) -> Callable[[int], None]:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     x = torch.randn(176, 176)
 
@@ -46,24 +49,21 @@ def training(rank: int) -> Callable[[int], None]:
         optimizer.step()
 
     return step
+
+
+def training(rank: int) -> Callable[[int], None]:
+    """A step of the training."""
+    net = nn.parallel.DistributedDataParallel(_blocks(rank))
+    return _step_of(net)
 
 
 def sharded(rank: int) -> Callable[[int], None]:
     """A step of the same training with FSDP2, whose ranks wait in operators of Python and in hooks."""
-    slow = [TIMES if rank == SLOW_RANK and number == SLOW_BLOCK else 0 for number in range(4)]
-    net = nn.Sequential(*map(Block, slow))
+    net = _blocks(rank)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for part in (*net, net):
         fully_shard(part, mesh=mesh)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    x = torch.randn(176, 176)
-
-    def step(_number: int) -> None:
-        optimizer.zero_grad()
-        net(x).sum().backward()
-        optimizer.step()
-
-    return step
+    return _step_of(net)
 
 
 def pipeline(rank: int) -> Callable[[int], None]:
