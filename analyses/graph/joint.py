@@ -220,7 +220,7 @@ def _of_job(scopes: Sequence[Scope]) -> Joint:
     waits, alike, other = meetings(made, aligned, shift)
     if not alike:
         raise UsageError(
-            f"{count_of(other, 'call')} of communication between ranks were found, but not when a rank waited in one"
+            "communication between ranks was found, but not when a rank waited in it"
             if other
             else "no collective and no message between ranks was found in these traces",
             remedy="give the traces of one job that were recorded at one time",
