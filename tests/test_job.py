@@ -17,18 +17,22 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
+import polars as pl
 import pytest
 from commands import run
 from synthetic.job import Fault, simulate, write_job
 
 from tracekit.analyses.ranks import Summary
+from tracekit.analyses.ranks.heat import NOTHING
 from tracekit.cli.main import main
 from tracekit.cli.sources import Sources
 from tracekit.cli.workers import Workers
 from tracekit.errors import UsageError
-from tracekit.job import Options, job_of, rank_sets, summarise
+from tracekit.facts.units import format_ns, format_share
+from tracekit.job import Options, engine, job_of, rank_sets, summarise
 from tracekit.job.engine import Outcome
 from tracekit.job.rank_set import Member
+from tracekit.report.job import job_section
 from tracekit.trace import Trace
 
 FAULT = Fault(rank=5, kind="compute", ns=300_000, layer=1)
@@ -61,6 +65,63 @@ def test_processes_answer_as_this_one_does(folder: Path) -> None:
     here, there = (summarise(paths(folder), jobs=jobs) for jobs in (1, 2))
     assert [one.path for one in here] == [one.path for one in there] == paths(folder)
     assert all(same(a.summaries[0], b.summaries[0]) for a, b in zip(here, there, strict=True))
+
+
+def first_steps(one: Member, last: int) -> Member:
+    """The same with the calls of these steps alone, as if there were no others."""
+    calls = one.summary.calls.filter(pl.col("step") <= last)
+    steps = one.summary.steps.filter(pl.col("step") <= last)
+    facts = msgspec.structs.replace(one.summary.facts, all_calls=calls.height)
+    return replace(one, summary=replace(one.summary, calls=calls, steps=steps, facts=facts))
+
+
+@pytest.mark.slow
+def test_of_too_many_calls_those_of_the_first_steps_are_compared(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks stopped in the middle of a step; their later steps counted as without waits, and delays were parts of the whole window."""
+    whole = members(summarise(paths(folder), jobs=1))
+    per_step = whole[0].summary.calls.group_by("step").len()["len"][0]
+    # Room for all ranks together: two steps of a rank, and a call of the third.
+    monkeypatch.setattr(engine, "_LEAST_CALLS", 1)
+    monkeypatch.setattr(engine, "_MOST_CALLS", (2 * per_step + 1) * len(whole))
+    cut = members(summarise(paths(folder), jobs=1))
+    steps = sorted(whole[0].summary.calls["step"].unique().to_list())[:2]
+    assert {step for one in cut for step in one.summary.calls["step"].to_list()} == set(steps)
+    job, truth = (job_of(rank_sets(some)[0]) for some in (cut, [first_steps(one, steps[1]) for one in whole]))
+    kept = [
+        "rank",
+        "own_ns",
+        "speed",
+        "wait_ns",
+        "last",
+        "caused_ns",
+        "kind",
+        "what",
+        "longer_ns",
+        "offset_ns",
+    ]
+    assert job.table[kept].equals(truth.table[kept])
+    ends = [one.summary.calls["end"].max() for one in cut]
+    starts = [one.summary.facts.window_start_ns for one in cut]
+    assert job.table["compared_ns"].to_list() == [
+        end - start for end, start in zip(ends, starts, strict=True)
+    ]
+    caused, every = job.table["caused_ns"].max(), whole[0].summary.calls.height
+    answer = job_section(job).answer
+    assert (
+        f"Rank 5 keeps the others waiting for {format_ns(caused)} ({format_share(caused / job.compared_ns)} of the compared time)."
+        in answer
+    )
+    share = format_share(job.compared_ns / job.table["window_ns"].median())
+    assert (
+        f"A rank has up to {every} calls, of which the first were compared: those of {share} of the window."
+        in answer
+    )
+    waited = job.heat.parts["wait"][0] if job.heat else None
+    assert waited is not None
+    assert (waited == NOTHING).any()
+    assert (waited != NOTHING).any()
 
 
 @pytest.mark.slow

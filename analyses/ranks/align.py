@@ -20,6 +20,7 @@ from tracekit.analyses.ranks.matching import (
 )
 from tracekit.analyses.ranks.summary import Summary
 from tracekit.facts.collectives import MESSAGES
+from tracekit.groups import groups, with_series
 
 __all__ = ["Alignment", "align"]
 
@@ -30,7 +31,7 @@ class Alignment:
 
     calls: pl.DataFrame
     """The calls of all ranks by start, with `at` (the place of the summary), `key` (of the group) and `match`, the number of the
-    collective, null for a call that is part of none. `start`, `end` and `launched` are ns on the clock of the job.
+    collective, null for a call that is part of none. `start` and `end` are ns on the clock of the job.
     """
     clocks: pl.DataFrame
     """One row per rank (`ranks.clocks.CLOCKS`)."""
@@ -61,9 +62,8 @@ def align(summaries: Sequence[Summary]) -> Alignment:
         match = _next(match, step)
         alone = calls.filter(rest & step.is_null())
         if not in_utc(summaries):
-            alone = alone.with_columns(
-                pl.concat_str("key", _clock_of(summaries, first)[alone["at"]], separator=" on clock ")
-            )
+            clock = _clock_of(summaries, first).to_numpy()[alone["at"].to_numpy()]
+            alone = with_series(alone, pl.Series("kind", groups(alone["kind"].to_numpy(), clock).of))
         timed = by_time(alone, first["shift_ns"].to_numpy())
         match = _next(
             match,
@@ -75,12 +75,13 @@ def align(summaries: Sequence[Summary]) -> Alignment:
     clocks = clocks_of(calls, match, origin)
     match = _next(match, messages(calls, clocks["shift_ns"].to_numpy()))
     shift = pl.Series(clocks["shift_ns"].to_numpy()[calls["at"].to_numpy()])
-    moved = calls.with_columns(
-        *(pl.col(name) + shift for name in ("launched", "start", "end")), match.alias("match")
-    )
+    moved = calls.with_columns(pl.col("start", "end") + shift, match.alias("match"))
     missing = missing_calls(moved)
     return Alignment(
-        moved.drop("size").sort("start", "at", maintain_order=True), clocks, missing, bool(numbered)
+        moved.drop("size", "kind", "place").sort("start", "at", maintain_order=True),
+        clocks,
+        missing,
+        bool(numbered),
     )
 
 

@@ -62,15 +62,18 @@ def heat_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -> H
     edges = start + np.arange(_COLUMNS + 1) * (span / _COLUMNS)
     parts = {part: np.full((len(summaries), _COLUMNS), NOTHING, dtype=np.uint8) for part in PARTS}
     waited = {int(str(at)): rows for (at,), rows in waits.calls.filter(pl.col("wait_ns") > 0).group_by("at")}
+    ends: dict[int, int] = dict(waits.calls.group_by("at").agg(pl.col("end").max()).rows())
     for at, one in enumerate(summaries):
         own = begin[at] + np.arange(BINS + 1) * (length[at] / BINS)
         inside = np.diff(np.clip(edges, own[0], own[-1]))
         there = inside > 0
         sums = _rebinned(one, own, edges)
         sums["wait"] = _waits(waited.get(at), edges)
+        compared = edges[1:] <= ends[at] if one.cut else there
         for part, values in sums.items():
             share = values[there] / inside[there]
             parts[part][at, there] = np.rint(100 * np.clip(share, 0, 1)).astype(np.uint8)
+        parts["wait"][at, ~compared] = NOTHING
     return Heat(start, span / _COLUMNS, parts)
 
 

@@ -15,7 +15,8 @@ import polars as pl
 
 from tracekit.analyses.ranks.summary import NO_STEP, Summary
 from tracekit.facts.collectives import CLOCKS_NS, MESSAGES, SYNCHRONISING
-from tracekit.spans import Int64Array
+from tracekit.groups import any_known, groups, none_to_null, or_none, text_codes
+from tracekit.spans import BoolArray, Int64Array
 
 __all__ = [
     "UNEVEN",
@@ -26,6 +27,7 @@ __all__ = [
     "by_step",
     "by_time",
     "in_groups",
+    "last_step",
     "messages",
     "missing_calls",
 ]
@@ -42,14 +44,18 @@ _INT64: Final = 2**63
 
 def all_calls(summaries: Sequence[Summary]) -> pl.DataFrame:
     """The calls of all ranks: those of `Summary.calls` with `at`, the place of the summary, `key`, which tells groups apart, and `size`, the
-    bytes that all ranks of the collective must share.
+    bytes that all ranks of the collective must share. `kind` numbers what has one key, name and size, `place` what is in one step too.
     """
+    last = last_step(summaries)
     calls = pl.concat(
-        [one.calls.with_columns(pl.lit(at, dtype=pl.Int64).alias("at")) for at, one in enumerate(summaries)]
+        [
+            _until(one.calls, last).with_columns(pl.lit(at, dtype=pl.Int64).alias("at"))
+            for at, one in enumerate(summaries)
+        ]
     )
     key = pl.concat_str("group", "group_ranks", separator=" ", ignore_nulls=True)
     known = pl.col("group").is_not_null() | pl.col("group_ranks").is_not_null()
-    return calls.with_columns(
+    calls = calls.with_columns(
         pl.when(known)
         .then(key)
         .when(pl.col("group_size").is_not_null())  # of the only group
@@ -57,27 +63,51 @@ def all_calls(summaries: Sequence[Summary]) -> pl.DataFrame:
         .otherwise(pl.lit(UNKNOWN_GROUP))
         .alias("key"),
         pl.when(~pl.col("name").is_in(UNEVEN)).then("bytes").alias("size"),
-    ).sort("at", "start", maintain_order=True)
+    )
+    kind = _codes(calls, "key", "name", "size")
+    return calls.with_columns(kind, _codes(calls.with_columns(kind), "kind", "step").alias("place"))
+
+
+def _codes(calls: pl.DataFrame, *names: str) -> pl.Series:
+    """The number of what is equal in these columns, null included, called `kind`."""
+    codes = [
+        text_codes(calls[name])[0] if calls[name].dtype == pl.String else or_none(calls[name])
+        for name in names
+    ]
+    return pl.Series("kind", groups(*codes).of)
+
+
+def last_step(summaries: Sequence[Summary]) -> int | None:
+    """The last step whose calls all ranks sent; None if all calls were sent, or of some rank not even those of one step."""
+    cut = [one.facts.last_step for one in summaries if one.cut]
+    known = [step for step in cut if step is not None]
+    return min(known, default=None) if len(known) == len(cut) else None
+
+
+def _until(calls: pl.DataFrame, last: int | None) -> pl.DataFrame:
+    later = pl.Series(dtype=pl.Int64) if last is None else (calls["step"] > last).arg_true()
+    return calls.head(later[0]) if later.len() else calls
 
 
 def by_sequence(calls: pl.DataFrame) -> pl.Series:
     """The number of the collective of each call by its recorded number in the group; null without, or if no other rank has it."""
-    collective = ["key", "sequence", "name", "number"]
-    rows = calls.with_columns(pl.int_range(pl.len()).over("at", "key", "sequence", "name").alias("number"))
     # The numbers of messages count those of one rank, which may be with several others.
     known = pl.col("sequence").is_not_null() & pl.col("group").is_not_null() & ~pl.col("name").is_in(MESSAGES)
-    return _numbered(rows, collective, known)
+    if not any_known(calls["sequence"]):
+        return pl.Series("match", [None], dtype=pl.Int64).new_from_index(0, calls.height)
+    place = _codes(calls, "key", "sequence", "name").to_numpy()
+    return _in_order(calls, place, calls.select(known).to_series().to_numpy())
 
 
 def by_step(calls: pl.DataFrame) -> pl.Series:
     """The same by the order in a step, group, name and size, in which all ranks have equally many; good enough to compare clocks."""
-    place = ["key", "step", "name", "size"]
-    rows = calls.with_columns(
-        pl.int_range(pl.len()).over("at", *place).alias("number"), pl.len().over("at", *place).alias("own")
-    )
     sure = pl.col("step").is_not_null() & ~pl.col("name").is_in(UNEVEN)
-    equal = pl.col("own").min().over(place) == pl.col("own").max().over(place)
-    return _numbered(rows, [*place, "number"], sure & equal)
+    place = calls["place"].to_numpy()
+    of_rank = groups(calls["at"].to_numpy(), place)
+    of_place = groups(of_rank.keys[1])
+    equal = of_place.least(of_rank.counts) == of_place.greatest(of_rank.counts)
+    known = calls.select(sure).to_series().to_numpy() & equal[place]
+    return _in_order(calls, place, known)
 
 
 def at_one_time(calls: pl.DataFrame, match: pl.Series, shift: Int64Array) -> pl.Series:
@@ -88,9 +118,8 @@ def at_one_time(calls: pl.DataFrame, match: pl.Series, shift: Int64Array) -> pl.
     """
     by = pl.Series(shift[calls["at"].to_numpy()])
     rows = calls.select(
-        "key",
-        "step",
-        pl.struct("key", "step", "name", "size").rank("dense").alias("set"),
+        _codes(calls, "key", "step").alias("together"),
+        "place",
         pl.col("name").is_in(list(SYNCHRONISING)).alias("meets"),
         pl.col("start") + by,
         pl.col("end") + by,
@@ -99,9 +128,9 @@ def at_one_time(calls: pl.DataFrame, match: pl.Series, shift: Int64Array) -> pl.
     meet = (pl.col("start").max() <= pl.col("end").min()).over("match").fill_null(value=False)
     meets = pl.col("meets")
     # A sender or a root may be gone before others come; what it exchanges stands in the order of the collectives that synchronise.
-    others = (meets.any() & (meet | ~meets).all()).over("key", "step")
+    others = (meets.any() & (meet | ~meets).all()).over("together")
     agree = pl.when(meets).then(meet).otherwise(others)
-    return rows.select(pl.when(agree.all().over("set")).then("match")).to_series()
+    return rows.select(pl.when(agree.all().over("place")).then("match")).to_series()
 
 
 def in_groups(calls: pl.DataFrame, match: pl.Series, summaries: Sequence[Summary]) -> pl.Series:
@@ -160,10 +189,17 @@ def messages(calls: pl.DataFrame, shift: Int64Array) -> pl.Series:
     return none.scatter(known.arg_true(), match)
 
 
-def _numbered(rows: pl.DataFrame, collective: list[str], known: pl.Expr) -> pl.Series:
-    ranks = pl.col("at").n_unique().over(collective)
-    number = pl.struct(collective).rank("dense").cast(pl.Int64)
-    return rows.select(pl.when(known & (ranks >= _LEAST_RANKS)).then(number).alias("match")).to_series()
+def _in_order(calls: pl.DataFrame, place: Int64Array, known: BoolArray) -> pl.Series:
+    """The number of the collective of each call, null where it is not known: the n-th calls of the ranks in a place are one."""
+    of_rank = groups(calls["at"].to_numpy(), place)
+    order = np.argsort(of_rank.of, kind="stable")
+    number = np.empty(order.size, dtype=np.int64)
+    number[order] = np.arange(order.size) - np.repeat(
+        np.cumsum(of_rank.counts) - of_rank.counts, of_rank.counts
+    )
+    found = groups(place, number)
+    known = known & (found.counts >= _LEAST_RANKS)[found.of]
+    return none_to_null(np.where(known, found.of, -1)).alias("match")
 
 
 def by_time(calls: pl.DataFrame, shift: Int64Array) -> pl.Series:
@@ -172,9 +208,7 @@ def by_time(calls: pl.DataFrame, shift: Int64Array) -> pl.Series:
     """
     if calls.is_empty():
         return pl.Series("match", [], dtype=pl.Int64)
-    kind = (
-        calls.select(pl.struct("key", "name", "size").rank("dense")).to_series().to_numpy().astype(np.int64)
-    )
+    kind = calls["kind"].to_numpy()
     at = calls["at"].to_numpy()
     start = calls["start"].to_numpy() + shift[at]
     number = _collective_of(kind, at, start, start + calls["duration_ns"].to_numpy())

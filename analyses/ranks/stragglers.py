@@ -13,6 +13,7 @@ import polars as pl
 
 from tracekit.analyses.ranks.align import Alignment
 from tracekit.analyses.ranks.causes import causes_of
+from tracekit.analyses.ranks.matching import last_step
 from tracekit.analyses.ranks.summary import Summary
 from tracekit.analyses.ranks.waits import Waits
 
@@ -40,7 +41,7 @@ STRAGGLERS: Final = {
 def stragglers_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -> pl.DataFrame:
     """One row per rank with the columns of `STRAGGLERS`.
 
-    `own_ns` is the median of a step's time without the rank's waits, over the steps that all ranks have (its own steps if there is none); `speed` (their relative score) is the least `own_ns` of all ranks over its
+    `own_ns` is the median of a step's time without the rank's waits, over the steps that all ranks have (its own steps if there is none) and all of whose calls were sent; `speed` (their relative score) is the least `own_ns` of all ranks over its
     own, `steadiness` (their individual score) that of its own best step over its median; null without steps. `wait_ns`, `last`, `caused_ns` and `unseen_ns` are those of
     `Waits.ranks`, `collective` the name of the collective that waits most for it. `kind`, `what`, `where`, `longer_ns`, `times_operators` and `times_flops` are those of `ranks.causes.causes_of`.
     """
@@ -66,6 +67,9 @@ def _own_times(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -
             for at, one in enumerate(summaries)
         ]
     )
+    if any(one.cut for one in summaries):  # the waits of other steps are not known
+        last = last_step(summaries)
+        times = times.filter(pl.lit(value=False) if last is None else pl.col("step") <= last)
     each = times.join(waited, on=["at", "step"], how="left").select(
         "at", "step", (pl.col("time_ns") - pl.col("wait_ns").fill_null(0)).clip(lower_bound=0).alias("own")
     )

@@ -24,10 +24,26 @@ from tracekit.groups import or_none
 from tracekit.names import clean
 from tracekit.spans import Int64Array, take
 
-__all__ = ["BINS", "MOST_CALLS", "MOST_STEPS", "MOST_WORK", "NO_STEP", "Facts", "Summary", "summary_of"]
+__all__ = [
+    "BINS",
+    "MOST_CALLS",
+    "MOST_STEPS",
+    "MOST_WORK",
+    "NO_STEP",
+    "SENT",
+    "Facts",
+    "Summary",
+    "packed_frame",
+    "summary_of",
+]
 
 MOST_CALLS: Final = 20_000
-"""Of more calls a rank sends the first; a row takes some 40 bytes."""
+"""Of more calls a rank sends those of the first steps; a row takes some 40 bytes."""
+SENT: Final = (
+    "name", "group", "group_size", "group_ranks", "sequence", "source", "destination", "bytes", "bus_bytes",
+    "step", "start", "end", "duration_ns", "exposed_ns", "kernels",
+)  # fmt: skip
+"""What the other ranks need of a call, of the columns of `analyses.calls.CALLS`."""
 MOST_TIMES: Final = 20_000
 """Of so many steps the times are sent."""
 NO_STEP: Final = -1
@@ -64,6 +80,8 @@ class Facts(msgspec.Struct, frozen=True):
     exposed_memory_ns: int
     idle_ns: int
     all_calls: int
+    last_step: int | None
+    """The last step all of whose calls were sent; None if all calls were, or not even those of one step."""
     all_steps: int
     incomplete: bool
     """Whether records are missing that matter (`Completeness.broken`)."""
@@ -78,19 +96,29 @@ class Summary:
     """`step`, `time_ns` of the first `MOST_TIMES` steps of the window: as `analyses.steps` has them, but a step begins where the device
     has done the work of the one before."""
     calls: pl.DataFrame
-    """The first `MOST_CALLS` calls, with the columns of `analyses.calls.CALLS`."""
+    """The calls in order, with the columns `SENT`; of more than `MOST_CALLS` (or as many as were asked for) those of the first whole steps."""
     layers: pl.DataFrame
     """`pattern`, `type`, `layers`, `device_own_ns`, `host_self_ns`: the layers with the most own time."""
     causes: pl.DataFrame
     """`cause`, `total_ns` of the devices' idle time."""
-    work: pl.DataFrame
-    """What the devices did apart from communication, in order of time: `step` (`NO_STEP` for none), `call` (the place in `calls` of the next call that starts
-    after it), `kind`, `what`, `where`, `first` (when it first started), `ns`, `count` (of its activities or gaps), `flops` (as far as they can be told). Of the kind `layer`, `what` is its path and `where` the phase; of `operator`, the
-    work in no layer, its name and the phase; of `idle`, the cause and the line of Python or the layer. The first steps, at most `MOST_STEPS`, and the parts that
-    take most.
-    """
     timeline: pl.DataFrame
     """One row per bin, `BINS` equal parts of the window: `compute_ns`, `communication_ns` (exposed) and `idle_ns`, summed over the devices."""
+    packed_work: bytes
+    """`work`, which only few ranks are asked for, as `packed_frame` makes it."""
+
+    @property
+    def work(self) -> pl.DataFrame:
+        """What the devices did apart from communication, in order of time: `step` (`NO_STEP` for none), `call` (the place in `calls` of the next call that starts
+        after it), `kind`, `what`, `where`, `first` (when it first started), `ns`, `count` (of its activities or gaps), `flops` (as far as they can be told). Of the
+        kind `layer`, `what` is its path and `where` the phase; of `operator`, the work in no layer, its name and the phase; of `idle`, the cause and the line of
+        Python or the layer. The first steps, at most `MOST_STEPS`, and the parts that take most.
+        """
+        return _frame(self.packed_work)
+
+    @property
+    def cut(self) -> bool:
+        """Whether it has more calls than were sent."""
+        return self.calls.height < self.facts.all_calls
 
     def packed(self) -> bytes:
         """The same as bytes, for another process or machine.
@@ -101,28 +129,36 @@ class Summary:
         >>> Summary.unpacked(made.packed()).calls.equals(made.calls)
         True
         """
-        frames = {}
-        for name in _FRAMES:
-            stream = io.BytesIO()
-            getattr(self, name).write_ipc(stream, compression="zstd")
-            frames[name] = stream.getvalue()
-        return msgspec.msgpack.encode((self.facts, frames))
+        frames = {name: packed_frame(getattr(self, name)) for name in _FRAMES}
+        return msgspec.msgpack.encode((self.facts, frames, self.packed_work))
 
     @staticmethod
     def unpacked(data: bytes) -> Summary:
         """What `packed` made. Raises msgspec.DecodeError for other bytes."""
-        facts, frames = msgspec.msgpack.decode(data, type=tuple[Facts, dict[str, bytes]])
-        return Summary(facts, **{name: pl.read_ipc(io.BytesIO(frames[name])) for name in _FRAMES})
+        facts, frames, work = msgspec.msgpack.decode(data, type=tuple[Facts, dict[str, bytes], bytes])
+        return Summary(facts, **{name: _frame(frames[name]) for name in _FRAMES}, packed_work=work)
 
 
-_FRAMES: Final = ("steps", "calls", "layers", "causes", "work", "timeline")
+_FRAMES: Final = ("steps", "calls", "layers", "causes", "timeline")
 
 
-def summary_of(scope: Scope) -> Summary:
-    """The summary of one rank's scope."""
+def packed_frame(frame: pl.DataFrame) -> bytes:
+    """A frame as bytes. Arrow's stream, since its file takes Polars twenty times as long to read if it is small."""
+    stream = io.BytesIO()
+    frame.write_ipc_stream(stream, compression="zstd")
+    return stream.getvalue()
+
+
+def _frame(packed: bytes) -> pl.DataFrame:
+    return pl.read_ipc_stream(io.BytesIO(packed))
+
+
+def summary_of(scope: Scope, most_calls: int = MOST_CALLS) -> Summary:
+    """The summary of one rank's scope, with so many calls at most."""
     meta = scope.trace.meta
     parts = breakdown(scope).devices
-    calls = collectives(scope).calls
+    every = collectives(scope).calls.select(SENT)
+    calls, last_step = _first_calls(every, most_calls)
     by_pattern = layers(scope).by_pattern[["pattern", "type", "layers", "device_own_ns", "host_self_ns"]]
     facts = Facts(
         name=clean(meta.name),
@@ -137,7 +173,8 @@ def summary_of(scope: Scope) -> Summary:
         on_cpu=scope.on_cpu,
         window_ns=scope.duration,
         window_start_ns=scope.start,
-        all_calls=calls.height,
+        all_calls=every.height,
+        last_step=last_step,
         all_steps=scope.steps.height,
         incomplete=completeness(scope).broken,
         **{name: int(parts[name].sum()) for name in _SUMS},
@@ -145,12 +182,21 @@ def summary_of(scope: Scope) -> Summary:
     return Summary(
         facts,
         _step_times(scope).head(MOST_TIMES),
-        calls.head(MOST_CALLS),
+        calls,
         by_pattern.head(_MOST_ROWS),
         idle_causes(scope).by_cause[["cause", "total_ns"]].head(_MOST_ROWS),
-        _work(scope, calls["start"].head(MOST_CALLS)),
         _timeline(scope),
+        packed_frame(_work(scope, calls["start"])),
     )
+
+
+def _first_calls(calls: pl.DataFrame, most: int) -> tuple[pl.DataFrame, int | None]:
+    """So many at most, of whole steps if the first one fits; and `Facts.last_step`."""
+    first = calls.head(most)
+    if first.height == calls.height:
+        return calls, None
+    whole = first.filter(pl.col("step") < calls["step"].slice(most).min())
+    return (whole, whole["step"].max()) if whole.height else (first, None)  # type: ignore[return-value]
 
 
 def _step_times(scope: Scope) -> pl.DataFrame:

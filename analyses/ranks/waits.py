@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 
@@ -11,6 +12,11 @@ from tracekit.analyses.ranks.blame import blame_of, delays_of
 from tracekit.facts.collectives import MESSAGES, SYNCHRONISING
 
 __all__ = ["Waits", "waits_of"]
+
+
+_NEEDED: Final = (
+    "match", "at", "name", "group", "group_size", "step", "start", "end", "duration_ns", "bytes", "bus_bytes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +46,7 @@ class Waits:
 
 def waits_of(aligned: Alignment) -> Waits:
     """The waits of a job."""
-    calls = aligned.calls.filter(pl.col("match").is_not_null())
+    calls = aligned.calls.select(_NEEDED).filter(pl.col("match").is_not_null())
     start = pl.col("start")
     last = start.max().over("match")
     waits = pl.col("name").is_in(list(SYNCHRONISING)) | (pl.col("end") > last)

@@ -12,6 +12,7 @@ from synthetic.job import Fault, simulate, write_job
 
 import tracekit
 from tracekit.analyses.ranks import summary_of
+from tracekit.analyses.ranks.summary import packed_frame
 from tracekit.analyses.scope import select
 from tracekit.job import Job, RankSet, job_of
 from tracekit.job.rank_set import Member
@@ -96,7 +97,7 @@ def test_whether_the_late_rank_has_more_to_do(
             (pl.col("count") * pl.when(there).then(4 * count).otherwise(4)).cast(pl.Int64).alias("count"),
             pl.when(there).then(each * pl.col("count") * (flops or 0)).otherwise(each * pl.col("count")).cast(pl.Int64).alias("flops"),
         )  # fmt: skip
-        made.append(replace(one, summary=replace(one.summary, work=planted)))
+        made.append(replace(one, summary=replace(one.summary, packed_work=packed_frame(planted))))
     answer = job_section(job_of(RankSet(tuple(made), 8))).answer
     assert said in answer
 
@@ -122,7 +123,7 @@ def test_where_the_late_rank_is_idle(members: list[Member], places: list[str | N
                 for place in places
             ]
             planted = pl.concat([planted.filter(~slow), *more])
-        made.append(replace(one, summary=replace(one.summary, work=planted)))
+        made.append(replace(one, summary=replace(one.summary, packed_work=packed_frame(planted))))
     answer = job_section(job_of(RankSet(tuple(made), 8))).answer
     assert said in answer
 

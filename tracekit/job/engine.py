@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import resource_tracker
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -44,6 +44,10 @@ __all__ = [
 ]
 
 _TRIES: Final = 3
+_MOST_CALLS: Final = 4_000_000
+"""So many calls of all ranks together are compared in one process; a million takes it half a GB."""
+_LEAST_CALLS: Final = 500
+"""So many of each rank at least."""
 _GRACE_S: Final = 5
 """So long a broken pool may take to give up what it has."""
 _LOOK_S: Final = 0.2
@@ -64,6 +68,8 @@ class Options:
     """Kernels whose name matches one of these regular expressions count as communication."""
     ranges: RangeFilter | None = None
     """The named ranges that count as layers; None: all."""
+    most_calls: int | None = None
+    """So many calls of a rank are compared with those of others at most; None: as many as fit into the process that compares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,10 @@ def summarise(
     >>> [one.summaries[0].facts.rank for one in summarise(files)]
     [0, 1]
     """
-    answers = make(paths, _summaries, options, executor=executor, jobs=jobs, progress=progress)
+    chosen = options or Options()
+    if chosen.most_calls is None:
+        chosen = replace(chosen, most_calls=max(_LEAST_CALLS, _MOST_CALLS // max(len(paths), 1)))
+    answers = make(paths, _summaries, chosen, executor=executor, jobs=jobs, progress=progress)
     from tracekit.analyses.ranks import Summary  # noqa: PLC0415 - see above
 
     return [

@@ -77,20 +77,17 @@ def latest(job: Job) -> int:
 
 
 def _is_felt(job: Job, late: int) -> bool:
-    window = int(job.table["window_ns"].median() or 0)  # type: ignore[arg-type]
     unseen = 0 if not job.ranks.missing else max(job.table["unseen_ns"].fill_null(0).to_list())
-    return (job.table["caused_ns"][late] or 0) >= max(FELT * window, unseen, 1)
+    return (job.table["caused_ns"][late] or 0) >= max(FELT * job.compared_ns, unseen, 1)
 
 
 def _ranks_table(job: Job) -> Table:
-    window = int(job.table["window_ns"].median() or 0)  # type: ignore[arg-type]
     reasons = [
-        "" if row["kind"] is None or (row["caused_ns"] or 0) < FELT * window else cause_name(row["what"]) if row["kind"] == "idle" else NO_LAYERS.get(row["what"], row["what"])
+        "" if row["kind"] is None or (row["caused_ns"] or 0) < FELT * job.compared_ns else cause_name(row["what"]) if row["kind"] == "idle" else NO_LAYERS.get(row["what"], row["what"])
         for row in job.table.iter_rows(named=True)
     ]  # fmt: skip
-    frame = job.table.with_columns(pl.Series("reason", reasons, dtype=pl.String)).drop(
-        "at", "kind", "what", "where"
-    )
+    hidden = {"at", "kind", "what", "where"} | ({"compared_ns"} if not job.cut else set())
+    frame = job.table.with_columns(pl.Series("reason", reasons, dtype=pl.String)).drop(hidden)
     if frame.height > _IN_ORDER:
         frame = frame.sort("caused_ns", descending=True, nulls_last=True, maintain_order=True)
     shown: tuple[str, ...] = (

@@ -103,7 +103,7 @@ def _late(job: Job, pair: Beside | None) -> str:
             "The traces share no collective or message that could be matched, so they do not show who waits for whom: check whether they "
             "are from one run and one time."
         )
-    window = int(job.table["window_ns"].median() or 0)  # type: ignore[arg-type]
+    window, of_window = job.compared_ns, "of the compared time" if job.cut else "of the window"
     row = job.table.sort("caused_ns", descending=True, nulls_last=True).row(0, named=True)
     caused = row["caused_ns"] or 0
     share = caused / window if window else 0.0
@@ -112,7 +112,7 @@ def _late(job: Job, pair: Beside | None) -> str:
     if job.ranks.missing and unseen >= max(FELT * window, caused, 1):
         return (
             f"A rank without a trace may keep the others waiting: collectives with such ranks take {format_ns(unseen)} "
-            f"({format_share(unseen / window)} of the window) longer in all than the shortest of their kind."
+            f"({format_share(unseen / window)} {of_window}) longer in all than the shortest of their kind."
         )
     absent = " A rank without a trace may keep them waiting too." if job.ranks.missing else ""
     if share < FELT:
@@ -121,7 +121,7 @@ def _late(job: Job, pair: Beside | None) -> str:
         absent = " The traces do not show waits for a rank without a trace." if absent else ""
         return f"No {one} keeps the others waiting for long. In collectives, a rank waits for others {most} of the time at most.{absent}"
     name = who(row)
-    late = f"{name[0].upper()}{name[1:]} keeps {others} waiting for {format_ns(caused)} ({format_share(share)} of the window)."
+    late = f"{name[0].upper()}{name[1:]} keeps {others} waiting for {format_ns(caused)} ({format_share(share)} {of_window})."
     on_cpu = job.ranks.members[row["at"]].summary.facts.on_cpu
     first = _first(job, pair)
     why = "" if row["kind"] is None and first else _why(row, others, on_cpu=on_cpu)
@@ -254,7 +254,17 @@ def _rests_on(job: Job) -> str:
     )
     unsure = job.table["uncertainty_ns"].drop_nulls().to_list()
     clocks = f"; clocks agree to {_within(max(unsure))}" if unsure and count else ""
-    return f"This is based on {' and '.join([ranks, *matched])}{clocks}."
+    return f"This is based on {' and '.join([ranks, *matched])}{clocks}.{_cut(job)}"
+
+
+def _cut(job: Job) -> str:
+    """That not all calls were compared; empty if they were."""
+    if not job.cut:
+        return ""
+    most = max(member.summary.facts.all_calls for member in job.ranks.members)
+    window = int(job.table["window_ns"].median() or 0)  # type: ignore[arg-type]
+    share = format_share(job.compared_ns / window) if window else "part"
+    return f" A rank has up to {count_of(most, 'call')}, of which the first were compared: those of {share} of the window."
 
 
 def _within(ns: int) -> str:
