@@ -62,6 +62,22 @@ def test_a_grid_is_sorted_by_its_price(model: Path, capsys: pytest.CaptureFixtur
     assert row["cost"] == pytest.approx(row["predicted_ns"] / 3.6e12 * row["gpus"] * 3)
 
 
+def test_the_figure_of_a_grid_has_the_order_of_its_table(model: Path) -> None:
+    """Bars stood in the order of the grid, from seven on without labels."""
+    from tracekit.predict import grid_of, load, settings_of
+    from tracekit.report.predict import answers_section
+
+    fitted = load(model)
+    wanted = settings_of(["batch=16,32,64,gpus=1,2,4,iterations=1000"])
+    asked = grid_of(wanted, fitted.description, {}, fitted.support)
+    told = answers_section(fitted, asked, fitted.predict(asked))
+    bars = told.figures[0].data["rows"]
+    rows = told.tables[0].frame.head(len(bars)).rows(named=True)
+    assert [bar["label"] for bar in bars] == [f"gpus {row['gpus']:g}, batch {row['batch']:g}" for row in rows]
+    sums = [sum(part["value"] for part in bar["parts"]) for bar in bars]
+    assert sums == pytest.approx([row["predicted_ns"] for row in rows])
+
+
 def test_what_lies_beyond_the_runs_is_said_and_what_is_far_beyond_is_refused(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

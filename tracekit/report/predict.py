@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["answers_section", "evaluation_section", "model_section", "trace_section"]
 
-_MOST_DRAWN: Final = 12
+_MOST_DRAWN: Final = 6
+"""More bars have no labels."""
 _MOST_DOTS: Final = 1_500
 _MOST_TOLD: Final = 4
 _UNITS: Final[Mapping[str, Unit]] = {
@@ -112,17 +113,21 @@ def _settings(row: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def _composition(fitted: Predictor, asked: Runs, rows: Any, told: Sequence[str]) -> Iterator[Figure]:
-    """What the predicted times of these rows consist of, if the model tells."""
+    """What the predicted times of these rows consist of, in their order, if the model tells."""
     few = asked.where(np.isin(np.arange(asked.height), rows))
     parts = fitted.parts(few) if few.height else {}
+    settings = few.frame.rows(named=True)
     if parts:
         scale = fitted.description.seconds * NS_PER_S
         bars = [
-            {"label": _settings(row, told), "parts": [{"label": name, "value": float(values[at]) * scale} for name, values in parts.items()]}
-            for at, row in enumerate(few.frame.iter_rows(named=True))
+            {"label": _settings(settings[at], told), "parts": [{"label": name, "value": float(values[at]) * scale} for name, values in parts.items()]}
+            for at in np.argsort(np.argsort(rows)).tolist()
         ]  # fmt: skip
         yield Figure(
-            "composition", "What the predicted times consist of", "stack", {"unit": "ns", "rows": bars}
+            "composition",
+            "What the predicted times consist of",
+            "stack",
+            {"unit": "ns", "rows": bars, "apart": True},
         )
 
 

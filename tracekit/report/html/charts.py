@@ -212,7 +212,9 @@ def _stack(figure: Figure) -> Chart:
         rows.append(StackRow(row["label"], format_cell(told, unit), tuple(parts)))
     whole = sum(totals) or 1
     legend = tuple(_bar(label, label, value, unit, whole, whole) for label, value in sums.items() if value)
-    if unit == "ratio":  # shares of several rows have no sum
+    if unit == "ratio" or figure.data.get(
+        "apart"
+    ):  # shares of several rows have no sum, nor have alternatives
         legend = tuple(replace(one, value="", share="") for one in legend)
     kind = "columns" if len(rows) > MANY_ROWS else "stack"
     return Chart(figure.name, figure.title, kind, rows=tuple(rows), legend=legend)
