@@ -1,4 +1,4 @@
-"""The native decoder, which pyproject.toml cannot describe; all else stands there."""
+"""The native parts, which pyproject.toml cannot describe; all else stands there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sysconfig
 
 from setuptools import Extension, setup
 
-# One build serves every Python from 3.10 on; interpreters without the stable interface do without the decoder.
+# One build serves every Python from 3.10 on; interpreters without the stable interface do without.
 STABLE = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 setup(
@@ -18,7 +18,13 @@ setup(
             depends=[f"tracekit/_native/{name}.h" for name in ("column", "events", "scan")],
             py_limited_api=True,
             optional=True,  # without a compiler the package is installed without it
-        )
+        ),
+        Extension(
+            "tracekit._native.nesting",
+            ["tracekit/_native/nesting.c"],
+            py_limited_api=True,
+            optional=True,
+        ),
     ]
     if STABLE
     else [],

@@ -96,7 +96,7 @@ def _find_in_place(scope: Scope) -> pl.DataFrame:
 def optimizer_ranges(scope: Scope) -> pl.DataFrame:
     """The ranges in which an optimizer steps: `name`, `start`, `duration` in ns."""
     rows = scope.host("annotation", "op", columns=["name", "start", "duration"])
-    return rows.filter(pl.col("name").cast(pl.String).str.contains(OPTIMIZER_UPDATE))
+    return kept(rows, NameTable(rows["name"]).matching(OPTIMIZER_UPDATE))
 
 
 def unfusable(scope: Scope) -> list[str]:

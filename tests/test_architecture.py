@@ -25,6 +25,7 @@ ROOMS = (
         "names",
         "notebook",
         "panics",
+        "span_passes",
         "spans",
         "statistics",
         "trees",

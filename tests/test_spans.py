@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 from time import process_time
 
@@ -10,12 +11,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracekit import span_passes
 from tracekit.spans import Nesting, nest
 
 SPAN = st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(0, 12))
 SPANS = st.lists(SPAN, max_size=25)
 SECONDS = 10
 """A fast machine needs far less than one; before, it took minutes."""
+
+
+@pytest.fixture(scope="module", params=["native", "numpy"], autouse=True)
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All that is tested here holds of both ways to pass over the rows."""
+    if request.param == "native" and span_passes.native is None:
+        pytest.skip("the native passes are not built")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "numpy":
+            patch.setattr(span_passes, "native", None)
+        yield
 
 
 def ordered(spans: list[tuple[int, int, int]]) -> tuple[list[tuple[int, int, int]], Nesting]:
@@ -143,6 +156,21 @@ def test_unsorted_spans_are_refused() -> None:
         nest([0, 0], [5, 1], [6, 2])
 
 
+def test_a_parent_behind_its_child_ends_a_native_pass() -> None:
+    """Nothing else could lead beyond an array."""
+    if span_passes.native is None:
+        pytest.skip("by NumPy such rows are not looked for")
+    for wrong in ([-1, 5], [0, -1], [-2]):
+        rows = np.array(wrong, dtype=np.int8)
+        for run in (span_passes.after, span_passes.depth):
+            with pytest.raises(ValueError, match="behind its child"):
+                run(rows)
+        with pytest.raises(ValueError, match="behind its child"):
+            span_passes.nearest(rows, rows > 0)
+    with pytest.raises(ValueError, match="different lengths"):
+        span_passes.nearest(np.array([-1]), np.array([True, False]))
+
+
 def test_no_spans() -> None:
     nesting = nest([], [], [])
     assert nesting.depth().tolist() == []
@@ -178,7 +206,7 @@ def test_a_search_finds_what_a_walk_finds(
     _, walked = ordered(spans)
     expected = walked.innermost_at(thread, times).tolist()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracekit.spans._PATIENCE", 1)
+        patch.setattr(span_passes, "PATIENCE", 1)
         _, searched = ordered(spans)
         assert searched.parent.tolist() == walked.parent.tolist()
         assert searched.innermost_at(thread, times).tolist() == expected

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.facts.launch_apis import CAPTURE_BEGIN, CAPTURE_END, GRAPH_LAUNCH, KERNEL_LAUNCH
-from tracekit.groups import NameTable, kept, or_none
+from tracekit.groups import NameTable, groups, kept, or_none
 from tracekit.trace import one_of
 
 __all__ = [
@@ -79,15 +79,15 @@ def numbered_operators(host: pl.DataFrame) -> NumberedOperators:
     rows = host[["kind", "process_id", "thread_id", "external_id"]].filter(
         one_of("kind", "op", "annotation", "step") & (pl.col("external_id") > 0)
     )
-    of_process = rows.group_by("process_id").agg(
-        pl.col("external_id").n_unique().cast(pl.Int64).alias("held"),
-        (pl.col("external_id").max() - pl.col("external_id").min() + 1).alias("span"),
-        pl.col("thread_id").n_unique().cast(pl.Int64).alias("threads"),
+    process, thread, number = (rows[name].to_numpy() for name in ("process_id", "thread_id", "external_id"))
+    whole = groups(process)
+    held, threads = (groups(process, each).keys[0] for each in (number, thread))
+    held, threads = (
+        np.bincount(np.searchsorted(whole.keys[0], each), minlength=whole.size) for each in (held, threads)
     )
     # Every thread may leave the rest of a block unused.
-    numbered = pl.max_horizontal("held", pl.col("span") - _BLOCK * pl.col("threads"))
-    held, total = of_process.select(pl.col("held").sum(), numbered.alias("numbered").sum()).row(0)
-    return NumberedOperators(held, total)
+    numbered = whole.greatest(number) - whole.least(number) + 1 - _BLOCK * threads
+    return NumberedOperators(int(held.sum()), int(np.maximum(held, numbered).sum()))
 
 
 def endless_calls(host: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:

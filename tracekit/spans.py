@@ -9,12 +9,14 @@ each other's ancestors, and nothing is moved or dropped.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+
+from tracekit import span_passes as passes
+from tracekit.span_passes import PATIENCE, BoolArray, Int64Array, NarrowArray, take
 
 __all__ = [
     "BoolArray",
@@ -30,13 +32,6 @@ __all__ = [
     "thread_codes",
 ]
 
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-NarrowArray = npt.NDArray[np.signedinteger[Any]]
-"""Numbers in as few bits as hold them."""
-
-_PATIENCE = 64
-"""Levels that are walked one by one, which is fast for traces of real programs; beyond it a search that has no worst case."""
 _SPARSE = 8
 """Of one span in so many the ancestors are found from their own side."""
 
@@ -60,15 +55,7 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
         >>> nest([1, 1, 1, 2], [0, 1, 5, 0], [9, 4, 8, 3]).after.tolist()
         [3, 2, 3, 4]
         """
-        last = np.arange(self.parent.size)
-        inner = np.flatnonzero(self.parent >= 0)
-        last[self.parent[inner]] = inner  # rows rise, so the last child stands there
-        # Pointer jumping to the last child of the last child.
-        active = np.flatnonzero(last[last] != last)
-        while active.size:
-            last[active] = last[last[active]]
-            active = active[last[last[active]] != last[active]]
-        return narrow(last + 1, last.size + 1)
+        return narrow(passes.after(self.parent), self.parent.size + 1)
 
     def sums_within(self, values: Int64Array) -> Int64Array:
         """The sums over each span and all that lies in it; `values` has a row for each span, with any number of columns.
@@ -102,7 +89,7 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
         met = np.zeros(self.parent.size, dtype=bool)
         met[rows] = True
         waiting = np.flatnonzero(met)
-        for _ in range(_PATIENCE):
+        for _ in range(PATIENCE):
             if not waiting.size:
                 return np.flatnonzero(met)
             above = self.parent[waiting]
@@ -127,17 +114,7 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
 
     def depth(self) -> Int64Array:
         """How many ancestors each span has (0 for a root)."""
-        depth = (self.parent >= 0).astype(np.int64)
-        hop = self.parent.copy()
-        # Pointer jumping: after k rounds each row has counted up to 2^k ancestors.
-        active = np.flatnonzero(hop >= 0)
-        while active.size:
-            target = hop[active]
-            gained, next_hop = depth[target], hop[target]
-            depth[active] += gained
-            hop[active] = next_hop
-            active = active[next_hop >= 0]
-        return depth
+        return passes.depth(self.parent)
 
     def self_time(self) -> Int64Array:
         """Each span's duration less the time its children cover, in ns.
@@ -159,23 +136,11 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
         """
         query_thread = np.asarray(thread, dtype=np.int64)
         query_time = np.asarray(time, dtype=np.int64)
-        if _SPARSE * self.start.size < query_time.size and _in_order(query_thread, query_time):
+        many = passes.by_numpy() and _SPARSE * self.start.size < query_time.size
+        if many and _in_order(query_thread, query_time):
             return self._innermost_of_many(query_thread, query_time)
-        row = _last_started(self.thread, self.start, query_thread, query_time)
-        # Everything between a span and its parent ended before the span did, so walking up is exact.
-        pending = np.flatnonzero(row >= 0)
-        for _ in range(_PATIENCE):
-            at = row[pending]
-            when = query_time[pending]
-            closed = ~((self.end[at] > when) | (self.start[at] == when))
-            pending = pending[closed]
-            row[pending] = self.parent[row[pending]]
-            pending = pending[row[pending] >= 0]
-            if not pending.size:
-                return row
-        last = _last_reaching(self.end, row[pending] + 1, query_time[pending] + 1)
-        row[pending] = np.where(take(self.thread, last) == query_thread[pending], last, -1)
-        return row
+        spans = self.thread, self.start, self.end, self.parent
+        return passes.innermost(spans, query_thread, query_time)
 
     def _innermost_of_many(self, query_thread: Int64Array, query_time: Int64Array) -> Int64Array:
         """The same of far more times than there are spans, in order: what is open changes only at the edges of spans."""
@@ -203,7 +168,7 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
             (self.parent[1:] != np.arange(self.parent.size - 1)) & (self.thread[1:] == self.thread[:-1])
         )
         before = rows - 1
-        for _ in range(_PATIENCE):
+        for _ in range(PATIENCE):
             if (self.end[before] > self.start[rows]).any():
                 return True
             before = self.parent[before]
@@ -215,20 +180,9 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
 
     def nearest_ancestor(self, wanted: npt.NDArray[np.bool_], *, include_self: bool = True) -> Int64Array:
         """For each span, the row of its nearest ancestor for which `wanted` is true, or −1."""
-        rows = np.flatnonzero(wanted)
-        if rows.size * _SPARSE < self.parent.size:
-            found = self._innermost_of(rows)
-            return found if include_self else take(found, self.parent)
-        skip = self.parent.astype(np.int64)
-        skip[rows] = rows
-        settled = np.append(wanted, True)  # the last one stands for −1
-        # Pointer jumping over the unwanted: what is settled is a valid shortcut for the rows below it.
-        active = np.flatnonzero(~settled[skip])
-        while active.size:
-            hop = skip[skip[active]]
-            skip[active] = hop
-            active = active[~settled[hop]]
-        return skip if include_self else take(skip, self.parent)
+        few = passes.by_numpy() and np.count_nonzero(wanted) * _SPARSE < self.parent.size
+        found = self._innermost_of(np.flatnonzero(wanted)) if few else passes.nearest(self.parent, wanted)
+        return found if include_self else take(found, self.parent)
 
     def _innermost_of(self, rows: Int64Array) -> Int64Array:
         """For each span the innermost of these spans (in order) that is the span itself or lies around it, or −1.
@@ -236,7 +190,7 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
         What lies in one is a range of rows. Where a range begins or ends, another one of the few is the innermost.
         """
         after = self.after[rows]
-        around = take(rows, _parents(np.zeros(rows.size, dtype=np.int64), after))
+        around = take(rows, passes.parents(np.zeros(rows.size, dtype=np.int64), after))
         # At one row the inner ranges end before the outer ones, and all of them before another begins.
         edge = np.concatenate([after[::-1], rows])
         order = np.argsort(edge, kind="stable")
@@ -262,7 +216,7 @@ def nest(thread: npt.ArrayLike, start: npt.ArrayLike, end: npt.ArrayLike) -> Nes
     same = thread_code[1:] == thread_code[:-1]
     if ((thread_code[1:] < thread_code[:-1]) | (same & (starts[1:] < starts[:-1]))).any():
         raise ValueError("spans must be sorted by (thread, start, -end)")
-    return Nesting(thread_code, starts, ends, _parents(thread_code, ends))
+    return Nesting(thread_code, starts, ends, passes.parents(thread_code, ends))
 
 
 def nesting_of(host: pl.DataFrame) -> Nesting:
@@ -287,19 +241,6 @@ def thread_codes(host: pl.DataFrame) -> Int64Array:
     return np.cumsum(change)
 
 
-def take(values: NarrowArray, rows: Int64Array) -> Int64Array:
-    """`values[rows]` in 64 bits, and −1 where the row is −1.
-
-    >>> take(np.array([7, 8], dtype=np.int8), np.array([1, -1])).tolist()
-    [8, -1]
-    """
-    if not values.size:
-        return np.full(rows.size, -1, dtype=np.int64)
-    values_of_rows: Int64Array = values.take(rows).astype(np.int64, copy=False)  # faster than an index
-    values_of_rows[rows < 0] = -1
-    return values_of_rows
-
-
 def narrow(rows: Int64Array, size: int) -> NarrowArray:
     """Numbers from −1 to below `size` in as few bits as hold them, for what is kept long; `take` gives them back in 64.
 
@@ -322,79 +263,6 @@ def distinct_rows(rows: Int64Array, size: int) -> tuple[Int64Array, Int64Array]:
     return np.flatnonzero(occurs) - 1, (np.cumsum(occurs) - 1)[rows + 1]
 
 
-def _parents(thread: Int64Array, end: Int64Array) -> Int64Array:
-    """The previous row on the same thread whose end is not smaller: the innermost container.
-
-    Invariant: every row strictly between `parent[i]` and `i` ends before row i does. So when the candidate ends
-    too early as well, all rows back to the candidate's own candidate do, and the row can jump there at once.
-    """
-    rows = np.arange(end.size, dtype=np.int64)
-    parent = rows - 1
-    if end.size:
-        parent[np.flatnonzero(np.append(True, thread[1:] != thread[:-1]))] = -1
-    pending = np.flatnonzero(parent >= 0)
-    for _ in range(_PATIENCE):
-        candidate = parent[pending]
-        short = end[candidate] < end[pending]
-        pending = pending[short]
-        parent[pending] = parent[candidate[short]]
-        pending = pending[parent[pending] >= 0]
-        if not pending.size:
-            return parent
-    last = _last_reaching(end, pending, end[pending])
-    parent[pending] = np.where(take(thread, last) == thread[pending], last, -1)
-    return parent
-
-
 def _in_order(thread: Int64Array, time: Int64Array) -> bool:
     same = thread[1:] == thread[:-1]
     return bool(((thread[1:] > thread[:-1]) | (same & (time[1:] >= time[:-1]))).all())
-
-
-def _last_reaching(end: Int64Array, before: Int64Array, bound: Int64Array) -> Int64Array:
-    """For each i the last row < before[i] whose end is not smaller than bound[i], or −1.
-
-    The greatest ends of blocks of 1, 2, 4, … rows lead there in two rounds per size, however deep spans nest.
-    """
-    levels = [end]
-    while levels[-1].size > 1:
-        below = levels[-1]
-        odd = below[-1:] if below.size % 2 else below[:0]
-        levels.append(np.append(np.maximum(below[:-1:2], below[1::2]), odd))
-    block = before - 1  # the block that may hold the row, at the size where the search stands
-    height = np.zeros(block.size, dtype=np.int64)
-    rising = np.flatnonzero(block >= 0)
-    for level, greatest in enumerate(levels):
-        rising = rising[greatest[block[rising]] < bound[rising]]
-        even = block[rising] % 2 == 0  # the block before it lies under another one that is twice as large
-        block[rising] = np.where(even, block[rising] // 2 - 1, (block[rising] - 1) // 2)
-        height[rising] = level + 1
-        rising = rising[block[rising] >= 0]
-    for level in range(len(levels) - 2, -1, -1):
-        falling = np.flatnonzero((height > level) & (block >= 0))
-        right = np.minimum(2 * block[falling] + 1, levels[level].size - 1)
-        block[falling] = np.where(levels[level][right] >= bound[falling], right, right - 1)
-    return np.maximum(block, -1)
-
-
-def _last_started(
-    thread: Int64Array, start: Int64Array, query_thread: Int64Array, query_time: Int64Array
-) -> Int64Array:
-    """The last row of each query's thread whose start is not after the query's time, or −1."""
-    if thread.size and thread[0] == thread[-1] and (query_thread == thread[0]).all():
-        return np.searchsorted(start, query_time, side="right") - 1
-    last = np.full(query_thread.size, -1, dtype=np.int64)
-    first = np.flatnonzero(np.append(True, thread[1:] != thread[:-1])[: thread.size])
-    codes = thread[first]
-    bounds = np.append(first, thread.size)
-    which = np.searchsorted(codes, query_thread)
-    has_spans = which < codes.size
-    has_spans[has_spans] &= codes[which[has_spans]] == query_thread[has_spans]
-    rows = np.flatnonzero(has_spans)
-    rows = rows[np.argsort(which[rows], kind="stable")]
-    groups, begins = np.unique(which[rows], return_index=True)
-    for code, group in zip(groups.tolist(), np.split(rows, begins[1:]), strict=False):
-        low, high = int(bounds[code]), int(bounds[code + 1])
-        at = low + np.searchsorted(start[low:high], query_time[group], side="right") - 1
-        last[group] = np.where(at >= low, at, -1)
-    return last

@@ -1,0 +1,173 @@
+/* The Python module: passes over the rows of nested spans. Rows rise from parents to children, so one pass each way is enough.
+
+Arrays come as addresses and lengths; `tracekit/span_passes.py`, their only caller, sees to types and sizes. A parent that does not
+rise ends a pass with an error, so nothing is read or written beyond an array. */
+
+#define Py_LIMITED_API 0x030A0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef unsigned long long Address;
+
+#define AT(type, address) ((type *)(uintptr_t)(address))
+
+/* Parents in as few bits as hold them. */
+typedef struct {
+    const void *rows;
+    int width;
+    Py_ssize_t count;
+} Parents;
+
+static inline int64_t parent_of(const Parents *parents, Py_ssize_t row) {
+    switch (parents->width) {
+    case 1: return ((const int8_t *)parents->rows)[row];
+    case 2: return ((const int16_t *)parents->rows)[row];
+    case 4: return ((const int32_t *)parents->rows)[row];
+    default: return ((const int64_t *)parents->rows)[row];
+    }
+}
+
+static bool rise(const Parents *parents) {
+    for (Py_ssize_t row = 0; row < parents->count; row++) {
+        int64_t parent = parent_of(parents, row);
+        if (parent < -1 || parent >= row) return PyErr_SetString(PyExc_ValueError, "a parent stands behind its child"), false;
+    }
+    return true;
+}
+
+/* For each row the last one before it on its thread that ends no sooner: what lies between ended before. */
+static PyObject *parents_of(PyObject *module, PyObject *args) {
+    Address thread_at, end_at, out_at;
+    Py_ssize_t count;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "KKnK:parents", &thread_at, &end_at, &count, &out_at)) return NULL;
+    const int64_t *thread = AT(const int64_t, thread_at), *end = AT(const int64_t, end_at);
+    int64_t *out = AT(int64_t, out_at);
+    for (Py_ssize_t row = 0; row < count; row++) {
+        int64_t before = row > 0 && thread[row - 1] == thread[row] ? row - 1 : -1;
+        while (before >= 0 && end[before] < end[row]) before = out[before];
+        out[row] = before;
+    }
+    Py_RETURN_NONE;
+}
+
+/* For each row the first one behind all that lies in it. */
+static PyObject *after(PyObject *module, PyObject *args) {
+    Parents parents;
+    Address rows_at, out_at;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "KinK:after", &rows_at, &parents.width, &parents.count, &out_at)) return NULL;
+    parents.rows = AT(const void, rows_at);
+    if (!rise(&parents)) return NULL;
+    int64_t *out = AT(int64_t, out_at);
+    for (Py_ssize_t row = 0; row < parents.count; row++) out[row] = row + 1;
+    for (Py_ssize_t row = parents.count - 1; row >= 0; row--) {
+        int64_t parent = parent_of(&parents, row);
+        if (parent >= 0 && out[parent] < out[row]) out[parent] = out[row];
+    }
+    Py_RETURN_NONE;
+}
+
+/* For each row how many lie around it. */
+static PyObject *depth(PyObject *module, PyObject *args) {
+    Parents parents;
+    Address rows_at, out_at;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "KinK:depth", &rows_at, &parents.width, &parents.count, &out_at)) return NULL;
+    parents.rows = AT(const void, rows_at);
+    if (!rise(&parents)) return NULL;
+    int64_t *out = AT(int64_t, out_at);
+    for (Py_ssize_t row = 0; row < parents.count; row++) {
+        int64_t parent = parent_of(&parents, row);
+        out[row] = parent < 0 ? 0 : out[parent] + 1;
+    }
+    Py_RETURN_NONE;
+}
+
+/* For each row itself if it is wanted, else the nearest wanted one around it, or -1. */
+static PyObject *nearest(PyObject *module, PyObject *args) {
+    Parents parents;
+    Address rows_at, wanted_at, out_at;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "KinKK:nearest", &rows_at, &parents.width, &parents.count, &wanted_at, &out_at)) return NULL;
+    parents.rows = AT(const void, rows_at);
+    if (!rise(&parents)) return NULL;
+    const uint8_t *wanted = AT(const uint8_t, wanted_at);
+    int64_t *out = AT(int64_t, out_at);
+    for (Py_ssize_t row = 0; row < parents.count; row++) {
+        int64_t parent = parent_of(&parents, row);
+        out[row] = wanted[row] ? row : parent < 0 ? -1 : out[parent];
+    }
+    Py_RETURN_NONE;
+}
+
+typedef struct {
+    const int64_t *thread, *start, *end;
+    Py_ssize_t count;
+} Spans;
+
+static inline bool begun(const Spans *spans, Py_ssize_t row, int64_t thread, int64_t time) {
+    return spans->thread[row] < thread || (spans->thread[row] == thread && spans->start[row] <= time);
+}
+
+/* How many spans begin up to a place; `known` of them do for certain. */
+static Py_ssize_t begun_until(const Spans *spans, Py_ssize_t known, int64_t thread, int64_t time) {
+    Py_ssize_t low = known, high = known;
+    for (Py_ssize_t leap = 1; high < spans->count && begun(spans, high, thread, time); leap *= 2) {
+        low = high + 1;
+        high = leap < spans->count - high ? high + leap : spans->count;
+    }
+    while (low < high) {
+        Py_ssize_t middle = low + (high - low) / 2;
+        if (begun(spans, middle, thread, time)) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+/* For each place the innermost span that is open there, or -1; -2 - row where so many parents did not tell, and the search stands at that row. */
+static PyObject *innermost(PyObject *module, PyObject *args) {
+    Spans spans;
+    Parents parents;
+    Address thread_at, start_at, end_at, rows_at, places_at, times_at, out_at;
+    Py_ssize_t places;
+    int patience;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "KKKKinKKnKi:innermost", &thread_at, &start_at, &end_at, &rows_at, &parents.width, &spans.count, &places_at,
+                          &times_at, &places, &out_at, &patience))
+        return NULL;
+    spans.thread = AT(const int64_t, thread_at), spans.start = AT(const int64_t, start_at), spans.end = AT(const int64_t, end_at);
+    parents.rows = AT(const void, rows_at), parents.count = spans.count;
+    if (!rise(&parents)) return NULL;
+    const int64_t *thread = AT(const int64_t, places_at), *time = AT(const int64_t, times_at);
+    int64_t *out = AT(int64_t, out_at);
+    Py_ssize_t known = 0;
+    for (Py_ssize_t i = 0; i < places; i++) {
+        bool later = i > 0 && (thread[i] > thread[i - 1] || (thread[i] == thread[i - 1] && time[i] >= time[i - 1]));
+        known = begun_until(&spans, later ? known : 0, thread[i], time[i]);
+        int64_t row = known > 0 && spans.thread[known - 1] == thread[i] ? known - 1 : -1;
+        int left = patience;
+        while (row >= 0 && left > 0 && !(spans.end[row] > time[i] || spans.start[row] == time[i])) row = parent_of(&parents, row), left--;
+        out[i] = row >= 0 && left == 0 ? -2 - row : row;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef METHODS[] = {
+    {"parents", parents_of, METH_VARARGS, "parents(thread, end, count, out)"},
+    {"after", after, METH_VARARGS, "after(parents, width, count, out)"},
+    {"depth", depth, METH_VARARGS, "depth(parents, width, count, out)"},
+    {"nearest", nearest, METH_VARARGS, "nearest(parents, width, count, wanted, out)"},
+    {"innermost", innermost, METH_VARARGS, "innermost(thread, start, end, parents, width, count, places, times, number, out, patience)"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot SLOTS[] = {{0, NULL}};
+
+static PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT, "nesting", "Passes over the rows of nested spans.", 0, METHODS, SLOTS, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit_nesting(void) { return PyModuleDef_Init(&MODULE); }
