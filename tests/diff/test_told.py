@@ -157,3 +157,18 @@ def test_types_of_layers_are_not_told_where_layers_are_not_compared() -> None:
         )
         assert diff.by["type"]["type"].to_list() == [None]
     assert msgspec.structs.asdict(one.facts) == msgspec.structs.asdict(bare.facts)
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+def test_layers_that_do_more_than_before_are_not_said_to_be_only_on_one_side(layers: int) -> None:
+    """`most of layers of type MLP are only on the new side` was told of a copy in one of them."""
+    own = [Work(f"blocks.{i}.mlp", "MLP", "aten::view", "view", US) for i in range(4)]
+    base = [*training_loop(), *own]
+    copies = [replace(own[i], operator="aten::copy_", kernel="copy", ns=200 * US) for i in range(layers)]
+    checks = [replace(own[i], operator="aten::clamp", kernel="clamp", ns=20 * US) for i in range(layers)]
+    new = [*base, *copies, *checks]
+    where = "layer blocks.0.mlp (MLP) does" if layers == 1 else "layers of type MLP do"
+    for sides, side in (((base, new), "on the new side"), ((new, base), "in the base")):
+        first = found(*sides, on_cpu=True).changes[0]
+        assert first.title.startswith(f"{where} work that is only {side}, mostly aten::copy_ (")
+        assert abs(first.delta_ns) == pytest.approx(total(new) - total(base), rel=0.05)
