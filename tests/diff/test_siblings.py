@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
 from tests.diff.programs import BLOCKS, Program, Work, mapped, total, trace_of, training_loop
@@ -145,6 +146,16 @@ def test_layers_that_one_side_does_not_show_are_compared_as_a_whole(on_cpu: bool
     assert len(work_of(diff)) == 1
     told = f"The {name} shows no layers inside {BLOCKS} layers, as compiled code does not, so they are compared as a whole."
     assert told in diff.notes
+
+
+def test_layers_are_no_whole_where_nothing_tells_what_they_do() -> None:
+    """Without operators, two programs with a range of one name were compared so."""
+    sides = (
+        digest_of(trace_of([*map(how, training_loop())], 2, on_cpu=False)) for how in (replace, compiled)
+    )
+    bare = pl.lit(None, pl.String).alias("operator")
+    diff = diff_of(*([replace(side, leaves=side.leaves.with_columns(bare))] for side in sides))
+    assert not any("as a whole" in note for note in diff.notes)
 
 
 def test_a_wrapper_that_compiles_is_no_layer_of_its_own() -> None:

@@ -172,3 +172,14 @@ def test_layers_that_do_more_than_before_are_not_said_to_be_only_on_one_side(lay
         first = found(*sides, on_cpu=True).changes[0]
         assert first.title.startswith(f"{where} work that is only {side}, mostly aten::copy_ (")
         assert abs(first.delta_ns) == pytest.approx(total(new) - total(base), rel=0.05)
+
+
+def test_two_programs_without_common_work_both_have_work() -> None:
+    """`all work is only in the base` was told of a new side with other work."""
+    other = Work(None, "", "aten::other", "other kernel", US // 5, "[[7]]", calls=150)
+    for sides, side, there in (
+        ((without_layers(), [other]), "in the base", "on the new side"),
+        (([other], without_layers()), "on the new side", "in the base"),
+    ):
+        titles = [change.title for change in found(*sides, on_cpu=False).changes]
+        assert any(title.startswith(f"the work {side} has no counterpart {there} (") for title in titles)

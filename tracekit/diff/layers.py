@@ -307,9 +307,8 @@ def _whole(pairs: _Pairs, base: _Tree, new: _Tree) -> tuple[dict[int, int], dict
             layers = {*tree.within(tree.children.get(at, []))}
             if not layers or other.children.get(there) or layers & matched[side] or at in inside[side]:
                 continue
-            if other.work(there, shapes=False) & set().union(
-                *(tree.work(one, shapes=False) for one in layers)
-            ):
+            below = set().union(*(tree.work(one, shapes=False) for one in layers))
+            if any(operator is not None for operator, _ in other.work(there, shapes=False) & below):
                 inside[side].update(dict.fromkeys(layers, at))
     return inside
 

@@ -257,7 +257,9 @@ class Teller:
                 return f"{where} {verb(where, 'runs', 'run')} {often}"
             if told.by in ({"type"}, {"type", "phase"}):  # the layers are on both sides, but do this on one
                 return self._own_work(told, side)
-            most = where if told.rest or not told.by else f"most of {where}"
+            if not told.rest and not told.by:
+                return f"the work {side} has no counterpart {'in the base' if new else 'on the new side'}"
+            most = where if told.rest else f"most of {where}"
             return f"{most} {verb(where, 'is', 'are')} only {side}"
         text = f"{where} {verb(where, 'is', 'are')} {'new' if new else 'gone'}"
         if not self._counted(told) or told.by == {"layer"}:
