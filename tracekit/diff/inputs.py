@@ -10,7 +10,7 @@ import msgspec
 from tracekit.facts.terminal_text import printable
 from tracekit.facts.units import listed
 
-__all__ = ["PRODUCTS", "alike", "inputs_of", "inputs_told", "shapes_told", "types_told"]
+__all__ = ["PRODUCTS", "alike", "inputs_of", "inputs_told", "shapes_told", "types_of", "types_told"]
 
 _MOSTPRODUCTS: Final = 3
 _MOST_INPUTS: Final = 3
@@ -61,6 +61,16 @@ def shapes_told(text: str) -> str:
     """
     sizes = [_size(shape) for shape in _list(text) if shape != []][:_MOST_INPUTS]
     return printable(f"inputs of {listed(sizes)}" if sizes else "scalar inputs")
+
+
+def types_of(text: str) -> str:
+    """The types of the inputs that are tensors, each once.
+
+    >>> types_of('["float", "c10::BFloat16", "", "Scalar"]')
+    'fp32 and bf16'
+    """
+    named = [str(each) for each in _list(text) if each not in ("", "Scalar", "ScalarList", "TensorList")]
+    return printable(listed([*dict.fromkeys(_DTYPES.get(each, each) for each in named)][:_MOST_INPUTS]))
 
 
 def types_told(before: str | None, after: str | None) -> tuple[str | None, str | None]:

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.diff.cells import Cells
 from tracekit.diff.explain import WAITS, Found
-from tracekit.diff.inputs import inputs_told, shapes_told, types_told
+from tracekit.diff.inputs import inputs_told, shapes_told, types_of, types_told
 from tracekit.diff.layers import Nodes
 from tracekit.diff.model import Contribution
 from tracekit.diff.phrases import LONGEST, changed, number, slower, times_as_often, verb
@@ -137,6 +137,10 @@ class Teller:
                 and self._shapes(place, told, node) > 1
             ):
                 told.add("shapes")
+        # Of one operator some calls may be new and others gone, which differ in the types of their inputs.
+        counted = one.kind in ("added", "removed", "more_calls", "fewer_calls") and "operator" in told
+        if counted and "dtypes" in place and self._work(place, told, node)["dtypes"].n_unique() > 1:
+            told.add("dtypes")
         return _Subject("other work" if rest else _named(told, one), told, place, node, rows, rest)
 
     def _shapes(self, place: dict[str, str], by: set[str], node: int) -> int:
@@ -381,6 +385,7 @@ def _named(by: set[str], one: Contribution) -> str:
     if by & {"operator", "name"}:
         head = place["operator"] if "operator" in by else shorten_name(place["name"], LONGEST)
         head += f" with {shapes_told(place['shapes'])}" if "shapes" in by else ""
+        head += f" of {types_of(place['dtypes'])}" if "dtypes" in by and types_of(place["dtypes"]) else ""
     elif "category" in by:
         head = _KINDS.get(place["category"]) or category_name(place["category"])
     elif "layer" in by:
