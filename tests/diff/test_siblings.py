@@ -105,9 +105,9 @@ def test_layers_that_a_new_layer_holds_moved_into_it() -> None:
 
 def test_rows_are_matched_without_crossings() -> None:
     alike = [[0.6, 0.6, 0.0], [0.6, 0.9, 0.0], [0.0, 0.0, 0.6]]
-    assert in_order(range(3), range(3), lambda i, j: alike[i][j]) == [(0, 0), (1, 1), (2, 2)]
-    assert in_order([1], range(2), lambda i, j: alike[i][j]) == [(1, 1)]
-    assert in_order(range(300), range(300), lambda i, j: 0.6 * (i != j)) is None
+    assert in_order(range(3), range(3), lambda i, j: alike[i][j], 9) == [(0, 0), (1, 1), (2, 2)]
+    assert in_order([1], range(2), lambda i, j: alike[i][j], 9) == [(1, 1)]
+    assert in_order(range(300), range(300), lambda i, j: 0.6 * (i != j), 89_999) is None
 
 
 def compiled(work: Work) -> Work:

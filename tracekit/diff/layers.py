@@ -30,6 +30,8 @@ _Work: TypeAlias = set[tuple[str | None, str | None]]
 _MOST_PREFIX: Final = 3
 _ALIKE: Final = 0.5
 _MOST_TRIED: Final = 50
+_MOST_PAIRS: Final = 40_000
+"""Of numbered layers; where more would have to be compared, paths count."""
 _UNLIKE_WORK: Final = 0.2
 """So much less alike are layers of one type whose operators, or whose operators' shapes, have nothing in common."""
 _OTHER_NAME: Final = 0.05
@@ -175,21 +177,23 @@ def _prefix(tree: _Tree, parts: int) -> str:
 def _renumbered(pairs: _Pairs, base: _Tree, new: _Tree) -> None:
     """Match numbered layers anew where the rows of both sides, below layers that are matched, differ in names or types."""
     waiting, likeness = [(-1, -1, False)], _Likeness(base, new)
+    back = {j: i for i, (j, _) in pairs.items()}
     while waiting:
         above, beside, anew = waiting.pop()
         rows = base.numbered(above), new.numbered(beside)
         told = [[(tree.name[i], tree.type[i]) for i in row] for tree, row in zip((base, new), rows, strict=True)]  # fmt: skip
         made = dict[int, int]()
         if all(rows) and (anew or told[0] != told[1]):
-            found = in_order(*rows, likeness)
+            found = in_order(*rows, likeness, _MOST_PAIRS - likeness.tried)
             if found is not None:
                 made |= found
-                inside = [{*tree.within(row)} for tree, row in zip((base, new), rows, strict=True)]
-                for i in [i for i, (j, _) in pairs.items() if i in inside[0] or j in inside[1]]:
-                    del pairs[i]
+                beyond = [i for j in new.within(rows[1]) if pairs.get(i := back.get(j, -1), (-1,))[0] == j]
+                for i in [*base.within(rows[0]), *beyond]:
+                    pairs.pop(i, None)
         if anew:
             made |= _named_alike(above, beside, base, new)
         pairs |= {i: (j, "path" if base.path[i] == new.path[j] else "order") for i, j in made.items()}
+        back |= {j: i for i, j in made.items()}
         below = [i for i in base.children.get(above, []) if i in pairs]
         waiting += [(i, pairs[i][0], i in made) for i in below]
 
@@ -211,6 +215,11 @@ class _Likeness:
         self._sorts: tuple[dict[frozenset[object], int], ...] = ({}, {})
         self._known: dict[tuple[int, int], float] = {}
         self._sort_of: tuple[dict[int, int], ...] = ({}, {})
+
+    @property
+    def tried(self) -> int:
+        """How many pairs of works were compared."""
+        return len(self._known)
 
     def __call__(self, i: int, j: int) -> float:
         base, new = self._trees
@@ -303,6 +312,8 @@ def _whole(pairs: _Pairs, base: _Tree, new: _Tree) -> tuple[dict[int, int], dict
     inside: tuple[dict[int, int], dict[int, int]] = {}, {}
     matched = {*pairs}, {j for j, _ in pairs.values()}
     for i, (j, _) in pairs.items():
+        if base.type[i] != new.type[j]:  # a module that has no layers took the place of another one
+            continue
         for side, tree, at, other, there in ((0, base, i, new, j), (1, new, j, base, i)):
             layers = {*tree.within(tree.children.get(at, []))}
             if not layers or other.children.get(there) or layers & matched[side] or at in inside[side]:

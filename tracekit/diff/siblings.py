@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import product, takewhile
-from typing import Final
 
 __all__ = ["counts", "in_order"]
 
-_MOST_CELLS: Final = 40_000
-"""Of longer rows, whose layers stay matched by their names."""
 
-
+@cache
 def counts(name: str, kind: str | None) -> bool:
     """Whether the name of a layer of this type is only a number of it.
 
@@ -27,18 +25,19 @@ def counts(name: str, kind: str | None) -> bool:
     return re.fullmatch(r"\d+" if kind is None else rf"(?:{re.escape(kind)}_)?\d+", name) is not None
 
 
-def in_order(one: Sequence[int], other: Sequence[int], likeness: Callable[[int, int], float]) -> list[tuple[int, int]] | None:  # fmt: skip
+def in_order(one: Sequence[int], other: Sequence[int], likeness: Callable[[int, int], float], most: int) -> list[tuple[int, int]] | None:  # fmt: skip
     """The pairs in which two rows of layers agree best: their likenesses (0 to 1) sum to the most, and none crosses another. Pairs of
-    1 at both ends are taken first. None if the rest is too long to tell.
+    1 at both ends are taken first. None if the rest has more than `most` pairs to try.
 
-    >>> in_order([1, 3, 5], [1, 2, 3, 5], lambda a, b: float(a == b))
+    >>> in_order([1, 3, 5], [1, 2, 3, 5], lambda a, b: float(a == b), 100)
     [(1, 1), (3, 3), (5, 5)]
     """
     first = _all_alike(one, other, likeness)
     last = _all_alike(one[first:][::-1], other[first:][::-1], likeness)
-    inner = _best(one[first : len(one) - last], other[first : len(other) - last], likeness)
-    if inner is None:
+    rests = one[first : len(one) - last], other[first : len(other) - last]
+    if len(rests[0]) * len(rests[1]) > most:
         return None
+    inner = _best(*rests, likeness)
     ends = [*zip(one[len(one) - last :], other[len(other) - last :], strict=True)]
     return [*zip(one[:first], other[:first], strict=True), *inner, *ends]
 
@@ -49,11 +48,9 @@ def _all_alike(one: Sequence[int], other: Sequence[int], likeness: Callable[[int
     return sum(1 for _ in takewhile(lambda pair: likeness(*pair) == 1, pairs))
 
 
-def _best(one: Sequence[int], other: Sequence[int], likeness: Callable[[int, int], float]) -> list[tuple[int, int]] | None:  # fmt: skip
+def _best(one: Sequence[int], other: Sequence[int], likeness: Callable[[int, int], float]) -> list[tuple[int, int]]:  # fmt: skip
     score: dict[tuple[int, int], float] = {}
     rows, columns = len(one), len(other)
-    if rows * columns > _MOST_CELLS:
-        return None
     best = [[0.0] * (columns + 1) for _ in range(rows + 1)]
     for i, j in product(reversed(range(rows)), reversed(range(columns))):
         score[i, j] = likeness(one[i], other[j])
