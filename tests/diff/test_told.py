@@ -198,3 +198,12 @@ def test_calls_of_other_types_are_not_counted_with_those_that_are_gone() -> None
     ]
     titles = [change.title for change in found(base, new, on_cpu=True).changes if "aten::copy_" in change.title]  # fmt: skip
     assert all(title.startswith(start) for title, start in zip(titles, starts, strict=True))
+
+
+def test_one_call_reads_as_a_sentence() -> None:
+    """`it runs 1 time per step, not 2`."""
+    step = Work(None, "", "aten::_foreach_mul_", "foreach", 300 * US, "[[8]]", phase="optimizer")
+    base = [*without_layers(), replace(step, calls=2)]
+    titles = [found(base, [*without_layers(), *more], on_cpu=True).changes[0].title for more in ([], [step])]
+    assert titles[0].startswith("aten::_foreach_mul_ is gone: it ran 2 times per step (−")
+    assert titles[1].startswith("aten::_foreach_mul_ runs once per step, not 2 times (−")

@@ -23,6 +23,7 @@ __all__ = ["Teller"]
 
 _NEARLY: Final = 0.95
 _MOST: Final = 0.5
+_ONCE: Final = "once"
 _SOME_CALLS: Final = 0.05
 """Per step; a call in fewer than one of twenty steps is none."""
 _PLACE: Final = ("phase", "type", "operator", "category", "name", "shapes", "dtypes")
@@ -243,12 +244,15 @@ class Teller:
         old, new = self._calls(told)
         if (new > old) != more or number(old) == number(new):
             return ""
-        return f"{self._count(new, told)} per {self.per}, not {number(old)}"
+        count = self._count(new, told)
+        return f"{count} per {self.per}, not {number(old)}{' times' * (count == _ONCE)}"
 
     def _count(self, calls: float, told: _Subject) -> str:
         # Operators on processors, one kernel and copies run as often as they are called.
         single = self.on_cpu is not False or "name" in told.by or told.place.get("category") == "memcpy"
         often = number(calls)
+        if single and often == "1":
+            return _ONCE
         return f"{often} {'time' if single else 'kernel'}{'' if often == '1' else 's'}"
 
     def _alone(self, one: Contribution, told: _Subject) -> str:
