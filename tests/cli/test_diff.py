@@ -51,6 +51,18 @@ def test_too_few_steps_are_inconclusive(capsys: pytest.CaptureFixture[str]) -> N
     assert run(capsys, "diff", SAMPLE, OTHER)[0] == 0, "without a gate it is an answer as any other"
 
 
+def test_two_recordings_of_nothing_are_not_the_same(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`SAME  Nothing changed: the window takes 0 ns on both sides`, with a gate whose interval "reaches beyond" the limit."""
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text('{"traceEvents": []}')
+    code, out, _ = run(capsys, "diff", tmp_path / "a.json", tmp_path / "b.json", "--gate", "3%")
+    assert code == 4
+    assert out.splitlines()[1] == "INCONCLUSIVE  No time was recorded on either side, so nothing is compared."
+    assert "the limit is" not in out
+
+
 def test_json_has_every_gate_and_follows_its_schema(
     pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

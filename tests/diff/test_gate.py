@@ -263,3 +263,13 @@ def test_a_short_stall_explains_no_large_change(stalled: int, outcome: str) -> N
     fast = [100, 101, 99, 100, 102, 98] * 5
     slow = [2 * each for each in fast]
     assert judge(THREE, [fast], [slow], stood=Stall("the base stalled", stalled)).outcome == outcome
+
+
+def test_an_interval_that_says_nothing_has_no_ends() -> None:
+    """`95 % interval −100.0 % to +32,568,972,500.0 %` was told of seven steps between 0.2 and 31 seconds."""
+    base = [31100, 24900, 3100, 3090, 2100, 1900, 150, 141]
+    new = [2580, 2300, 1800, 1790, 205, 200, 196]
+    one = judge(THREE, [base], [new])
+    assert one.outcome == "inconclusive"
+    assert one.change.median.unbounded
+    assert "95 % interval of more than a thousand times either way;" in one.reason

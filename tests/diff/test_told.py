@@ -157,3 +157,53 @@ def test_types_of_layers_are_not_told_where_layers_are_not_compared() -> None:
         )
         assert diff.by["type"]["type"].to_list() == [None]
     assert msgspec.structs.asdict(one.facts) == msgspec.structs.asdict(bare.facts)
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+def test_layers_that_do_more_than_before_are_not_said_to_be_only_on_one_side(layers: int) -> None:
+    """`most of layers of type MLP are only on the new side` was told of a copy in one of them."""
+    own = [Work(f"blocks.{i}.mlp", "MLP", "aten::view", "view", US) for i in range(4)]
+    base = [*training_loop(), *own]
+    copies = [replace(own[i], operator="aten::copy_", kernel="copy", ns=200 * US) for i in range(layers)]
+    checks = [replace(own[i], operator="aten::clamp", kernel="clamp", ns=20 * US) for i in range(layers)]
+    new = [*base, *copies, *checks]
+    where = "layer blocks.0.mlp (MLP) does" if layers == 1 else "layers of type MLP do"
+    for sides, side in (((base, new), "on the new side"), ((new, base), "in the base")):
+        first = found(*sides, on_cpu=True).changes[0]
+        assert first.title.startswith(f"{where} work that is only {side}, mostly aten::copy_ (")
+        assert abs(first.delta_ns) == pytest.approx(total(new) - total(base), rel=0.05)
+
+
+def test_two_programs_without_common_work_both_have_work() -> None:
+    """`all work is only in the base` was told of a new side with other work."""
+    other = Work(None, "", "aten::other", "other kernel", US // 5, "[[7]]", calls=150)
+    for sides, side, there in (
+        ((without_layers(), [other]), "in the base", "on the new side"),
+        (([other], without_layers()), "on the new side", "in the base"),
+    ):
+        titles = [change.title for change in found(*sides, on_cpu=False).changes]
+        assert any(title.startswith(f"the work {side} has no counterpart {there} (") for title in titles)
+
+
+def test_calls_of_other_types_are_not_counted_with_those_that_are_gone() -> None:
+    """Of one operator `runs 0.1 times as often` and `runs 31 times per step, not 7` were told, since casts took the place of copies."""
+    copy = Work(None, "", "aten::copy_", "copy", 200 * US, "[[8, 9], [8, 9]]", '["float", "float"]')
+    cast = replace(copy, dtypes='["c10::BFloat16", "float"]')
+    few, many, casts = (replace(one, calls=calls) for one, calls in ((copy, 1), (copy, 3), (cast, 4)))
+    base, new = ([*without_layers(), *works] for works in ([many], [few, casts]))
+    inputs = "aten::copy_ with inputs of 8 × 9 and 8 × 9"
+    starts = [
+        f"{inputs} of bf16 and fp32 is new: it runs {times_per_step(casts)} times per step (+",
+        f"{inputs} of fp32 runs {times_per_step(few)} times per step, not {times_per_step(many)} (−",
+    ]
+    titles = [change.title for change in found(base, new, on_cpu=True).changes if "aten::copy_" in change.title]  # fmt: skip
+    assert all(title.startswith(start) for title, start in zip(titles, starts, strict=True))
+
+
+def test_one_call_reads_as_a_sentence() -> None:
+    """`it runs 1 time per step, not 2`."""
+    step = Work(None, "", "aten::_foreach_mul_", "foreach", 300 * US, "[[8]]", phase="optimizer")
+    base = [*without_layers(), replace(step, calls=2)]
+    titles = [found(base, [*without_layers(), *more], on_cpu=True).changes[0].title for more in ([], [step])]
+    assert titles[0].startswith("aten::_foreach_mul_ is gone: it ran 2 times per step (−")
+    assert titles[1].startswith("aten::_foreach_mul_ runs once per step, not 2 times (−")

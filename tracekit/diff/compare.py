@@ -51,8 +51,9 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
         nodes = Nodes(pl.DataFrame(schema=LAYERS), {}, {}, None)
     sides = reshaped(rows_of(*sides, nodes), *sides)
     rows = rows_of(*sides, nodes)
-    if not layers:  # their types are those of one side
-        rows = rows.with_columns(pl.lit(None, pl.Categorical).alias("type"))
+    # Of layers that are not compared, or as a whole, the types are those of one side.
+    compared = ~pl.col("node").is_in(nodes.whole_rows) if layers else pl.lit(value=False)
+    rows = rows.with_columns(pl.when(pl.col("node").is_null() & layers | compared).then("type"))
     comparable = _comparable(rows, *sides, layers=layers)
     celled = cells_of(rows, comparable)
     cells = cells_as_arrays(celled, *sides)

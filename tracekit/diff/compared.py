@@ -25,7 +25,7 @@ class Compared:
     runs: tuple[Runs, Runs]
     """The times of the steps of each run of base and new, in ns, or of whole windows if `diff.per` says so; each that of the slowest rank."""
     times: StepComparison
-    """How they differ; `inconclusive` if a side stalled so long that this may be why."""
+    """How they differ; `inconclusive` if a side stalled so long that this may be why, or if both took no time."""
     stalled: str = ""
     """Which sides stalled for so long that this may be why they differ, in words; empty for none."""
     judgements: tuple[Judgement, ...] = ()
@@ -69,7 +69,7 @@ def compared(
     runs = [[step_times(run, windows=windows) for run in side] for side in (base, new)]
     times, stood = compare_times(runs[0], runs[1], paired=paired), stalled(*ranks)
     hidden = stood.hides(times.base.mean, times.new.mean)
-    if hidden and not times.identical:
+    if (hidden and not times.identical) or times.base.mean == times.new.mean == 0:
         times = replace(times, verdict="inconclusive")
     return Compared(
         diff=found,

@@ -147,7 +147,9 @@ def judge(
     grew = [each for each in (median, mean) if each.grew]
     proven = [each for each in grew if each.estimate.p < _PROOF]
     within = [each for each in (median, mean) if each.within]
-    if stood.hides(change.base.mean, change.new.mean) and not change.identical:
+    if step_times is None and change.base.mean == change.new.mean == 0:
+        outcome, shown, why = "inconclusive", median, "no time was recorded on either side"
+    elif stood.hides(change.base.mean, change.new.mean) and not change.identical:
         outcome, shown, why = "inconclusive", median, "the limit is {}, but " + stood.told
     elif min(change.base.steps, change.new.steps) < FEWEST_STEPS and change.verdict != "same":
         outcome, shown, why = "inconclusive", median, f"fewer than {FEWEST_STEPS} {per}s prove nothing"
@@ -201,7 +203,9 @@ def _told(gate: Gate, figure: _Figure, change: StepComparison, per: str) -> str:
     by = "" if estimate.ratio is None else f" by {format_share(abs(estimate.ratio - 1))}"
     verb = f"grew{by}" if grown > 0 else f"fell{by}" if grown < 0 else "did not change"
     facts = [f"{format_ns(figure.base)} to {format_ns(figure.new)}"]
-    if estimate.low is not None and estimate.high is not None:
+    if estimate.unbounded:
+        facts.append("95 % interval of more than a thousand times either way")
+    elif estimate.low is not None and estimate.high is not None:
         facts.append(f"95 % interval {_signed(estimate.low)} to {_signed(estimate.high)}")
     if estimate.test:
         p = "one-sided p < 0.001" if estimate.p < 0.001 else f"one-sided p = {estimate.p:.3g}"

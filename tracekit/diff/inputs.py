@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 import msgspec
@@ -9,10 +10,25 @@ import msgspec
 from tracekit.facts.terminal_text import printable
 from tracekit.facts.units import listed
 
-__all__ = ["alike", "inputs_told", "shapes_told", "types_told"]
+__all__ = ["PRODUCTS", "alike", "inputs_of", "inputs_told", "shapes_told", "types_of", "types_told"]
 
+_MOSTPRODUCTS: Final = 3
 _MOST_INPUTS: Final = 3
 _DTYPES: Final = {"float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
+PRODUCTS: Final = {"aten::mm": 2, "aten::bmm": 2, "aten::addmm": 5, "aten::baddbmm": 5}
+"""How many inputs these products have if they make their own result; compiled code gives the place of the result as one more."""
+
+
+def inputs_of(operator: str | None, shapes: str, dtypes: str | None) -> tuple[str, str | None]:
+    """The shapes and types of the inputs of a call, without the place of its result.
+
+    >>> inputs_of("aten::mm", "[[2, 3], [3, 4], [2, 4]]", '["float", "float", "float"]')
+    ('[[2, 3], [3, 4]]', '["float", "float"]')
+    """
+    sizes, given = _list(shapes), PRODUCTS.get(operator or "", -2)
+    if len(sizes) != given + 1:
+        return shapes, dtypes
+    return json.dumps(sizes[:given]), None if dtypes is None else json.dumps(_list(dtypes)[:given])
 
 
 def _list(text: str | None) -> list[object]:
@@ -45,6 +61,16 @@ def shapes_told(text: str) -> str:
     """
     sizes = [_size(shape) for shape in _list(text) if shape != []][:_MOST_INPUTS]
     return printable(f"inputs of {listed(sizes)}" if sizes else "scalar inputs")
+
+
+def types_of(text: str) -> str:
+    """The types of the inputs that are tensors, each once.
+
+    >>> types_of('["float", "c10::BFloat16", "", "Scalar"]')
+    'fp32 and bf16'
+    """
+    named = [str(each) for each in _list(text) if each not in ("", "Scalar", "ScalarList", "TensorList")]
+    return printable(listed([*dict.fromkeys(_DTYPES.get(each, each) for each in named)][:_MOST_INPUTS]))
 
 
 def types_told(before: str | None, after: str | None) -> tuple[str | None, str | None]:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import polars as pl
 
-from tracekit.diff.inputs import alike
+from tracekit.diff.inputs import PRODUCTS, alike, inputs_of
 from tracekit.diff.layers import Nodes
 from tracekit.diff.pool import Pool
 
@@ -64,7 +64,7 @@ def rows_of(base: Pool, new: Pool, nodes: Nodes) -> pl.DataFrame:
             list(numbers), list(numbers.values()), default=None, return_dtype=pl.Int64
         )
         parts.append(
-            side.leaves.select(
+            _with_inputs(side.leaves).select(
                 pl.lit(bool(at)).alias("new"),
                 "leaf",
                 *(pl.col(name).cast(pl.Categorical) for name in TEXTS),
@@ -76,6 +76,23 @@ def rows_of(base: Pool, new: Pool, nodes: Nodes) -> pl.DataFrame:
             )
         )
     return pl.concat(parts)
+
+
+def _with_inputs(leaves: pl.DataFrame) -> pl.DataFrame:
+    """The leaves with the shapes and types of their inputs as `inputs_of` tells them."""
+    columns = ["operator", "shapes", "dtypes"]
+    told = leaves.select(columns).unique(maintain_order=True).filter(pl.col("operator").is_in(PRODUCTS), pl.col("shapes").is_not_null())  # fmt: skip
+    found = [(*row, *inputs_of(*row)) for row in told.rows()]
+    other = [row for row in found if row[1:3] != row[3:]]
+    if not other:
+        return leaves
+    schema = dict.fromkeys([*columns, "of_shapes", "of_dtypes"], pl.String)
+    known = pl.DataFrame(other, schema, orient="row")
+    joined = leaves.join(known, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    mine = pl.col("of_shapes").is_not_null()
+    return joined.with_columns(
+        pl.when(mine).then(f"of_{name}").otherwise(name).alias(name) for name in columns[1:]
+    ).drop("of_shapes", "of_dtypes")
 
 
 def cells_of(rows: pl.DataFrame, comparable: Comparable) -> pl.DataFrame:

@@ -55,6 +55,7 @@ _TAIL: Final = 0.025
 _WARM_UP: Final = 0.25
 _DISTURBED: Final = 0.1
 _CHANCE: Final = 0.01
+_WIDE: Final = 1000
 _FARTHEST: Final = 1000
 """Correlations of steps further apart do not count."""
 
@@ -90,6 +91,11 @@ class Estimate:
     """Of the one-sided test: how often chance would make new look so much slower, or more, if it were not."""
     test: str
     """Its name; empty where nothing is tested, since all times are equal or the steps too few."""
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether the interval is so wide that its ends say nothing: of very few independent steps that differ much."""
+        return self.low is not None and self.high is not None and self.low * _WIDE < 1 and self.high > _WIDE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,7 @@ def notes_of(
     if nodes.prefix is not None:
         name = {"base": "base", "new": "new side"}[nodes.prefix[0]]
         yield f"The layers of the {name} stand below {nodes.prefix[1]}; they are matched without it."
+    yield from _wholes(nodes)
     yield from _differences(base, new, windows=windows)
     if not windows:
         yield from _recorded(base, new)
@@ -170,6 +171,14 @@ def _has_layers(pool: Pool) -> bool:
 
 def _has_shapes(pool: Pool) -> bool:
     return any_known(pool.leaves["shapes"])
+
+
+def _wholes(nodes: Nodes) -> Iterator[str]:
+    """Which layers are compared as a whole, since one side shows none in them."""
+    for whole, name in zip(nodes.whole, ("base", "new side"), strict=True):
+        if whole:
+            what, are = (f"layer {whole[0]}", "it is") if len(whole) == 1 else (f"{len(whole)} layers", "they are")  # fmt: skip
+            yield f"The {name} shows no layers inside {what}, as compiled code does not, so {are} compared as a whole."
 
 
 def _differences(base: Pool, new: Pool, *, windows: bool) -> Iterator[str]:

@@ -29,14 +29,21 @@ def verb(subject: str, one: str, several: str) -> str:
 
 
 def times_as_often(rows: pl.DataFrame, *, more: bool) -> str:
-    """`2 times as often`, if all of it is, else `more often`."""
+    """`twice as often`, if all of it is, else `more often`.
+
+    >>> times_as_often(pl.DataFrame({"base_calls": [4.0], "new_calls": [2.0]}), more=False)
+    'half as often'
+    """
     ratios = (
         rows.filter(pl.col("base_calls") > 0).select(pl.col("new_calls") / pl.col("base_calls")).to_series()
     )
     least, most = float(ratios.min() or 0), float(ratios.max() or 0)  # type: ignore[arg-type]
     if most - least > _ALIKE * most:
         return "more often" if more else "less often"
-    return "twice as often" if abs(most - 2) < _ALIKE else f"{number(most)} times as often"
+    for ratio, word in ((2, "twice"), (0.5, "half")):
+        if abs(most - ratio) < _ALIKE:
+            return f"{word} as often"
+    return f"{number(most)} times as often"
 
 
 def slower(one: Contribution, where: str, whole: tuple[float, float]) -> str:

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.diff.cells import Cells
 from tracekit.diff.explain import WAITS, Found
-from tracekit.diff.inputs import inputs_told, shapes_told, types_told
+from tracekit.diff.inputs import inputs_told, shapes_told, types_of, types_told
 from tracekit.diff.layers import Nodes
 from tracekit.diff.model import Contribution
 from tracekit.diff.phrases import LONGEST, changed, number, slower, times_as_often, verb
@@ -22,6 +22,8 @@ from tracekit.verdict.idle_words import IDLE_PHRASES
 __all__ = ["Teller"]
 
 _NEARLY: Final = 0.95
+_MOST: Final = 0.5
+_ONCE: Final = "once"
 _SOME_CALLS: Final = 0.05
 """Per step; a call in fewer than one of twenty steps is none."""
 _PLACE: Final = ("phase", "type", "operator", "category", "name", "shapes", "dtypes")
@@ -34,6 +36,8 @@ _PHASES: Final = {
     "set_up": "the set-up",
     "other": "the rest of the step",
 }
+_KINDS: Final = {"optimizer": "the optimizer", "other": "work of no known category"}
+"""Categories whose name does not read as a subject."""
 _OTHER_CAUSES: Final = {
     "dependency": "for work on other streams",
     "kernel_gap": "in short gaps between kernels",
@@ -50,6 +54,8 @@ class _Subject:
     by: set[str]
     """The columns by which it is named, with their values in `place`."""
     place: dict[str, str]
+    node: int
+    """The layer of `place`, −1 without one."""
     rows: pl.DataFrame
     """Its cells."""
     rest: bool
@@ -74,6 +80,7 @@ class Teller:
     def change(self, found: Found) -> Contribution:
         """The change with its title."""
         rows = self.cells.frame[found.cells]
+        node = self._node(found, rows)
         before, after = _exchanged(found, rows)
         base_ns, new_ns = (float(side[found.cells].sum()) for side in (self.cells.base, self.cells.new))
         base_calls, new_calls = (float(rows[f"{side}_calls"].sum()) for side in ("base", "new"))
@@ -81,7 +88,7 @@ class Teller:
             kind=found.kind,
             delta=found.delta,
             title="",
-            place=self._place(found, rows),
+            place=self._place(found, rows, node),
             before=before,
             after=after,
             layers=rows["node"].drop_nulls().n_unique(),
@@ -94,7 +101,9 @@ class Teller:
         )
         whole = float(rows["base_whole"].sum()), float(rows["new_whole"].sum())
         whole = whole if self.on_cpu is False else (0.0, 0.0)  # operators are not hidden by others
-        return replace(made, title=self._title(made, found.by, self._subject(found.by, made, rows), whole))
+        return replace(
+            made, title=self._title(made, found.by, self._subject(found.by, made, rows, node), whole)
+        )
 
     def _title(
         self, one: Contribution, by: tuple[str, ...], told: _Subject, whole: tuple[float, float]
@@ -113,7 +122,7 @@ class Teller:
         text = how[one.kind](one, told) if one.kind in how else changed(one, told.text, by)
         return f"{text} ({format_change(one.delta_ns)})"
 
-    def _subject(self, by: tuple[str, ...], one: Contribution, rows: pl.DataFrame) -> _Subject:
+    def _subject(self, by: tuple[str, ...], one: Contribution, rows: pl.DataFrame, node: int) -> _Subject:
         """`aten::mm in layer fc (Linear)`, `layer fc (Linear)`, `layers of type Linear in the backward pass`."""
         place, rest = one.place, by == ("rest",)
         told = set(by) & set(place)
@@ -122,15 +131,30 @@ class Teller:
             told -= {"name"} if "operator" in told else set()
             if told == {"layer"}:  # of one layer, several changes may be told
                 told |= set(place) & {"category", "phase"}
-            if by == ("cell",) and "operator" in told and "shapes" in place and self._shapes(place, told) > 1:
+            if (
+                by == ("cell",)
+                and "operator" in told
+                and "shapes" in place
+                and self._shapes(place, told, node) > 1
+            ):
                 told.add("shapes")
-        return _Subject("other work" if rest else _named(told, one), told, place, rows, rest)
+        # Of one operator some calls may be new and others gone, which differ in the types of their inputs.
+        counted = one.kind in ("added", "removed", "more_calls", "fewer_calls") and "operator" in told
+        if counted and "dtypes" in place and self._work(place, told, node)["dtypes"].n_unique() > 1:
+            told.add("dtypes")
+        return _Subject("other work" if rest else _named(told, one), told, place, node, rows, rest)
 
-    def _shapes(self, place: dict[str, str], by: set[str]) -> int:
+    def _shapes(self, place: dict[str, str], by: set[str], node: int) -> int:
         """How many shapes the inputs of what is named have."""
-        return self._work(place, by)["shapes"].n_unique()
+        return self._work(place, by, node)["shapes"].n_unique()
 
-    def _place(self, found: Found, rows: pl.DataFrame) -> dict[str, str]:
+    def _node(self, found: Found, rows: pl.DataFrame) -> int:
+        """The layer that the change is in; −1 if it is in several."""
+        if found.by != ("layer",) and (inner := self._common(rows["node"])) >= 0:
+            return inner  # what is new may be so in an outer layer as well, but stands in this one
+        return found.node
+
+    def _place(self, found: Found, rows: pl.DataFrame, node: int) -> dict[str, str]:
         """What all the cells have in common; of idle time, which is in many small pieces, nearly all."""
         size = pl.Series(np.maximum(self.cells.base, self.cells.new)[found.cells])
         least = float(size.sum()) * (_NEARLY if found.kind == "idle" else 1) * (1 - 1e-9)
@@ -145,9 +169,6 @@ class Teller:
         if (rows["how"] == "category").any():  # other operators and kernels stand in one cell there
             place.pop("operator", None)
             place.pop("name", None)
-        node = found.node
-        if found.by != ("layer",) and (inner := self._common(rows["node"])) >= 0:
-            node = inner  # what is new may be so in an outer layer as well, but stands in this one
         if node >= 0:
             place["layer"] = self.nodes.frame["path"][node]
             kind = self.nodes.frame["type"][node]
@@ -180,30 +201,28 @@ class Teller:
             shared = level[0]
         return -1 if shared >= 0 and parents[shared] < 0 and len(chains) > 1 else shared
 
-    def _calls(self, place: dict[str, str], by: set[str]) -> tuple[float, float]:
+    def _calls(self, told: _Subject) -> tuple[float, float]:
         """How many calls (on devices kernels) per step both sides have of what a subject names; also those that did not change."""
-        work = self._work(place, by)
+        work = self._work(told.place, told.by, told.node)
         new, old = (int(work.filter(pl.col("new") == side)["calls"].sum()) for side in (True, False))
         return old / self.cells.denominators[0], new / self.cells.denominators[1]
 
-    def _work(self, place: dict[str, str], by: set[str]) -> pl.DataFrame:
+    def _work(self, place: dict[str, str], by: set[str], node: int) -> pl.DataFrame:
         """The rows of both sides that a subject names."""
         columns = by - {"layer", *(["type"] if "layer" in place else [])}
         work = self.rows.filter(
             ~pl.col("kind").is_in(["idle", "call"]),
             *(pl.col(name) == place[name] for name in sorted(columns)),
         )
-        if "layer" in place:
-            work = work.filter(pl.col("node").is_in(self._below(place["layer"])))
-        return work
+        return work if node < 0 else work.filter(pl.col("node").is_in(self._below(node)))
 
-    def _below(self, path: str) -> list[int]:
-        """The layer and those in it."""
-        inside: set[int | None] = set()
-        for node, above, own in self.nodes.frame["layer_id", "parent_layer_id", "path"].rows():
-            if own == path or above in inside:
-                inside.add(node)
-        return [node for node in inside if node is not None]
+    def _below(self, node: int) -> list[int]:
+        """The layer and those in it. A path may be that of a removed layer and of another one that has its name now."""
+        inside = {node}
+        for row, above in self.nodes.frame["layer_id", "parent_layer_id"].rows():
+            if above in inside:
+                inside.add(row)
+        return [*inside]
 
     def _called(self, one: Contribution, told: _Subject) -> str:
         """More or fewer calls, and where their time went the other way that it did."""
@@ -222,26 +241,33 @@ class Teller:
 
     def _often(self, told: _Subject, *, more: bool) -> str:
         """`8 times per step, not 4`; empty if all calls of the subject went the other way."""
-        old, new = self._calls(told.place, told.by)
+        old, new = self._calls(told)
         if (new > old) != more or number(old) == number(new):
             return ""
-        return f"{self._count(new, told)} per {self.per}, not {number(old)}"
+        count = self._count(new, told)
+        return f"{count} per {self.per}, not {number(old)}{' times' * (count == _ONCE)}"
 
     def _count(self, calls: float, told: _Subject) -> str:
         # Operators on processors, one kernel and copies run as often as they are called.
         single = self.on_cpu is not False or "name" in told.by or told.place.get("category") == "memcpy"
         often = number(calls)
+        if single and often == "1":
+            return _ONCE
         return f"{often} {'time' if single else 'kernel'}{'' if often == '1' else 's'}"
 
     def _alone(self, one: Contribution, told: _Subject) -> str:
         """Work that only one side has."""
         new, where = one.kind == "added", told.text
         side = "on the new side" if new else "in the base"
-        here, there = self._calls(told.place, told.by)[:: -1 if new else 1]
+        here, there = self._calls(told)[:: -1 if new else 1]
         if told.rest or not told.by or there >= _SOME_CALLS:
             if self._counted(told) and (often := self._often(told, more=new)):
                 return f"{where} {verb(where, 'runs', 'run')} {often}"
-            most = where if told.rest or not told.by else f"most of {where}"
+            if told.by in ({"type"}, {"type", "phase"}):  # the layers are on both sides, but do this on one
+                return self._own_work(told, side)
+            if not told.rest and not told.by:
+                return f"the work {side} has no counterpart {'in the base' if new else 'on the new side'}"
+            most = where if told.rest else f"most of {where}"
             return f"{most} {verb(where, 'is', 'are')} only {side}"
         text = f"{where} {verb(where, 'is', 'are')} {'new' if new else 'gone'}"
         if not self._counted(told) or told.by == {"layer"}:
@@ -249,10 +275,18 @@ class Teller:
         it, runs = verb(where, "it", "they"), verb(where, "runs", "run") if new else "ran"
         return f"{text}: {it} {runs} {self._count(here, told)} per {self.per}"
 
+    def _own_work(self, told: _Subject, side: str) -> str:
+        """Work of layers of one type, outside the layers in them, that only one side has."""
+        where = _layer(told.place) if told.rows["node"].n_unique() == 1 else told.text
+        sums = told.rows.group_by("operator", maintain_order=True).agg(pl.max_horizontal("base_sum", "new_sum").sum())  # fmt: skip
+        operator, longest = sums.sort("base_sum", descending=True, maintain_order=True).row(0)
+        most = f", mostly {operator}" if operator and longest >= _MOST * float(sums["base_sum"].sum()) else ""
+        return f"{where} {verb(where, 'does', 'do')} work that is only {side}{most}"
+
     def _reshaped(self, one: Contribution, told: _Subject) -> str:
         """Other shapes: of which calls, and what differs in the inputs, of several in those of the calls that take longest."""
         where, operators, have = told.text, "operator" in told.by, verb(told.text, "has", "have")
-        every = self._calls(told.place, told.by)[1] if operators and not told.rest else 0.0
+        every = self._calls(told)[1] if operators and not told.rest else 0.0
         if self.on_cpu is not None and one.new_calls < _NEARLY * every:
             calls, have = (
                 "kernels" if self.on_cpu is False else "calls",
@@ -355,8 +389,9 @@ def _named(by: set[str], one: Contribution) -> str:
     if by & {"operator", "name"}:
         head = place["operator"] if "operator" in by else shorten_name(place["name"], LONGEST)
         head += f" with {shapes_told(place['shapes'])}" if "shapes" in by else ""
+        head += f" of {types_of(place['dtypes'])}" if "dtypes" in by and types_of(place["dtypes"]) else ""
     elif "category" in by:
-        head = "the optimizer" if place["category"] == "optimizer" else category_name(place["category"])
+        head = _KINDS.get(place["category"]) or category_name(place["category"])
     elif "layer" in by:
         return _layer(place) + during
     elif "type" in by:

@@ -72,6 +72,8 @@ def _headline(found: Compared) -> str:
     base, new = format_ns(times.base.median), format_ns(times.new.median)
     several = max(times.base.steps, times.new.steps) > 1
     against = f"{new} instead of {base}{' at the median' if several else ''}"
+    if times.base.mean == times.new.mean == 0:
+        return "No time was recorded on either side, so nothing is compared."
     if found.unchanged:
         return f"Nothing changed: {what.lower()} takes {new} on both sides at the median, and each part of it takes the same time."
     if times.verdict == "same":
@@ -141,7 +143,9 @@ def _test(times: StepComparison, per: str) -> str:
         if chance > _CONVINCING_P and times.verdict in ("slower", "faster")
         else ""
     )
-    interval = f"95 % interval {format_number(middle.low)} to {format_number(middle.high)} ({times.method})"
+    ends = f"{format_number(middle.low)} to {format_number(middle.high)}"
+    ends = "of more than a thousand times either way" if middle.unbounded else ends
+    interval = f"95 % interval {ends} ({times.method})"
     return f"{ratio}, {interval}; {p} for {way} ({middle.test}{few}); {steps}."
 
 
