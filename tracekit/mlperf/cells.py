@@ -117,8 +117,14 @@ def score_of(times: Sequence[float | None]) -> float | None:
 def cells_of(runs: Sequence[LoggedRun]) -> list[Cell]:
     """The cells of these runs, by organisation, benchmark and size."""
     groups: defaultdict[tuple[str, str, str, int | None, int | None], list[LoggedRun]] = defaultdict(list)
-    for run in runs:
-        groups[run.organisation, run.system, run.benchmark, run.accelerators, run.batch].append(run)
+    for run in sorted(runs, key=lambda run: run.status == "cut" and run.batch is None):
+        key = run.organisation, run.system, run.benchmark, run.accelerators, run.batch
+        if run.status == "cut" and run.batch is None:  # before it said of which configuration it is
+            alike = [
+                other for other in groups if other[:3] == key[:3] and run.accelerators in (None, other[3])
+            ]
+            key = alike[0] if len(alike) == 1 else key
+        groups[key].append(run)
     cells = [Cell(*key, tuple(group)) for key, group in groups.items()]
     return sorted(cells, key=lambda cell: (cell.organisation, cell.benchmark, cell.accelerators or 0, cell.system, cell.batch or 0))  # fmt: skip
 

@@ -158,7 +158,10 @@ def _problems(results: Results) -> Iterator[str]:
 
 
 def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[Table]:
-    scores = table_of("cells", "Scores", cells_table(cells), "organisation benchmark accelerators score_min speedup efficiency batch epochs", _TITLES, _UNITS)  # fmt: skip
+    found = cells_table(cells)
+    apart = found.select("organisation", "benchmark", "accelerators").is_duplicated().any()
+    shown = f"organisation benchmark {'system ' if apart else ''}accelerators score_min speedup efficiency batch epochs"
+    scores = table_of("cells", "Scores", found, shown, _TITLES, _UNITS)
     yield replace(scores, main=True)
     if steps.height:
         titles = {**_TITLES, "epochs": "epochs ×", "speedup": "speed-up ×"}

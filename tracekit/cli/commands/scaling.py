@@ -113,7 +113,10 @@ def _forecast(
 
     rows = read_questions(questions)
     keep_inputs([questions])
-    answers = answers_of(cells_of(read_results([fit]).runs), rows)
+    results = read_results([fit])
+    for line in results.left_out:
+        out.say(f"tracekit: left out: {line}")
+    answers = answers_of(cells_of(results.runs), rows)
     unknown = answers["predicted"].null_count()
     if unknown:
         out.say(f"tracekit: the results do not tell {unknown} of {answers.height} times")
