@@ -5,12 +5,14 @@ trains, and it stays as chips are added (in round 0.6 it follows a power of the 
 evaluate otherwise than many do, so of a series of one size it is the last evaluation. K, the training time of an epoch times the batch, depends on
 the batch of a chip, b, since a step's time does. Chips get less efficient as b gets smaller: K falls like a power of b, whose exponent changes slowly.
 So K of a size that was not run follows from that of the nearest b in its series, along the exponent that pairs of neighbouring sizes show: of its own
-series, of other systems with this benchmark, and, with little weight, of other benchmarks. Far pairs count less. Where sizes have one batch of a
+series, of other systems with this benchmark, and, with little weight, of other benchmarks. Far pairs count less. Between two b that were run it follows
+from both, so that it is theirs at either. Where sizes have one batch of a
 chip and K grows with the chips all the same, it follows the law of messages that they fit.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
@@ -21,7 +23,7 @@ import numpy as np
 from tracekit.mlperf.cells import Cell, kind_of, series_of
 from tracekit.scaling.laws import fit_steps, non_negative
 
-__all__ = ["Forecast", "Question", "compared", "doubling_end", "forecast", "left_out"]
+__all__ = ["Forecast", "Question", "benchmark_of", "compared", "doubling_end", "forecast", "left_out"]
 
 _OWN, _SAME, _OTHER = 0.5, 1.0, 0.05
 """The weights of exponents: of the own series, of other systems with the benchmark, and of all other pairs."""
@@ -35,6 +37,8 @@ _LAST: Final = 0.1
 """The last evaluation is at most this part of a run."""
 _LEAST_SPREAD: Final = 0.03
 """Runs of one configuration differ by so much."""
+_NO_STEP: Final = 1e-9
+"""Logarithms that differ by less are the same."""
 _SIDES: Final = 1.96
 _GAIN: Final = 1.1
 _ALIKE: Final = {"maskrcnn": "mask"}
@@ -100,15 +104,38 @@ def forecast(cells: Sequence[Cell], question: Question) -> Forecast | None:
     epochs = question.epochs or _epochs_at(own, batch)
     at = log(batch / question.accelerators)
     closest = min(own, key=lambda cell: (round(abs(_place(cell) - at), 9), -(cell.accelerators or 0)))
-    alike = [cell for cell in own if abs(_place(cell) - _place(closest)) < 1e-9]
-    level, unsure = _level_at(alike, _several(own), question.accelerators)
-    exponent, spread = _exponent(series, chosen, (at + _place(closest)) / 2)
-    far = at - _place(closest)
+    level, spread, exponent = _level_from(series, chosen, closest, at, question.accelerators)
+    if (opposite := _opposite(own, closest, at)) is not None:
+        other, other_spread, _ = _level_from(series, chosen, opposite, at, question.accelerators)
+        near_by, far_off = (at - _place(closest)) ** 2, (at - _place(opposite)) ** 2
+        weight = near_by / (near_by + far_off)  # as the errors of both grow with the distance
+        level, spread = (1 - weight) * level + weight * other, (1 - weight) * spread + weight * other_spread
     apart = _apart(near, _several(own))
-    training = epochs * exp(level + exponent * far) / batch
-    error = sqrt(_LEAST_SPREAD**2 + unsure**2 + (spread * far) ** 2)
+    training = epochs * exp(level) / batch
+    error = sqrt(_LEAST_SPREAD**2 + spread**2)
     seconds = training + apart
     return Forecast(seconds, seconds * exp(-_SIDES * error), seconds * exp(_SIDES * error), batch, epochs, closest.accelerators or 0, exponent)  # fmt: skip
+
+
+def _level_from(
+    series: Mapping[str, Sequence[Cell]], chosen: str, cell: Cell, at: float, chips: int
+) -> tuple[float, float, float]:
+    """The level at this batch of a chip as it follows from that of a cell, its standard deviation, and the exponent along which it does."""
+    own = series[chosen]
+    alike = [other for other in own if abs(_place(other) - _place(cell)) < _NO_STEP]
+    level, unsure = _level_at(alike, _several(own), chips)
+    exponent, spread = _exponent(series, chosen, (at + _place(cell)) / 2)
+    far = at - _place(cell)
+    return level + exponent * far, sqrt(unsure**2 + (spread * far) ** 2), exponent
+
+
+def _opposite(own: Sequence[Cell], closest: Cell, at: float) -> Cell | None:
+    """The cell nearest to this batch of a chip on the other side of it than the closest one."""
+    side = at - _place(closest)
+    others = [cell for cell in own if (_place(cell) - at) * side > _NO_STEP]
+    return min(
+        others, key=lambda cell: (round(abs(_place(cell) - at), 9), -(cell.accelerators or 0)), default=None
+    )
 
 
 def left_out(cells: Sequence[Cell]) -> dict[str, float]:
@@ -155,7 +182,8 @@ def _known(cell: Cell) -> bool:
     return bool(cell.batch and cell.accelerators and cell.score_s and cell.mean("epochs"))
 
 
-def _benchmark(name: str) -> str:
+def benchmark_of(name: str) -> str:
+    """The name of a benchmark, one for all that submitters give it."""
     return _ALIKE.get(name.lower(), name.lower())
 
 
@@ -200,7 +228,10 @@ def _level_at(alike: Sequence[Cell], several: bool, chips: int) -> tuple[float, 
 
 def _epochs_at(own: Sequence[Cell], batch: int) -> float:
     """The epochs that this batch needs: between the batches that were run in proportion to their logarithms, beyond them as at the last."""
-    points = sorted({(log(cell.batch or 1), cell.mean("epochs") or 1.0) for cell in own})
+    at: defaultdict[float, list[float]] = defaultdict(list)
+    for cell in own:
+        at[log(cell.batch or 1)].append(cell.mean("epochs") or 1.0)
+    points = sorted((place, float(np.mean(epochs))) for place, epochs in at.items())
     return float(np.interp(log(batch), [point[0] for point in points], [point[1] for point in points]))
 
 
@@ -212,14 +243,14 @@ def _series_for(series: Mapping[str, Sequence[Cell]], question: Question) -> str
     wanted = [
         name
         for name, group in series.items()
-        if group and _benchmark(group[0].benchmark) == _benchmark(question.benchmark)
+        if group and benchmark_of(group[0].benchmark) == benchmark_of(question.benchmark)
     ]
 
     def fits(name: str) -> tuple[bool, bool, int]:
         cell = series[name][0]
-        same = cell.organisation == question.organisation
-        asked = kind_of(question.system, question.accelerators)
-        return same and kind_of(cell.system, cell.accelerators) == asked, same, len(series[name])
+        same = cell.organisation.lower() == question.organisation.lower()
+        asked = kind_of(question.system, question.accelerators).lower()
+        return same and kind_of(cell.system, cell.accelerators).lower() == asked, same, len(series[name])
 
     return max(wanted, key=fits, default=None)
 
@@ -246,7 +277,7 @@ def _exponent(series: Mapping[str, Sequence[Cell]], chosen: str, middle: float) 
     for name, group in series.items():
         if not group:
             continue
-        same = _benchmark(group[0].benchmark) == _benchmark(series[chosen][0].benchmark)
+        same = benchmark_of(group[0].benchmark) == benchmark_of(series[chosen][0].benchmark)
         for pair in _pairs(group):
             distance = abs(pair.middle - middle)
             distance = _FOREIGN if distance > _UNIT else distance
