@@ -521,6 +521,22 @@ def test_tables_of_questions_as_programs_write_them(
         )
 
 
+def test_answers_in_a_format_that_holds_no_table_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A page of HTML was a CSV, and a format that was asked for counted for nothing."""
+    folder = results(tmp_path / "results", {8: (64, 80.0, 4)})
+    asked = tmp_path / "cells.csv"
+    asked.write_text("benchmark,accelerators\nnet,8\n")
+    for flags in (("-o", tmp_path / "answers.html"), ("-f", "html")):
+        assert (
+            "scaling --forecast writes"
+            in answer(capsys, "--fit", folder, "--forecast", asked, *flags, code=2)[1]
+        )
+    answer(capsys, "--fit", folder, "--forecast", asked, "-o", tmp_path / "answers.parquet")
+    assert pl.read_parquet(tmp_path / "answers.parquet")["from_chips"].to_list() == [8]
+
+
 def test_epochs_of_one_batch_are_the_mean_of_its_sizes() -> None:
     """They were those of the size with the most epochs."""
     known = cells(0.7, [(8, 512, 4), (16, 512, 6)])

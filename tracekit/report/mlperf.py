@@ -160,7 +160,7 @@ def _problems(results: Results) -> Iterator[str]:
 def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[Table]:
     found = cells_table(cells)
     apart = found.select("organisation", "benchmark", "accelerators").is_duplicated().any()
-    shown = f"organisation benchmark {'system ' if apart else ''}accelerators score_min speedup efficiency batch epochs"
+    shown = f"organisation benchmark accelerators score_min speedup efficiency batch epochs{' system' if apart else ''}"
     scores = table_of("cells", "Scores", found, shown, _TITLES, _UNITS)
     yield replace(scores, main=True)
     if steps.height:
