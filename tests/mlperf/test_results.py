@@ -263,6 +263,26 @@ def test_what_limits_each_step_is_named(capsys: pytest.CaptureFixture[str], tmp_
     assert "efficiency <b></b>" in " ".join(stack.split())
 
 
+def test_what_logs_without_a_batch_or_with_a_clock_that_stands_do_not_tell(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """They were said to be limited by communication "although the batch grows", and 32 chips to train 124 times as fast as 8."""
+    for chips, second in ((8, 40.0), (16, 25.0), (32, -1.0)):
+        folder = tmp_path / "acme" / f"box_{chips}xA" / "net"
+        folder.mkdir(parents=True)
+        (folder / "result_0.txt").write_text(
+            "".join(line for line in logged(second=second) if "batch" not in line)
+        )
+    text, _ = answer(capsys, tmp_path)
+    assert "16 chips train 1.58 times as fast as 8" in text
+    assert (
+        "it is batch- or communication-limited: training per chip gets slower, and the logs do not tell"
+        in text
+    )
+    (stands,) = (run for run in read_results([tmp_path]).runs if run.accelerators == 32)
+    assert (stands.run_s, stands.succeeded, stands.problems[0]) == (None, False, "the run ends as it begins")
+
+
 def test_runs_with_faults_stand_first_and_unknown_sizes_are_said(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

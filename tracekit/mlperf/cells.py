@@ -40,7 +40,7 @@ _SIZE: Final = re.compile(r"([-_]n\d+(?=[-_]|$)|-\d+$|(?<=_)\d+x|^\d+x)", re.IGN
 _FELT: Final = 0.05
 """A loss that matters, in the logarithm of the efficiency."""
 
-LIMITS: Final = ("none", "batch-limited", "epoch-limited", "evaluation-limited", "communication-limited")
+LIMITS: Final = ("none", "batch-limited", "epoch-limited", "evaluation-limited", "communication-limited", "batch- or communication-limited")  # fmt: skip
 CELLS: Final[Schema] = {
     "organisation": pl.String, "benchmark": pl.String, "system": pl.String, "accelerators": pl.Int64, "batch": pl.Int64, "batch_per_chip": pl.Float64,
     "runs": pl.Int64, "failed": pl.Int64, "score_min": pl.Float64, "init_s": pl.Float64, "epochs": pl.Float64, "evaluations": pl.Float64,
@@ -213,12 +213,11 @@ def _steps(name: str, group: Sequence[Cell]) -> Iterator[dict[str, object]]:
 
 def _limit(small: Cell, large: Cell, chips: float, epochs: float, evaluation: float, training: float) -> str:
     """The largest of the losses, if it matters. Training per chip gets slower by communication, or as its batch gets smaller."""
-    kept = small.batch is not None and large.batch is not None and large.batch < small.batch * chips**0.5
-    losses = {
-        "epoch-limited": log(epochs),
-        "evaluation-limited": log(evaluation),
-        "batch-limited" if kept else "communication-limited": log(training),
-    }
+    if small.batch is None or large.batch is None:
+        why = "batch- or communication-limited"
+    else:
+        why = "batch-limited" if large.batch < small.batch * chips**0.5 else "communication-limited"
+    losses = {"epoch-limited": log(epochs), "evaluation-limited": log(evaluation), why: log(training)}
     worst = max(losses, key=lambda name: losses[name])
     return worst if losses[worst] > _FELT else "none"
 

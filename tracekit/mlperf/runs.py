@@ -49,7 +49,7 @@ class LoggedRun:
     init_s: float | None = None
     """From the first `init_start` to `run_start`, which the score leaves out."""
     run_s: float | None = None
-    """From `run_start` to `run_stop`; None of a cut log."""
+    """From `run_start` to `run_stop`; None of a cut log, or one by whose clock no time passes."""
     epochs: float | None = None
     evaluations: int = 0
     last_epoch: float | None = None
@@ -155,7 +155,7 @@ def _run(events: Sequence[Event], name: str, known: dict[str, Any]) -> LoggedRun
         samples=samples,
         status="cut" if stop is None else clean(status),
         init_s=(start.time_ns - min(begun)) / _NS if begun and min(begun) <= start.time_ns else None,
-        run_s=None if stop is None or stop.time_ns < start.time_ns else (stop.time_ns - start.time_ns) / _NS,
+        run_s=None if stop is None or stop.time_ns <= start.time_ns else (stop.time_ns - start.time_ns) / _NS,
         epochs=epochs if epochs is not None else None if last is None else _trained(last, samples),
         evaluations=len(evaluations),
         last_epoch=number,
@@ -227,8 +227,8 @@ def _evaluations(events: Sequence[Event], start: Event) -> tuple[tuple[float, fl
 def _problems(events: Sequence[Event], start: Event, stop: Event | None) -> Iterator[str]:
     if stop is None:
         yield "the log ends before the run does"
-    elif stop.time_ns < start.time_ns:
-        yield "the run ends before it begins"
+    elif stop.time_ns <= start.time_ns:
+        yield f"the run ends {'before' if stop.time_ns < start.time_ns else 'as'} it begins"
     latest = 0
     for event in events[events.index(start) :]:  # several hosts write what comes before
         if event.time_ns and latest - event.time_ns > _JUMP_NS:

@@ -46,6 +46,7 @@ _LIMITS: Final = {
     "epoch-limited": "it needs more epochs with the larger batch",
     "evaluation-limited": "evaluations take a growing part of the time",
     "communication-limited": "training per chip gets slower although the batch grows with the chips: communication, or input",
+    "batch- or communication-limited": "training per chip gets slower, and the logs do not tell whether the batch grows with the chips",
 }
 _TITLES: Final = {
     "organisation": "by", "accelerators": "chips", "batch_per_chip": "per chip", "score_min": "score, min", "init_s": "init, s",
