@@ -6,8 +6,9 @@ evaluate otherwise than many do, so of a series of one size it is the last evalu
 the batch of a chip, b, since a step's time does. Chips get less efficient as b gets smaller: K falls like a power of b, whose exponent changes slowly.
 So K of a size that was not run follows from that of the nearest b in its series, along the exponent that pairs of neighbouring sizes show: of its own
 series, of other systems with this benchmark, and, with little weight, of other benchmarks. Far pairs count less. Between two b that were run it follows
-from both, so that it is theirs at either. Where sizes have one batch of a
-chip and K grows with the chips all the same, it follows the law of messages that they fit.
+from both, so that it is theirs at either. Where the sizes follow a law of the steps (compute that follows b, a fixed part, and messages), and it foretells
+the largest of them far better, K follows this law. Where sizes have one batch of a chip and K grows with the chips all the same, it follows the law of
+messages that they fit.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.mlperf.cells import Cell, kind_of, series_of
-from tracekit.scaling.laws import fit_steps, non_negative
+from tracekit.scaling.laws import Fit, fit_steps, non_negative
 
 __all__ = ["Forecast", "Question", "benchmark_of", "compared", "doubling_end", "forecast", "left_out"]
 
@@ -37,6 +38,7 @@ _LAST: Final = 0.1
 """The last evaluation is at most this part of a run."""
 _LEAST_SPREAD: Final = 0.03
 """Runs of one configuration differ by so much."""
+_HALF: Final = 0.5
 _NO_STEP: Final = 1e-9
 """Logarithms that differ by less are the same."""
 _SIDES: Final = 1.96
@@ -103,18 +105,31 @@ def forecast(cells: Sequence[Cell], question: Question) -> Forecast | None:
     batch = question.batch or near.batch or 1
     epochs = question.epochs or _epochs_at(own, batch)
     at = log(batch / question.accelerators)
-    closest = min(own, key=lambda cell: (round(abs(_place(cell) - at), 9), -(cell.accelerators or 0)))
-    level, spread, exponent = _level_from(series, chosen, closest, at, question.accelerators)
-    if (opposite := _opposite(own, closest, at)) is not None:
-        other, other_spread, _ = _level_from(series, chosen, opposite, at, question.accelerators)
-        near_by, far_off = (at - _place(closest)) ** 2, (at - _place(opposite)) ** 2
-        weight = near_by / (near_by + far_off)  # as the errors of both grow with the distance
-        level, spread = (1 - weight) * level + weight * other, (1 - weight) * spread + weight * other_spread
+    level, spread, exponent, closest = _level_along(series, chosen, at, question.accelerators)
+    if (law := _law_of(series, chosen)) is not None:
+        level, spread = _level_by(law, own, at, question.accelerators)
     apart = _apart(near, _several(own))
     training = epochs * exp(level) / batch
     error = sqrt(_LEAST_SPREAD**2 + spread**2)
     seconds = training + apart
     return Forecast(seconds, seconds * exp(-_SIDES * error), seconds * exp(_SIDES * error), batch, epochs, closest.accelerators or 0, exponent)  # fmt: skip
+
+
+def _level_along(
+    series: Mapping[str, Sequence[Cell]], chosen: str, at: float, chips: int
+) -> tuple[float, float, float, Cell]:
+    """The level at this batch of a chip by the exponents from the sizes nearest to it, its standard deviation, and from the nearest one the exponent
+    and the cell.
+    """
+    own = series[chosen]
+    closest = min(own, key=lambda cell: (round(abs(_place(cell) - at), 9), -(cell.accelerators or 0)))
+    level, spread, exponent = _level_from(series, chosen, closest, at, chips)
+    if (opposite := _opposite(own, closest, at)) is not None:
+        other, other_spread, _ = _level_from(series, chosen, opposite, at, chips)
+        near_by, far_off = (at - _place(closest)) ** 2, (at - _place(opposite)) ** 2
+        weight = near_by / (near_by + far_off)  # as the errors of both grow with the distance
+        level, spread = (1 - weight) * level + weight * other, (1 - weight) * spread + weight * other_spread
+    return level, spread, exponent, closest
 
 
 def _level_from(
@@ -233,6 +248,44 @@ def _epochs_at(own: Sequence[Cell], batch: int) -> float:
         at[log(cell.batch or 1)].append(cell.mean("epochs") or 1.0)
     points = sorted((place, float(np.mean(epochs))) for place, epochs in at.items())
     return float(np.interp(log(batch), [point[0] for point in points], [point[1] for point in points]))
+
+
+# -- laws -------------------------------------------------------------------------------------------
+
+
+def _law_of(series: Mapping[str, Sequence[Cell]], chosen: str) -> Fit | None:
+    """The law of the steps that the sizes of a series name, else one that they lie close to, which they may be too few to name. It has to err for
+    the largest size, from the others, by half of what the exponents do at most, and by less than the other laws.
+    """
+    *rest, most = own = sorted(series[chosen], key=lambda cell: cell.accelerators or 0)
+    near = [fit for fit in _fits(own) if "fixed_ns" in fit.values and fit.residual <= _LEAST_SPREAD]
+    near = [fit for fit in near if fit.best] or near
+    before = {fit.law: fit for fit in _fits(rest)}
+    at, chips, truth = _place(most), most.accelerators or 1, _level(most, _several(own))
+    errors = {
+        fit.law: abs(_level_by(before[fit.law], rest, at, chips)[0] - truth)
+        for fit in near
+        if fit.law in before
+    }
+    if not errors:
+        return None
+    along, *_ = _level_along({**series, chosen: rest}, chosen, at, chips)
+    law = min((fit for fit in near if fit.law in errors), key=lambda fit: errors[fit.law])
+    return law if errors[law.law] <= _HALF * abs(along - truth) else None
+
+
+def _fits(own: Sequence[Cell]) -> tuple[Fit, ...]:
+    several = _several(own)
+    return fit_steps(
+        [(cell.accelerators or 1, exp(_place(cell)), exp(_level(cell, several))) for cell in own]
+    )
+
+
+def _level_by(law: Fit, own: Sequence[Cell], at: float, chips: int) -> tuple[float, float]:
+    """The level at this batch of a chip by a law of these sizes, and its standard deviation."""
+    least = min(own, key=lambda cell: cell.accelerators or 0)
+    middle, _, high = law.step_at(chips, exp(at - _place(least)))
+    return log(middle), log(high / middle) / _SIDES
 
 
 # -- exponents --------------------------------------------------------------------------------------
