@@ -12,7 +12,7 @@ from time import monotonic
 import pytest
 
 from tracekit.errors import UnreadableTraceError
-from tracekit.mlperf import LoggedRun, cells_of, holds_results, read_results
+from tracekit.mlperf import LoggedRun, cells_of, holds_results, read_results, series_of
 from tracekit.mlperf.log import read_log
 from tracekit.mlperf.runs import runs_in
 
@@ -177,6 +177,31 @@ def test_a_platform_of_so_many_nodes_is_not_of_so_many_chips(tmp_path: Path) -> 
     for system, platform, chips in (("a_n4", "4xDGXA100", 32), ("b", "2xXE9680Lx8H200", 16), ("tpu-v4-512", "", None), ("tpu-v3-512-TF", "", 256)):  # fmt: skip
         (run, *_) = read_results([submission(tmp_path / system, system, platform=platform).parents[2]]).runs
         assert run.accelerators == chips, system
+
+
+def test_rounds_side_by_side_are_scored_apart(tmp_path: Path) -> None:
+    """Runs of one system in two rounds were one configuration, and its score that of neither."""
+    for folder, seconds in (("training_results_v0.6", 10), ("training_results_v0.7", 5)):
+        for chips in (8, 16):
+            place = submission(tmp_path / folder, f"{chips}xA")
+            for number, log in enumerate(sorted(place.iterdir())):
+                end = 1.6e9 + 5 + seconds * 8 / chips + number / 1000
+                log.write_text("".join([*mllog(status=None)[:-1], event(end, "run_stop", status="success")]))
+    cells = cells_of(
+        read_results([tmp_path / "training_results_v0.6", tmp_path / "training_results_v0.7"]).runs
+    )
+    assert [(cell.round, cell.accelerators, round(cell.score_s or 0, 3)) for cell in cells] == [
+        ("v0.6", 8, 10.002), ("v0.7", 8, 5.002), ("v0.6", 16, 5.002), ("v0.7", 16, 2.502),
+    ]  # fmt: skip
+    assert list(series_of(cells)) == ["acme, A, net, v0.6", "acme, A, net, v0.7"]
+    assert list(series_of(cells[::2])) == ["acme, A, net"]
+
+
+def test_a_rank_whose_clock_is_fast_starts_no_other_run() -> None:
+    lines = mllog()
+    lines.insert(5, later(lines[4], 5000))
+    (run,) = runs_in(read_log(lines), "run")
+    assert (run.run_s, run.succeeded) == (33, True)
 
 
 def test_the_folder_of_a_benchmark_alone_knows_its_system(tmp_path: Path) -> None:

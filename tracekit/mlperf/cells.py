@@ -45,7 +45,7 @@ CELLS: Final[Schema] = {
     "organisation": pl.String, "benchmark": pl.String, "system": pl.String, "accelerators": pl.Int64, "batch": pl.Int64, "batch_per_chip": pl.Float64,
     "runs": pl.Int64, "failed": pl.Int64, "score_min": pl.Float64, "init_s": pl.Float64, "epochs": pl.Float64, "evaluations": pl.Float64,
     "samples_per_s": pl.Float64, "training_share": pl.Float64, "evaluation_share": pl.Float64, "start_share": pl.Float64,
-    "speedup": pl.Float64, "efficiency": pl.Float64,
+    "speedup": pl.Float64, "efficiency": pl.Float64, "round": pl.String,
 }  # fmt: skip
 """Columns of `cells_table`. `speedup` and `efficiency` compare with the smallest system of the series; the shares are of the score's time:
 `start_share` is what the first block takes longer than others, `evaluation_share` what evaluations take while no block trains."""
@@ -66,6 +66,7 @@ class Cell:
     accelerators: int | None
     batch: int | None
     runs: tuple[LoggedRun, ...]
+    round: str = ""
 
     @property
     def succeeded(self) -> list[LoggedRun]:
@@ -116,32 +117,33 @@ def score_of(times: Sequence[float | None]) -> float | None:
 
 def cells_of(runs: Sequence[LoggedRun]) -> list[Cell]:
     """The cells of these runs, by organisation, benchmark and size."""
-    groups: defaultdict[tuple[str, str, str, int | None, int | None], list[LoggedRun]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str, str, str, int | None, int | None], list[LoggedRun]] = defaultdict(
+        list
+    )
     for run in sorted(runs, key=lambda run: run.status == "cut" and run.batch is None):
-        key = run.organisation, run.system, run.benchmark, run.accelerators, run.batch
+        key = run.round, run.organisation, run.system, run.benchmark, run.accelerators, run.batch
         if run.status == "cut" and run.batch is None:  # before it said of which configuration it is
             alike = [
-                other for other in groups if other[:3] == key[:3] and run.accelerators in (None, other[3])
+                other for other in groups if other[:4] == key[:4] and run.accelerators in (None, other[4])
             ]
             key = alike[0] if len(alike) == 1 else key
         groups[key].append(run)
-    cells = [Cell(*key, tuple(group)) for key, group in groups.items()]
-    return sorted(cells, key=lambda cell: (cell.organisation, cell.benchmark, cell.accelerators or 0, cell.system, cell.batch or 0))  # fmt: skip
+    cells = [Cell(*key[1:], tuple(group), key[0]) for key, group in groups.items()]
+    return sorted(cells, key=lambda cell: (cell.organisation, cell.benchmark, cell.accelerators or 0, cell.system, cell.batch or 0, cell.round))  # fmt: skip
 
 
 def series_of(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     """The cells that differ in size alone, with a score and a number of chips, the smallest first; by a name of the series.
 
-    Of one organisation, benchmark and kind of system (`kind_of`).
+    Of one organisation, benchmark and kind of system (`kind_of`), and, if there are several, of one round.
     """
     found: defaultdict[str, list[Cell]] = defaultdict(list)
+    several = len({cell.round for cell in cells}) > 1
     for cell in cells:
         if cell.accelerators and cell.score_s is not None:
-            found[
-                ", ".join(
-                    filter(None, (cell.organisation, kind_of(cell.system, cell.accelerators), cell.benchmark))
-                )
-            ].append(cell)
+            kind = kind_of(cell.system, cell.accelerators)
+            words = (cell.organisation, kind, cell.benchmark, cell.round if several else "")
+            found[", ".join(filter(None, words))].append(cell)
     return {name: sorted(group, key=lambda cell: cell.accelerators or 0) for name, group in found.items()}
 
 
@@ -180,6 +182,7 @@ def _row(cell: Cell, least: Cell | None) -> dict[str, object]:
         "samples_per_s": cell.samples_per_s,
         **dict(zip(("training_share", "evaluation_share", "start_share"), shares or (None, None, None), strict=True)),
         "speedup": speedup, "efficiency": None if speedup is None or grown is None else speedup / grown,
+        "round": cell.round or None,
     }  # fmt: skip
 
 

@@ -37,6 +37,8 @@ _BEGINNING: Final = 1 << 22
 _MOST_BYTES: Final = 1 << 30
 """Of a log, unpacked; the longest known have some 20 MB."""
 _SYSTEMS: Final = "systems.json"
+_ROUND: Final = re.compile(r"(?:(?:mlperf_)?training_)?(?:results_)?(v\d+\.\d+)", re.IGNORECASE)
+"""How folders of the results of a round are called."""
 _LOOKED_AT: Final = 1 << 26
 """Of the files in a folder so many bytes at most, to tell whether they are logs."""
 
@@ -147,6 +149,8 @@ def _of_log(path: Path, top: Path, systems: Mapping[str, Any]) -> list[LoggedRun
     if not beside and folder is not None:
         beside = _description(folder, parts[-2])
     known["accelerators"] = _accelerators(log.events, system, beside)
+    rounds = [match[1].lower() for part in path.absolute().parts if (match := _ROUND.fullmatch(part))]
+    known["round"] = rounds[-1] if rounds else None
     runs = runs_in(log, clean("/".join([*parts, path.name])), **known)
     if not runs:
         why = f": {'; '.join(log.defects)}" if log.defects else ""

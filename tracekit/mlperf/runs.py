@@ -39,6 +39,8 @@ class LoggedRun:
     system: str = ""
     benchmark: str = ""
     division: str = ""
+    round: str = ""
+    """Of MLPerf, as the folder of its results is called: `v0.7`."""
     accelerators: int | None = None
     batch: int | None = None
     """Samples of a step (tokens in some translation models), on all chips together."""
@@ -97,15 +99,20 @@ def _parts(events: Sequence[Event]) -> Iterator[list[Event]]:
     stopped = False
     start: Event | None = None
     trained = 0
+    went_on = False
     for event in events:
-        if event.key == "run_start" and start is not None and event.time_ns - start.time_ns > _JUMP_NS:
+        again = event.key == "run_start" and start is not None and event.time_ns - start.time_ns > _JUMP_NS
+        if again and went_on:  # else it is another rank, whose clock is fast
             begun = next((at for at in range(trained, len(part)) if part[at].key in _FIRST), len(part))
             yield part[:begun]  # it was cut
-            part, start = part[begun:], None
+            part, start, went_on = part[begun:], None, False
         if stopped and event.key in _FIRST:
             yield part
-            part, stopped, start = [], False, None
+            part, stopped, start, went_on = [], False, None, False
         stopped |= event.key == "run_stop"
+        went_on |= (
+            start is not None and event.key != "run_start" and event.key.startswith((*_FIRST, *_TRAINS))
+        )
         start = event if event.key == "run_start" and start is None else start
         part.append(event)
         if start is None or event.key.startswith(_TRAINS):

@@ -160,8 +160,9 @@ def _problems(results: Results) -> Iterator[str]:
 
 def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[Table]:
     found = cells_table(cells)
-    apart = found.select("organisation", "benchmark", "accelerators").is_duplicated().any()
-    shown = f"organisation benchmark accelerators score_min speedup efficiency batch epochs{' system' if apart else ''}"
+    apart = found.select("round", "organisation", "benchmark", "accelerators").is_duplicated().any()
+    rounds = "round " if found["round"].n_unique() > 1 else ""
+    shown = f"{rounds}organisation benchmark accelerators score_min speedup efficiency batch epochs{' system' if apart else ''}"
     scores = table_of("cells", "Scores", found, shown, _TITLES, _UNITS)
     yield replace(scores, main=True)
     if steps.height:
@@ -190,7 +191,7 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
         yield table_of("techniques", "What techniques would gain on the most chips", techniques, "series technique predicted_min gain at_most", _TITLES, _UNITS)  # fmt: skip
     rows = [
         {"run": run.name, "benchmark": run.benchmark, "accelerators": run.accelerators, "batch": run.batch, "status": run.status, "run_s": run.run_s, "init_s": run.init_s,
-         "epochs": run.epochs, "evaluations": run.evaluations, "problems": "; ".join(run.problems) or None}
+         "epochs": run.epochs, "evaluations": run.evaluations, "problems": "; ".join(run.problems) or None, "round": run.round or None}
         for run in sorted(results.runs, key=lambda run: not run.problems)  # those with faults first
     ]  # fmt: skip
     runs = pl.DataFrame(rows, infer_schema_length=None)
