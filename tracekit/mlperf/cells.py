@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import log
 from typing import Final
@@ -227,22 +228,29 @@ def _limit(small: Cell, large: Cell, chips: float, epochs: float, evaluation: fl
 
 def _split(run: LoggedRun) -> tuple[float, float, float] | None:
     """Training, evaluation alone and start of a run, in seconds."""
-    if not run.run_s or not run.blocks:
-        return None
+    return _split_of(run.run_s, run.blocks, run.evaluation_s) if run.run_s and run.blocks else None
+
+
+@lru_cache(maxsize=1 << 14)  # each forecast asks for those of all runs
+def _split_of(
+    run_s: float,
+    blocks: Sequence[tuple[float, float, float | None]],
+    evaluation_s: Sequence[tuple[float, float]],
+) -> tuple[float, float, float]:
     alone = 0.0
-    for begin, end in run.evaluation_s:
+    for begin, end in evaluation_s:
         training = sum(
             max(0.0, min(end, stop) - max(begin, start))
-            for start, stop, _ in run.blocks
+            for start, stop, _ in blocks
             if start <= end and stop > begin
         )
         alone += max(0.0, end - begin - training)
-    lengths = [(stop - start) / epochs for start, stop, epochs in run.blocks if epochs]
-    first = run.blocks[0]
+    lengths = [(stop - start) / epochs for start, stop, epochs in blocks if epochs]
+    first = blocks[0]
     start = (
         first[0] + max(0.0, (lengths[0] - float(np.median(lengths[1:]))) * (first[2] or 0))
         if len(lengths) > 2
         else first[0]
     )
-    alone, start = min(alone, run.run_s), min(start, run.run_s - min(alone, run.run_s))
-    return run.run_s - alone - start, alone, start
+    alone, start = min(alone, run_s), min(start, run_s - min(alone, run_s))
+    return run_s - alone - start, alone, start
