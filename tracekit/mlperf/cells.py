@@ -36,7 +36,10 @@ __all__ = [
 
 _SAMPLES: Final = {"resnet": 1_281_167, "ssd": 117_266, "mask": 117_266, "maskrcnn": 117_266}
 """Samples of an epoch where a log does not tell: ImageNet's training images, and COCO's with a box."""
-_SIZE: Final = re.compile(r"([-_]n\d+(?=[-_]|$)|-\d+$|(?<=_)\d+x|^\d+x)", re.IGNORECASE)
+_SIZE: Final = re.compile(
+    r"([-_]n\d+(?=[-_]|$)|-\d+$|(?<=[-_])\d+x|^\d+x|(?<!\d)\d+[-_]?nodes?(?=[-_]|$)|(?<![a-z])nodes?[-_]?\d+(?=[-_]|$))",
+    re.IGNORECASE,
+)
 """What tells the size of a system within its name."""
 _FELT: Final = 0.05
 """A loss that matters, in the logarithm of the efficiency."""
@@ -155,6 +158,8 @@ def kind_of(system: str, chips: int | None = None) -> str:
     ('tpu-v3', 'dgx2h_ngc19.05_pytorch', 'dgx2h_ngc19.05_pytorch')
     >>> kind_of("POD64-TF", 64), kind_of("HLS-Gaudi2-N24-PT", 192), kind_of("dgx2h", 16)
     ('POD-TF', 'HLS-Gaudi2-PT', 'dgx2h')
+    >>> kind_of("16-nodes-32xSPR-PyTorch"), kind_of("nodes4_ngc24"), kind_of("4xXE9680Lx8H200", 32)
+    ('SPR-PyTorch', 'ngc24', 'XE9680Lx8H200')
     """
     name = _SIZE.sub("", system)
     if chips is not None:

@@ -24,7 +24,16 @@ import numpy as np
 from tracekit.mlperf.cells import Cell, kind_of, series_of
 from tracekit.scaling.laws import Fit, fit_steps, non_negative
 
-__all__ = ["Forecast", "Question", "benchmark_of", "compared", "doubling_end", "forecast", "left_out"]
+__all__ = [
+    "Forecast",
+    "Question",
+    "benchmark_of",
+    "compared",
+    "doubling_end",
+    "forecast",
+    "left_out",
+    "question_of",
+]
 
 _OWN, _SAME, _OTHER = 0.5, 1.0, 0.05
 """The weights of exponents: of the own series, of other systems with the benchmark, and of all other pairs."""
@@ -59,6 +68,7 @@ class Question:
     """None: by the batch, as the series' cells show it."""
     organisation: str = ""
     system: str = ""
+    round: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +163,19 @@ def _opposite(own: Sequence[Cell], closest: Cell, at: float) -> Cell | None:
     )
 
 
+def question_of(cell: Cell) -> Question:
+    """The question whose answer is the score of this cell."""
+    return Question(
+        cell.benchmark,
+        cell.accelerators or 1,
+        cell.batch,
+        cell.mean("epochs"),
+        cell.organisation,
+        cell.system,
+        cell.round,
+    )
+
+
 def left_out(cells: Sequence[Cell]) -> dict[str, float]:
     """Of each series with several sizes the relative error of the forecast for its largest one, from all other cells."""
     errors = {}
@@ -162,14 +185,7 @@ def left_out(cells: Sequence[Cell]) -> dict[str, float]:
             continue
         most = known[-1]
         rest = [cell for cell in cells if cell is not most]
-        question = Question(
-            most.benchmark,
-            most.accelerators or 1,
-            most.batch,
-            most.mean("epochs"),
-            most.organisation,
-            most.system,
-        )
+        question = question_of(most)
         found = forecast(rest, question)
         if found is not None and most.score_s:
             errors[name] = found.seconds / most.score_s - 1
@@ -230,13 +246,21 @@ def _level(cell: Cell, several: bool) -> float:
 def _level_at(alike: Sequence[Cell], several: bool, chips: int) -> tuple[float, float]:
     """The level on so many chips by the cells with its batch of a chip, and its standard deviation.
 
-    There a step grows with the messages alone: by the law of several sizes if one is named, else the mean.
+    There a step grows with the messages alone: by the law of several sizes if one is named; by a power of the chips if three or more show one,
+    from which they lie half as far as from their mean at most; else it is the mean.
     """
     levels = [_level(cell, several) for cell in alike]
     steps = [(cell.accelerators or 1, 1.0, exp(level)) for cell, level in zip(alike, levels, strict=True)]
     law = next((fit for fit in fit_steps(steps) if fit.best), None)
     if law is None:
-        return float(np.mean(levels)), float(np.std(levels))
+        places = [log(count) for count, _, _ in steps]
+        spread = float(np.std(levels))
+        if len(set(places)) > 2:
+            slope, level = np.polyfit(places, levels, 1)
+            rest = float(np.std(np.array(levels) - slope * np.array(places)))
+            if slope > 0 and rest <= _HALF * spread:
+                return float(level + slope * log(chips)), spread
+        return float(np.mean(levels)), spread
     middle, _, high = law.step_at(chips, 1.0)
     return log(middle), log(high / middle) / _SIDES
 
@@ -299,11 +323,16 @@ def _series_for(series: Mapping[str, Sequence[Cell]], question: Question) -> str
         if group and benchmark_of(group[0].benchmark) == benchmark_of(question.benchmark)
     ]
 
-    def fits(name: str) -> tuple[bool, bool, int]:
+    def fits(name: str) -> tuple[bool, bool, bool, int]:
         cell = series[name][0]
         same = cell.organisation.lower() == question.organisation.lower()
         asked = kind_of(question.system, question.accelerators).lower()
-        return same and kind_of(cell.system, cell.accelerators).lower() == asked, same, len(series[name])
+        return (
+            same and kind_of(cell.system, cell.accelerators).lower() == asked,
+            same,
+            cell.round == question.round,
+            len(series[name]),
+        )
 
     return max(wanted, key=fits, default=None)
 

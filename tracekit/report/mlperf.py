@@ -11,7 +11,6 @@ import polars as pl
 from tracekit.facts.units import count_of, format_share
 from tracekit.mlperf import (
     Cell,
-    Question,
     Results,
     cells_of,
     cells_table,
@@ -20,6 +19,7 @@ from tracekit.mlperf import (
     efficiency_parts,
     forecast,
     laws_table,
+    question_of,
     series_of,
     steps_table,
     techniques_table,
@@ -201,14 +201,7 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
 def _ahead(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator[tuple[object, ...]]:
     """Twice and four times the chips of the largest size, and where doubling ends."""
     most = group[-1]
-    asked = Question(
-        most.benchmark,
-        most.accelerators or 1,
-        most.batch,
-        most.mean("epochs"),
-        most.organisation,
-        most.system,
-    )
+    asked = question_of(most)
     end = doubling_end(cells, asked)
     for factor in (2, 4):
         found = forecast(cells, replace(asked, accelerators=factor * asked.accelerators))
@@ -253,7 +246,7 @@ def _fitted(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator
     foretold: dict[int, tuple[float, float, float]] = {}
     for one in group if len(group) > _FEWEST_SIZES else ():
         others = [cell for cell in cells if cell is not one]
-        found = forecast(others, Question(one.benchmark, one.accelerators or 1, one.batch, one.mean("epochs"), one.organisation, one.system))  # fmt: skip
+        found = forecast(others, question_of(one))
         if found is not None:
             foretold[one.accelerators or 1] = (60 / found.seconds, 60 / found.high, 60 / found.low)
     for row in _ahead(name, group, cells):
