@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tracekit.mlperf import Cell, LoggedRun, efficiency_parts, laws_table, techniques_table
+from tracekit.mlperf.forecast import Question, doubling_end, forecast
 from tracekit.scaling import HOPS
 
 SIZES = ((8, 512), (16, 512), (32, 1024), (64, 1024), (128, 2048), (256, 2048), (512, 4096))
@@ -45,6 +46,29 @@ def test_a_ring_is_found_below_noise() -> None:
     best = laws_table(planted("ring", noise=0.03)).row(0, named=True)
     assert best["law"] in ("ring", "torus")
     assert best["messages_share"] > 0.3
+
+
+@pytest.mark.parametrize("law", ["amdahl", "ring", "tree", "torus"])
+def test_a_law_that_the_sizes_follow_foretells_more_chips_and_where_doubling_ends(law: str) -> None:
+    """Forecasts followed a power of the batch of a chip whatever law was named: 60 % too short at 8 times the chips, and no end of doubling."""
+
+    def seconds(chips: int, batch: int = 4096) -> float:
+        messages = 100 * ALPHA * 2 * HOPS[law](chips) if law in HOPS else 0.0
+        return 4 * 65_536 / batch * (COMPUTE * batch / chips + 10 * FIXED + messages)
+
+    runs = {
+        chips: LoggedRun(name="", status="success", run_s=seconds(chips, batch), epochs=4.0, batch=batch)
+        for chips, batch in SIZES[:6]
+    }
+    cells = [Cell("we", f"pod-{chips}", "net", chips, run.batch, (run,)) for chips, run in runs.items()]
+    for chips in (512, 1024, 2048):
+        found = forecast(cells, Question("net", chips, 4096, 4.0))
+        assert found is not None
+        assert found.seconds == pytest.approx(seconds(chips), rel=1e-6)
+    end = 256
+    while seconds(end) >= 1.1 * seconds(2 * end):
+        end *= 2
+    assert doubling_end(cells, Question("net", 256, 4096, 4.0)) == end
 
 
 def test_summing_along_a_grid_gains_what_the_hops_say() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from math import exp
 from pathlib import Path
 
@@ -207,6 +211,12 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int
     return " ".join(text.out.split()), text.err
 
 
+def raw(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    with pytest.raises(SystemExit):
+        main(["scaling", *map(str, arguments)])
+    return capsys.readouterr().out
+
+
 def test_names_that_end_in_the_number_of_chips_are_one_series(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -251,6 +261,26 @@ def test_what_limits_each_step_is_named(capsys: pytest.CaptureFixture[str], tmp_
     efficiency = cells_table(cells_of(read_results([folder]).runs))["efficiency"].to_list()
     assert shares == pytest.approx([100 * each for each in efficiency], abs=0.051)
     assert "efficiency <b></b>" in " ".join(stack.split())
+
+
+def test_what_logs_without_a_batch_or_with_a_clock_that_stands_do_not_tell(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """They were said to be limited by communication "although the batch grows", and 32 chips to train 124 times as fast as 8."""
+    for chips, second in ((8, 40.0), (16, 25.0), (32, -1.0)):
+        folder = tmp_path / "acme" / f"box_{chips}xA" / "net"
+        folder.mkdir(parents=True)
+        (folder / "result_0.txt").write_text(
+            "".join(line for line in logged(second=second) if "batch" not in line)
+        )
+    text, _ = answer(capsys, tmp_path)
+    assert "16 chips train 1.58 times as fast as 8" in text
+    assert (
+        "it is batch- or communication-limited: training per chip gets slower, and the logs do not tell"
+        in text
+    )
+    (stands,) = (run for run in read_results([tmp_path]).runs if run.accelerators == 32)
+    assert (stands.run_s, stands.succeeded, stands.problems[0]) == (None, False, "the run ends as it begins")
 
 
 def test_runs_with_faults_stand_first_and_unknown_sizes_are_said(
@@ -383,6 +413,20 @@ def test_steps_that_grow_with_the_chips_at_one_batch_of_a_chip() -> None:
     assert few.high > 1.06 * few.seconds  # of three sizes no law is named, but they differ
 
 
+def test_steps_that_grow_with_the_chips_on_three_sizes_and_in_two_rounds() -> None:
+    """They were forecast at the mean of three sizes, 24 % too short in one of two rounds, whose largest size followed from that of the other."""
+
+    def at(chips: int, year: str) -> Cell:
+        run_s = (100.0 if year == "v4.0" else 80.0) * chips**-0.9
+        run = LoggedRun(name="", status="success", run_s=run_s, epochs=4.0, batch=8 * chips)
+        return Cell("we", f"box-{chips}", "net", chips, 8 * chips, (run,), year)
+
+    known = [at(chips, year) for chips in (8, 16, 32, 64) for year in ("v4.0", "v4.1")]
+    errors = left_out(known)
+    assert list(errors) == ["we, box, net, v4.0", "we, box, net, v4.1"]
+    assert list(errors.values()) == pytest.approx([0, 0], abs=1e-9)
+
+
 def test_amdahl_s_law_is_exact_where_it_holds() -> None:
     def at(chips: int) -> Cell:
         return Cell(
@@ -446,6 +490,91 @@ def test_forecasts_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp
     )
     lost = answer(capsys, "--fit", folder, "--forecast", tmp_path / "lost.csv", code=3)[1]
     assert lost.endswith("lost.csv: no such file; check the path\n")
+
+
+@needs_data
+def test_more_chips_or_a_larger_batch_never_take_longer() -> None:
+    """Where the nearest size changed from one to the next, forecasts rose by 13 % for more chips, and by 20 % for a larger batch."""
+    known = cells_of(read_results([DATA]).runs)
+    mask, ssd = (
+        Question("mask", 8, 128, 15.0, "google", "TPU-v3-512"),
+        Question("ssd", 64, 1, 75.0, "Google", "tpu-v3-512"),
+    )
+    for questions in (
+        [replace(mask, accelerators=chips) for chips in (16, 22, 26, 32, 45, 64, 128, 256)],
+        [replace(ssd, batch=batch) for batch in (512, 1024, 2048, 2896, 4096)],
+    ):
+        found = [forecast(known, question) for question in questions]
+        times = [each.seconds for each in found if each is not None]
+        assert len(times) == len(questions)
+        assert all(after < 1.01 * before for before, after in pairwise(times))
+
+
+def test_a_forecast_passes_through_the_sizes_that_were_run() -> None:
+    """Between two of them it followed from the nearer one alone, and jumped in the middle."""
+    steep = cells(0.9, [(8, 1024, 4), (64, 1024, 4)], benchmark="net")
+    flat = [
+        replace(cell, organisation="they")
+        for cell in cells(0.3, [(8, 1024, 4), (16, 1024, 4), (32, 1024, 4), (64, 1024, 4)])
+    ]
+    for cell in steep:
+        found = forecast([*steep, *flat], Question("net", cell.accelerators or 1, 1024, 4.0, "we", "box-8"))
+        assert found is not None
+        assert found.seconds == pytest.approx(cell.score_s, rel=1e-9)
+    below, above = (
+        forecast([*steep, *flat], Question("net", chips, 1024, 4.0, "we", "box-8")) for chips in (22, 23)
+    )
+    assert below is not None
+    assert above is not None
+    assert above.seconds == pytest.approx(below.seconds, rel=0.08)
+
+
+def test_tables_of_questions_as_programs_write_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Titles in capitals and numbers with a point were refused; a batch that is no number was taken as none, and so were all others."""
+    folder = results(tmp_path / "results", {8: (64, 80.0, 4), 16: (128, 40.0, 4)})
+    asked = tmp_path / "cells.csv"
+    asked.write_text(
+        "\ufeffID, Benchmark ,Accelerators,Global_Batch,Last_Epoch,Org\na, NET ,16.0,128.0,4.0,ACME\nb,net,16,,,\n",
+        encoding="utf-8",
+    )
+    first, second = csv.DictReader(io.StringIO(raw(capsys, "--fit", folder, "--forecast", asked)))
+    assert first == {**second, "id": "a"}
+    assert float(first["predicted"]) == pytest.approx((4 * 41.01 + 0) / 60, rel=0.01)
+    for values, fault in (
+        ("16,abc,4", "no batch"),
+        ("16,0,4", "no batch"),
+        ("16,128,-3", "no number of epochs"),
+        ("16.5,128,4", "no number of chips"),
+    ):
+        asked.write_text(f"benchmark,accelerators,batch,epochs\nnet,8,64,4\nnet,{values}\n")
+        assert (
+            f"row 2 below the titles has {fault}"
+            in answer(capsys, "--fit", folder, "--forecast", asked, code=2)[1]
+        )
+
+
+def test_answers_in_a_format_that_holds_no_table_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A page of HTML was a CSV, and a format that was asked for counted for nothing."""
+    folder = results(tmp_path / "results", {8: (64, 80.0, 4)})
+    asked = tmp_path / "cells.csv"
+    asked.write_text("benchmark,accelerators\nnet,8\n")
+    for flags in (("-o", tmp_path / "answers.html"), ("-f", "html")):
+        assert (
+            "scaling --forecast writes"
+            in answer(capsys, "--fit", folder, "--forecast", asked, *flags, code=2)[1]
+        )
+    answer(capsys, "--fit", folder, "--forecast", asked, "-o", tmp_path / "answers.parquet")
+    assert pl.read_parquet(tmp_path / "answers.parquet")["from_chips"].to_list() == [8]
+
+
+def test_epochs_of_one_batch_are_the_mean_of_its_sizes() -> None:
+    """They were those of the size with the most epochs."""
+    known = cells(0.7, [(8, 512, 4), (16, 512, 6)])
+    assert forecast(known, Question("net", 32)).epochs == 5  # type: ignore[union-attr]
 
 
 def test_a_series_of_one_size_has_no_speed_up() -> None:

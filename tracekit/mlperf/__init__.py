@@ -1,7 +1,7 @@
 """Results of MLPerf training: logs, scores, and how training scales over systems of several sizes."""
 
 from tracekit.mlperf.cells import Cell, cells_of, cells_table, score_of, series_of, steps_table
-from tracekit.mlperf.forecast import Forecast, Question, compared, doubling_end, forecast
+from tracekit.mlperf.forecast import Forecast, Question, compared, doubling_end, forecast, question_of
 from tracekit.mlperf.laws import efficiency_parts, laws_table, techniques_table
 from tracekit.mlperf.results import Results, holds_results, read_results
 from tracekit.mlperf.runs import LoggedRun
@@ -20,6 +20,7 @@ __all__ = [
     "forecast",
     "holds_results",
     "laws_table",
+    "question_of",
     "read_results",
     "score_of",
     "series_of",

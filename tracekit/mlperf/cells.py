@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import log
 from typing import Final
@@ -35,17 +36,20 @@ __all__ = [
 
 _SAMPLES: Final = {"resnet": 1_281_167, "ssd": 117_266, "mask": 117_266, "maskrcnn": 117_266}
 """Samples of an epoch where a log does not tell: ImageNet's training images, and COCO's with a box."""
-_SIZE: Final = re.compile(r"([-_]n\d+(?=[-_]|$)|-\d+$|(?<=_)\d+x|^\d+x)", re.IGNORECASE)
+_SIZE: Final = re.compile(
+    r"([-_]n\d+(?=[-_]|$)|-\d+$|(?<=[-_])\d+x|^\d+x|(?<!\d)\d+[-_]?nodes?(?=[-_]|$)|(?<![a-z])nodes?[-_]?\d+(?=[-_]|$))",
+    re.IGNORECASE,
+)
 """What tells the size of a system within its name."""
 _FELT: Final = 0.05
 """A loss that matters, in the logarithm of the efficiency."""
 
-LIMITS: Final = ("none", "batch-limited", "epoch-limited", "evaluation-limited", "communication-limited")
+LIMITS: Final = ("none", "batch-limited", "epoch-limited", "evaluation-limited", "communication-limited", "batch- or communication-limited")  # fmt: skip
 CELLS: Final[Schema] = {
     "organisation": pl.String, "benchmark": pl.String, "system": pl.String, "accelerators": pl.Int64, "batch": pl.Int64, "batch_per_chip": pl.Float64,
     "runs": pl.Int64, "failed": pl.Int64, "score_min": pl.Float64, "init_s": pl.Float64, "epochs": pl.Float64, "evaluations": pl.Float64,
     "samples_per_s": pl.Float64, "training_share": pl.Float64, "evaluation_share": pl.Float64, "start_share": pl.Float64,
-    "speedup": pl.Float64, "efficiency": pl.Float64,
+    "speedup": pl.Float64, "efficiency": pl.Float64, "round": pl.String,
 }  # fmt: skip
 """Columns of `cells_table`. `speedup` and `efficiency` compare with the smallest system of the series; the shares are of the score's time:
 `start_share` is what the first block takes longer than others, `evaluation_share` what evaluations take while no block trains."""
@@ -66,6 +70,7 @@ class Cell:
     accelerators: int | None
     batch: int | None
     runs: tuple[LoggedRun, ...]
+    round: str = ""
 
     @property
     def succeeded(self) -> list[LoggedRun]:
@@ -116,26 +121,33 @@ def score_of(times: Sequence[float | None]) -> float | None:
 
 def cells_of(runs: Sequence[LoggedRun]) -> list[Cell]:
     """The cells of these runs, by organisation, benchmark and size."""
-    groups: defaultdict[tuple[str, str, str, int | None, int | None], list[LoggedRun]] = defaultdict(list)
-    for run in runs:
-        groups[run.organisation, run.system, run.benchmark, run.accelerators, run.batch].append(run)
-    cells = [Cell(*key, tuple(group)) for key, group in groups.items()]
-    return sorted(cells, key=lambda cell: (cell.organisation, cell.benchmark, cell.accelerators or 0, cell.system, cell.batch or 0))  # fmt: skip
+    groups: defaultdict[tuple[str, str, str, str, int | None, int | None], list[LoggedRun]] = defaultdict(
+        list
+    )
+    for run in sorted(runs, key=lambda run: run.status == "cut" and run.batch is None):
+        key = run.round, run.organisation, run.system, run.benchmark, run.accelerators, run.batch
+        if run.status == "cut" and run.batch is None:  # before it said of which configuration it is
+            alike = [
+                other for other in groups if other[:4] == key[:4] and run.accelerators in (None, other[4])
+            ]
+            key = alike[0] if len(alike) == 1 else key
+        groups[key].append(run)
+    cells = [Cell(*key[1:], tuple(group), key[0]) for key, group in groups.items()]
+    return sorted(cells, key=lambda cell: (cell.organisation, cell.benchmark, cell.accelerators or 0, cell.system, cell.batch or 0, cell.round))  # fmt: skip
 
 
 def series_of(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     """The cells that differ in size alone, with a score and a number of chips, the smallest first; by a name of the series.
 
-    Of one organisation, benchmark and kind of system (`kind_of`).
+    Of one organisation, benchmark and kind of system (`kind_of`), and, if there are several, of one round.
     """
     found: defaultdict[str, list[Cell]] = defaultdict(list)
+    several = len({cell.round for cell in cells}) > 1
     for cell in cells:
         if cell.accelerators and cell.score_s is not None:
-            found[
-                ", ".join(
-                    filter(None, (cell.organisation, kind_of(cell.system, cell.accelerators), cell.benchmark))
-                )
-            ].append(cell)
+            kind = kind_of(cell.system, cell.accelerators)
+            words = (cell.organisation, kind, cell.benchmark, cell.round if several else "")
+            found[", ".join(filter(None, words))].append(cell)
     return {name: sorted(group, key=lambda cell: cell.accelerators or 0) for name, group in found.items()}
 
 
@@ -146,6 +158,8 @@ def kind_of(system: str, chips: int | None = None) -> str:
     ('tpu-v3', 'dgx2h_ngc19.05_pytorch', 'dgx2h_ngc19.05_pytorch')
     >>> kind_of("POD64-TF", 64), kind_of("HLS-Gaudi2-N24-PT", 192), kind_of("dgx2h", 16)
     ('POD-TF', 'HLS-Gaudi2-PT', 'dgx2h')
+    >>> kind_of("16-nodes-32xSPR-PyTorch"), kind_of("nodes4_ngc24"), kind_of("4xXE9680Lx8H200", 32)
+    ('SPR-PyTorch', 'ngc24', 'XE9680Lx8H200')
     """
     name = _SIZE.sub("", system)
     if chips is not None:
@@ -174,6 +188,7 @@ def _row(cell: Cell, least: Cell | None) -> dict[str, object]:
         "samples_per_s": cell.samples_per_s,
         **dict(zip(("training_share", "evaluation_share", "start_share"), shares or (None, None, None), strict=True)),
         "speedup": speedup, "efficiency": None if speedup is None or grown is None else speedup / grown,
+        "round": cell.round or None,
     }  # fmt: skip
 
 
@@ -207,34 +222,40 @@ def _steps(name: str, group: Sequence[Cell]) -> Iterator[dict[str, object]]:
 
 def _limit(small: Cell, large: Cell, chips: float, epochs: float, evaluation: float, training: float) -> str:
     """The largest of the losses, if it matters. Training per chip gets slower by communication, or as its batch gets smaller."""
-    kept = small.batch is not None and large.batch is not None and large.batch < small.batch * chips**0.5
-    losses = {
-        "epoch-limited": log(epochs),
-        "evaluation-limited": log(evaluation),
-        "batch-limited" if kept else "communication-limited": log(training),
-    }
+    if small.batch is None or large.batch is None:
+        why = "batch- or communication-limited"
+    else:
+        why = "batch-limited" if large.batch < small.batch * chips**0.5 else "communication-limited"
+    losses = {"epoch-limited": log(epochs), "evaluation-limited": log(evaluation), why: log(training)}
     worst = max(losses, key=lambda name: losses[name])
     return worst if losses[worst] > _FELT else "none"
 
 
 def _split(run: LoggedRun) -> tuple[float, float, float] | None:
     """Training, evaluation alone and start of a run, in seconds."""
-    if not run.run_s or not run.blocks:
-        return None
+    return _split_of(run.run_s, run.blocks, run.evaluation_s) if run.run_s and run.blocks else None
+
+
+@lru_cache(maxsize=1 << 14)  # each forecast asks for those of all runs
+def _split_of(
+    run_s: float,
+    blocks: Sequence[tuple[float, float, float | None]],
+    evaluation_s: Sequence[tuple[float, float]],
+) -> tuple[float, float, float]:
     alone = 0.0
-    for begin, end in run.evaluation_s:
+    for begin, end in evaluation_s:
         training = sum(
             max(0.0, min(end, stop) - max(begin, start))
-            for start, stop, _ in run.blocks
+            for start, stop, _ in blocks
             if start <= end and stop > begin
         )
         alone += max(0.0, end - begin - training)
-    lengths = [(stop - start) / epochs for start, stop, epochs in run.blocks if epochs]
-    first = run.blocks[0]
+    lengths = [(stop - start) / epochs for start, stop, epochs in blocks if epochs]
+    first = blocks[0]
     start = (
         first[0] + max(0.0, (lengths[0] - float(np.median(lengths[1:]))) * (first[2] or 0))
         if len(lengths) > 2
         else first[0]
     )
-    alone, start = min(alone, run.run_s), min(start, run.run_s - min(alone, run.run_s))
-    return run.run_s - alone - start, alone, start
+    alone, start = min(alone, run_s), min(start, run_s - min(alone, run_s))
+    return run_s - alone - start, alone, start

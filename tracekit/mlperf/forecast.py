@@ -5,12 +5,15 @@ trains, and it stays as chips are added (in round 0.6 it follows a power of the 
 evaluate otherwise than many do, so of a series of one size it is the last evaluation. K, the training time of an epoch times the batch, depends on
 the batch of a chip, b, since a step's time does. Chips get less efficient as b gets smaller: K falls like a power of b, whose exponent changes slowly.
 So K of a size that was not run follows from that of the nearest b in its series, along the exponent that pairs of neighbouring sizes show: of its own
-series, of other systems with this benchmark, and, with little weight, of other benchmarks. Far pairs count less. Where sizes have one batch of a
-chip and K grows with the chips all the same, it follows the law of messages that they fit.
+series, of other systems with this benchmark, and, with little weight, of other benchmarks. Far pairs count less. Between two b that were run it follows
+from both, so that it is theirs at either. Where the sizes follow a law of the steps (compute that follows b, a fixed part, and messages), and it foretells
+the largest of them far better, K follows this law. Where sizes have one batch of a chip and K grows with the chips all the same, it follows the law of
+messages that they fit.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
@@ -19,9 +22,18 @@ from typing import Final
 import numpy as np
 
 from tracekit.mlperf.cells import Cell, kind_of, series_of
-from tracekit.scaling.laws import fit_steps, non_negative
+from tracekit.scaling.laws import Fit, fit_steps, non_negative
 
-__all__ = ["Forecast", "Question", "compared", "doubling_end", "forecast", "left_out"]
+__all__ = [
+    "Forecast",
+    "Question",
+    "benchmark_of",
+    "compared",
+    "doubling_end",
+    "forecast",
+    "left_out",
+    "question_of",
+]
 
 _OWN, _SAME, _OTHER = 0.5, 1.0, 0.05
 """The weights of exponents: of the own series, of other systems with the benchmark, and of all other pairs."""
@@ -35,6 +47,9 @@ _LAST: Final = 0.1
 """The last evaluation is at most this part of a run."""
 _LEAST_SPREAD: Final = 0.03
 """Runs of one configuration differ by so much."""
+_HALF: Final = 0.5
+_NO_STEP: Final = 1e-9
+"""Logarithms that differ by less are the same."""
 _SIDES: Final = 1.96
 _GAIN: Final = 1.1
 _ALIKE: Final = {"maskrcnn": "mask"}
@@ -53,6 +68,7 @@ class Question:
     """None: by the batch, as the series' cells show it."""
     organisation: str = ""
     system: str = ""
+    round: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +115,65 @@ def forecast(cells: Sequence[Cell], question: Question) -> Forecast | None:
     batch = question.batch or near.batch or 1
     epochs = question.epochs or _epochs_at(own, batch)
     at = log(batch / question.accelerators)
-    closest = min(own, key=lambda cell: (round(abs(_place(cell) - at), 9), -(cell.accelerators or 0)))
-    alike = [cell for cell in own if abs(_place(cell) - _place(closest)) < 1e-9]
-    level, unsure = _level_at(alike, _several(own), question.accelerators)
-    exponent, spread = _exponent(series, chosen, (at + _place(closest)) / 2)
-    far = at - _place(closest)
+    level, spread, exponent, closest = _level_along(series, chosen, at, question.accelerators)
+    if (law := _law_of(series, chosen)) is not None:
+        level, spread = _level_by(law, own, at, question.accelerators)
     apart = _apart(near, _several(own))
-    training = epochs * exp(level + exponent * far) / batch
-    error = sqrt(_LEAST_SPREAD**2 + unsure**2 + (spread * far) ** 2)
+    training = epochs * exp(level) / batch
+    error = sqrt(_LEAST_SPREAD**2 + spread**2)
     seconds = training + apart
     return Forecast(seconds, seconds * exp(-_SIDES * error), seconds * exp(_SIDES * error), batch, epochs, closest.accelerators or 0, exponent)  # fmt: skip
+
+
+def _level_along(
+    series: Mapping[str, Sequence[Cell]], chosen: str, at: float, chips: int
+) -> tuple[float, float, float, Cell]:
+    """The level at this batch of a chip by the exponents from the sizes nearest to it, its standard deviation, and from the nearest one the exponent
+    and the cell.
+    """
+    own = series[chosen]
+    closest = min(own, key=lambda cell: (round(abs(_place(cell) - at), 9), -(cell.accelerators or 0)))
+    level, spread, exponent = _level_from(series, chosen, closest, at, chips)
+    if (opposite := _opposite(own, closest, at)) is not None:
+        other, other_spread, _ = _level_from(series, chosen, opposite, at, chips)
+        near_by, far_off = (at - _place(closest)) ** 2, (at - _place(opposite)) ** 2
+        weight = near_by / (near_by + far_off)  # as the errors of both grow with the distance
+        level, spread = (1 - weight) * level + weight * other, (1 - weight) * spread + weight * other_spread
+    return level, spread, exponent, closest
+
+
+def _level_from(
+    series: Mapping[str, Sequence[Cell]], chosen: str, cell: Cell, at: float, chips: int
+) -> tuple[float, float, float]:
+    """The level at this batch of a chip as it follows from that of a cell, its standard deviation, and the exponent along which it does."""
+    own = series[chosen]
+    alike = [other for other in own if abs(_place(other) - _place(cell)) < _NO_STEP]
+    level, unsure = _level_at(alike, _several(own), chips)
+    exponent, spread = _exponent(series, chosen, (at + _place(cell)) / 2)
+    far = at - _place(cell)
+    return level + exponent * far, sqrt(unsure**2 + (spread * far) ** 2), exponent
+
+
+def _opposite(own: Sequence[Cell], closest: Cell, at: float) -> Cell | None:
+    """The cell nearest to this batch of a chip on the other side of it than the closest one."""
+    side = at - _place(closest)
+    others = [cell for cell in own if (_place(cell) - at) * side > _NO_STEP]
+    return min(
+        others, key=lambda cell: (round(abs(_place(cell) - at), 9), -(cell.accelerators or 0)), default=None
+    )
+
+
+def question_of(cell: Cell) -> Question:
+    """The question whose answer is the score of this cell."""
+    return Question(
+        cell.benchmark,
+        cell.accelerators or 1,
+        cell.batch,
+        cell.mean("epochs"),
+        cell.organisation,
+        cell.system,
+        cell.round,
+    )
 
 
 def left_out(cells: Sequence[Cell]) -> dict[str, float]:
@@ -120,14 +185,7 @@ def left_out(cells: Sequence[Cell]) -> dict[str, float]:
             continue
         most = known[-1]
         rest = [cell for cell in cells if cell is not most]
-        question = Question(
-            most.benchmark,
-            most.accelerators or 1,
-            most.batch,
-            most.mean("epochs"),
-            most.organisation,
-            most.system,
-        )
+        question = question_of(most)
         found = forecast(rest, question)
         if found is not None and most.score_s:
             errors[name] = found.seconds / most.score_s - 1
@@ -155,7 +213,8 @@ def _known(cell: Cell) -> bool:
     return bool(cell.batch and cell.accelerators and cell.score_s and cell.mean("epochs"))
 
 
-def _benchmark(name: str) -> str:
+def benchmark_of(name: str) -> str:
+    """The name of a benchmark, one for all that submitters give it."""
     return _ALIKE.get(name.lower(), name.lower())
 
 
@@ -187,21 +246,70 @@ def _level(cell: Cell, several: bool) -> float:
 def _level_at(alike: Sequence[Cell], several: bool, chips: int) -> tuple[float, float]:
     """The level on so many chips by the cells with its batch of a chip, and its standard deviation.
 
-    There a step grows with the messages alone: by the law of several sizes if one is named, else the mean.
+    There a step grows with the messages alone: by the law of several sizes if one is named; by a power of the chips if three or more show one,
+    from which they lie half as far as from their mean at most; else it is the mean.
     """
     levels = [_level(cell, several) for cell in alike]
     steps = [(cell.accelerators or 1, 1.0, exp(level)) for cell, level in zip(alike, levels, strict=True)]
     law = next((fit for fit in fit_steps(steps) if fit.best), None)
     if law is None:
-        return float(np.mean(levels)), float(np.std(levels))
+        places = [log(count) for count, _, _ in steps]
+        spread = float(np.std(levels))
+        if len(set(places)) > 2:
+            slope, level = np.polyfit(places, levels, 1)
+            rest = float(np.std(np.array(levels) - slope * np.array(places)))
+            if slope > 0 and rest <= _HALF * spread:
+                return float(level + slope * log(chips)), spread
+        return float(np.mean(levels)), spread
     middle, _, high = law.step_at(chips, 1.0)
     return log(middle), log(high / middle) / _SIDES
 
 
 def _epochs_at(own: Sequence[Cell], batch: int) -> float:
     """The epochs that this batch needs: between the batches that were run in proportion to their logarithms, beyond them as at the last."""
-    points = sorted({(log(cell.batch or 1), cell.mean("epochs") or 1.0) for cell in own})
+    at: defaultdict[float, list[float]] = defaultdict(list)
+    for cell in own:
+        at[log(cell.batch or 1)].append(cell.mean("epochs") or 1.0)
+    points = sorted((place, float(np.mean(epochs))) for place, epochs in at.items())
     return float(np.interp(log(batch), [point[0] for point in points], [point[1] for point in points]))
+
+
+# -- laws -------------------------------------------------------------------------------------------
+
+
+def _law_of(series: Mapping[str, Sequence[Cell]], chosen: str) -> Fit | None:
+    """The law of the steps that the sizes of a series name, else one that they lie close to, which they may be too few to name. It has to err for
+    the largest size, from the others, by half of what the exponents do at most, and by less than the other laws.
+    """
+    *rest, most = own = sorted(series[chosen], key=lambda cell: cell.accelerators or 0)
+    near = [fit for fit in _fits(own) if "fixed_ns" in fit.values and fit.residual <= _LEAST_SPREAD]
+    near = [fit for fit in near if fit.best] or near
+    before = {fit.law: fit for fit in _fits(rest)}
+    at, chips, truth = _place(most), most.accelerators or 1, _level(most, _several(own))
+    errors = {
+        fit.law: abs(_level_by(before[fit.law], rest, at, chips)[0] - truth)
+        for fit in near
+        if fit.law in before
+    }
+    if not errors:
+        return None
+    along, *_ = _level_along({**series, chosen: rest}, chosen, at, chips)
+    law = min((fit for fit in near if fit.law in errors), key=lambda fit: errors[fit.law])
+    return law if errors[law.law] <= _HALF * abs(along - truth) else None
+
+
+def _fits(own: Sequence[Cell]) -> tuple[Fit, ...]:
+    several = _several(own)
+    return fit_steps(
+        [(cell.accelerators or 1, exp(_place(cell)), exp(_level(cell, several))) for cell in own]
+    )
+
+
+def _level_by(law: Fit, own: Sequence[Cell], at: float, chips: int) -> tuple[float, float]:
+    """The level at this batch of a chip by a law of these sizes, and its standard deviation."""
+    least = min(own, key=lambda cell: cell.accelerators or 0)
+    middle, _, high = law.step_at(chips, exp(at - _place(least)))
+    return log(middle), log(high / middle) / _SIDES
 
 
 # -- exponents --------------------------------------------------------------------------------------
@@ -212,14 +320,19 @@ def _series_for(series: Mapping[str, Sequence[Cell]], question: Question) -> str
     wanted = [
         name
         for name, group in series.items()
-        if group and _benchmark(group[0].benchmark) == _benchmark(question.benchmark)
+        if group and benchmark_of(group[0].benchmark) == benchmark_of(question.benchmark)
     ]
 
-    def fits(name: str) -> tuple[bool, bool, int]:
+    def fits(name: str) -> tuple[bool, bool, bool, int]:
         cell = series[name][0]
-        same = cell.organisation == question.organisation
-        asked = kind_of(question.system, question.accelerators)
-        return same and kind_of(cell.system, cell.accelerators) == asked, same, len(series[name])
+        same = cell.organisation.lower() == question.organisation.lower()
+        asked = kind_of(question.system, question.accelerators).lower()
+        return (
+            same and kind_of(cell.system, cell.accelerators).lower() == asked,
+            same,
+            cell.round == question.round,
+            len(series[name]),
+        )
 
     return max(wanted, key=fits, default=None)
 
@@ -246,7 +359,7 @@ def _exponent(series: Mapping[str, Sequence[Cell]], chosen: str, middle: float) 
     for name, group in series.items():
         if not group:
             continue
-        same = _benchmark(group[0].benchmark) == _benchmark(series[chosen][0].benchmark)
+        same = benchmark_of(group[0].benchmark) == benchmark_of(series[chosen][0].benchmark)
         for pair in _pairs(group):
             distance = abs(pair.middle - middle)
             distance = _FOREIGN if distance > _UNIT else distance

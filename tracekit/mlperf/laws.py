@@ -32,6 +32,8 @@ TECHNIQUES: Final[Schema] = {
 """Columns of `techniques_table`: on the most chips of a series the score, and what it would be; null where the results do not tell. `at_most`: it is a bound."""
 _CLOSE: Final = 0.05
 """Laws from which the sizes lie further say nothing about them."""
+_FEWEST: Final = 3
+"""Sizes; of two, no law can be wrong."""
 _SMALL_BATCH: Final = 4
 """Samples of a chip below which it may pay to give a sample to two chips."""
 
@@ -48,6 +50,8 @@ class _Size:
 def step_laws(group: Sequence[Cell]) -> tuple[Fit, ...]:
     """The laws that the steps of a series' sizes fit, the best first; none if there are too few."""
     sizes = [size for cell in group if (size := _size(cell)) is not None]
+    if len({size.chips for size in sizes}) < _FEWEST:
+        return ()
     return fit_steps([(size.chips, size.batch, size.step) for size in sizes])
 
 

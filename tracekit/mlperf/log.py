@@ -1,12 +1,13 @@
 """Reader of compliance logs of MLPerf training: the lines `:::MLL` (rounds 0.6) and `:::MLLOG` (from 0.7 on).
 
-A line may stand behind other text, as launchers write it, and its value may be JSON or a Python literal. What cannot be read is
-counted by what is wrong with it, and a line whose value alone cannot be read keeps its time and its key.
+An event may stand behind and before other text, as launchers write it, and beside that of another rank; its value may be JSON or a Python
+literal. What cannot be read is counted by what is wrong with it, and a line whose value alone cannot be read keeps its time and its key.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -17,17 +18,25 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["Event", "Log", "literal", "read_log", "time_of"]
+__all__ = ["Event", "Log", "is_marked", "literal", "read_log", "time_of"]
 
-_LINE: Final = re.compile(r":::MLL ([0-9.eE+]{1,40}) ([A-Za-z0-9_]{1,200}): (.*)", re.DOTALL)
-_NEW_LINE: Final = re.compile(r":::MLLOG (\{.*)", re.DOTALL)
-_MARK: Final = ":::MLL"
-_WORDS: Final = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|\b(null|true|false)\b""")
-_PYTHON: Final = {"null": "None", "true": "True", "false": "False"}
+_LINE: Final = re.compile(r":::MLL\s+([0-9.eE+]{1,40})\s+([A-Za-z0-9_]{1,200}):\s+(.*)", re.DOTALL)
+_NEW_LINE: Final = re.compile(r":::MLLOG\s+(\{.*)", re.DOTALL)
+_MARK: Final = r":::ML(?:L|Pv)"
+_MARKED: Final = re.compile(rf"{_MARK}.*?(?=$|{_MARK})", re.DOTALL)
+_OLD: Final = ":::MLPv"
+"""Lines of round 0.5 begin so: they have other keys, and no batch of all chips."""
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+"""Codes by which terminals are told to change colours."""
+_QUOTED: Final = r"""'(?:[^'\\]|\\.)*\\?(?:'|\Z)|"(?:[^"\\]|\\.)*\\?(?:"|\Z)"""
+"""A text in quotes; the last one may be cut, so that none is looked at twice."""
+_BRACES: Final = re.compile(rf"{_QUOTED}|[{{}}]", re.DOTALL)
+_WORDS: Final = re.compile(rf"({_QUOTED})|\b(null|true|false|nan)\b", re.DOTALL)
+_PYTHON: Final = {"null": "None", "true": "True", "false": "False", "nan": "None"}
 """Words of JSON among Python's literals, as some submitters write them."""
 _LONGEST: Final = 1 << 20
 """A longer line is none of a log's."""
-_WRAPPED: Final = 4
+_WRAPPED: Final = 16
 """So many lines may one event be broken into."""
 _NS: Final = 10**9
 
@@ -74,44 +83,61 @@ def read_log(lines: Iterable[str]) -> Log:
     return Log(tuple(events), {fault: (count, first[fault]) for fault, count in counts.items()})
 
 
+def is_marked(text: str) -> bool:
+    """Whether an event begins in this text."""
+    return ":::ML" in text and _MARKED.search(text) is not None
+
+
 def _whole(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """The lines that hold an event, joined with those that follow where it is broken into several."""
+    """The texts of the events, each joined with the lines that follow where it is broken into several."""
     open_: tuple[int, str, int] | None = None
-    for number, text in enumerate(lines, 1):
-        at = text.find(_MARK)
+    for number, line in enumerate(lines, 1):
+        text = _COLOUR.sub("", line)[:_LONGEST].rstrip("\r\n")
         if open_ is not None:
             start, sofar, left = open_
-            if at < 0 and left and len(sofar) + len(text) < _LONGEST:
-                sofar += text.strip("\r\n")
-                if _closed(sofar):
-                    yield start, sofar
+            if not is_marked(text) and left and len(sofar) + len(text) < _LONGEST:
+                open_ = start, sofar + text, left - 1
+                if _closed(sofar + text):
+                    yield start, sofar + text
                     open_ = None
-                else:
-                    open_ = start, sofar, left - 1
                 continue
             yield start, sofar
             open_ = None
-        if at >= 0:
-            event = text[at : at + _LONGEST].rstrip("\r\n")
+        for event in _MARKED.findall(text):
+            if open_ is not None:  # another rank wrote into it
+                yield open_[:2]
+            open_ = number, event, _WRAPPED
             if _closed(event):
                 yield number, event
-            else:
-                open_ = number, event, _WRAPPED
+                open_ = None
     if open_ is not None:
-        yield open_[0], open_[1]
+        yield open_[:2]
 
 
 def _closed(text: str) -> bool:
-    return "{" not in text or text.rstrip().endswith("}")
+    return "{" not in text or _end_of(text) is not None
+
+
+def _end_of(text: str) -> int | None:
+    """Where the first value in braces ends; None if it does not. Braces within texts in quotes do not count."""
+    depth = 0
+    for match in _BRACES.finditer(text, text.find("{")):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if not depth:
+            return match.end()
+    return None
 
 
 def _event(number: int, text: str) -> tuple[Event | None, str | None]:
-    """The event of a line, and what is wrong with it."""
+    """The event of a text, and what is wrong with it. What stands behind its value is no part of it."""
+    text = text[: _end_of(text)] if "{" in text else text
     if (new := _NEW_LINE.match(text)) is not None:
         return _of_json(number, new[1])
     match = _LINE.match(text)
     if match is None:
-        return None, "no time or no key"
+        return None, "a form of round 0.5, which is not read" if text.startswith(
+            _OLD
+        ) else "no time or no key"
     time = time_of(match[1])
     if time is None:
         return None, "a time that is none"
@@ -155,8 +181,10 @@ def literal(text: str) -> Any:
     >>> literal('{"value": null}'), literal("{'lineno': 3, 'done': true}")
     ({'value': None}, {'lineno': 3, 'done': True})
     """
-    with suppress(msgspec.MsgspecError, RecursionError):  # then it may be Python's
+    with suppress(msgspec.MsgspecError, RecursionError):
         return msgspec.json.decode(text)
+    with suppress(ValueError, RecursionError):  # a run that diverges logs NaN, which is no JSON
+        return json.loads(text)
     try:
         return ast.literal_eval(_WORDS.sub(lambda match: match[1] or _PYTHON[match[2]], text.strip()))
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):

@@ -12,7 +12,7 @@ import polars as pl
 
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.mlperf.cells import Cell, series_of
-from tracekit.mlperf.forecast import Question, forecast
+from tracekit.mlperf.forecast import Question, benchmark_of, forecast
 from tracekit.names import clean
 from tracekit.trace import Schema
 
@@ -34,6 +34,13 @@ _NAMES: Final = {
 }
 """How a column may be called."""
 
+_NUMBERS: Final = {
+    "accelerators": "number of chips",
+    "batch": "batch",
+    "epochs": "number of epochs",
+    "last_epoch": "number of an epoch",
+}
+"""The columns of numbers, and what their values are."""
 _MOST: Final = 10**12
 """Chips, samples of a batch or epochs: no run has so many."""
 
@@ -50,23 +57,43 @@ def read_questions(path: Path) -> list[dict[str, Any]]:
         raise UnreadableTraceError("no such file", path=path, remedy="check the path") from error
     except (pl.exceptions.PolarsError, OSError) as error:
         raise UnreadableTraceError(f"it is not a CSV ({str(error).splitlines()[0]})", path=path) from error
+    frame = _plain(frame)
     chosen = {
         name: next((each for each in words if each in frame.columns), None) for name, words in _NAMES.items()
     }
     for name in ("benchmark", "accelerators"):
-        column = chosen[name]
-        if column is None:
+        if chosen[name] is None:
             raise UsageError(
                 f"it has no column {name}", path=path, remedy="give benchmark and accelerators for each row"
             )
-        good = _chips(frame[column]) if name == "accelerators" else frame[column].is_not_null()
-        _refuse(good, "no number of chips" if name == "accelerators" else f"no {name}", path)
-    for name in ("accelerators", "batch", "epochs", "last_epoch"):
-        column = chosen[name]
-        if column is not None and frame[column].dtype.is_numeric():
-            _refuse((frame[column].abs() <= _MOST).fill_null(value=True), f"{name} beyond {_MOST:,}", path)
     rows = frame.select(pl.col(column).alias(name) for name, column in chosen.items() if column is not None)
+    _refuse(rows["benchmark"].is_not_null(), "no benchmark", path)
+    for name in _NUMBERS:
+        if name in rows.columns:
+            rows = rows.with_columns(_numbers(rows[name], path))
     return [{"id": number, **row} for number, row in enumerate(rows.iter_rows(named=True))]
+
+
+def _numbers(column: pl.Series, path: Path) -> pl.Series:
+    """The column as numbers; but for the number of chips they may be missing. Raises UsageError for what is none, or no possible one."""
+    chips = column.name == "accelerators"
+    numbers = column.cast(pl.Float64, strict=False)
+    least = (
+        numbers >= 0 if column.name == "last_epoch" else numbers > 0
+    )  # the number of an epoch may count from 0
+    good = (numbers.is_finite() & least & (not chips or numbers == numbers.floor())).fill_null(value=False)
+    _refuse(good if chips else good | column.is_null(), f"no {_NUMBERS[column.name]}", path)
+    _refuse((numbers <= _MOST).fill_null(value=True), f"{column.name} beyond {_MOST:,}", path)
+    return numbers
+
+
+def _plain(frame: pl.DataFrame) -> pl.DataFrame:
+    """The table with titles in small letters, and titles and texts without spaces around them; an empty text is no value."""
+    titles = {title: title.strip().lower() for title in frame.columns}
+    if len(set(titles.values())) == len(titles):
+        frame = frame.rename(titles)
+    stripped = pl.col(pl.String).str.strip_chars()
+    return frame.with_columns(pl.when(stripped != "").then(stripped))
 
 
 def _refuse(good: pl.Series, fault: str, path: Path) -> None:
@@ -80,11 +107,6 @@ def _refuse(good: pl.Series, fault: str, path: Path) -> None:
         )
 
 
-def _chips(column: pl.Series) -> pl.Series:
-    """Which values are whole numbers above 0."""
-    return column.cast(pl.String).cast(pl.Int64, strict=False).gt(0).fill_null(value=False)
-
-
 def answers_of(cells: Sequence[Cell], rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     """One row per question, in their order (`ANSWERS`)."""
     return pl.DataFrame([_answer(cells, row) for row in rows], schema=ANSWERS, orient="row")
@@ -94,22 +116,18 @@ def _answer(cells: Sequence[Cell], row: Mapping[str, Any]) -> dict[str, object]:
     question = Question(
         benchmark=str(row["benchmark"]),
         accelerators=int(row["accelerators"]),
-        batch=None if _positive(row.get("batch")) is None else int(row["batch"]),
-        epochs=_positive(row.get("epochs")),
+        batch=None if row.get("batch") is None else max(int(row["batch"]), 1),
+        epochs=row.get("epochs"),
         organisation=str(row.get("organisation") or ""),
         system=str(row.get("system") or ""),
     )
-    if question.epochs is None and (last := _positive(row.get("last_epoch"))) is not None:
+    if question.epochs is None and (last := row.get("last_epoch")) is not None:
         question = replace(question, epochs=_true_epochs(cells, question, last))
     found = forecast(cells, question)
     minutes = (None,) * 3 if found is None else (found.seconds / 60, found.low / 60, found.high / 60)
     known = (None,) * 3 if found is None else (found.batch, found.epochs, found.from_chips)
     values = (clean(str(row["id"])), *minutes, *known)
     return dict(zip(ANSWERS, values, strict=True))
-
-
-def _positive(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and value > 0 else None
 
 
 def _true_epochs(cells: Sequence[Cell], question: Question, last: float) -> float:
@@ -120,8 +138,8 @@ def _true_epochs(cells: Sequence[Cell], question: Question, last: float) -> floa
         (abs(log(cell.batch / question.batch)) if cell.batch and question.batch else 0.0, epochs - number)
         for group in series_of(cells).values()
         for cell in group
-        if cell.organisation == question.organisation
-        and cell.benchmark == question.benchmark
+        if question.organisation.lower() in ("", cell.organisation.lower())
+        and benchmark_of(cell.benchmark) == benchmark_of(question.benchmark)
         and (epochs := cell.mean("epochs")) is not None
         and (number := cell.mean("last_epoch")) is not None
     ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError, reason_of
-from tracekit.mlperf.log import Event, Log, literal, read_log, time_of
+from tracekit.facts.units import count_of
+from tracekit.mlperf.log import Event, Log, is_marked, literal, read_log, time_of
 from tracekit.mlperf.runs import LoggedRun, runs_in
 from tracekit.names import clean
 
@@ -23,11 +25,22 @@ __all__ = ["Results", "holds_results", "read_results"]
 _LOGS: Final = re.compile(r".+\.(txt|log|out)(\.gz)?", re.IGNORECASE)
 _RESULT: Final = re.compile(r"(?:(?P<path>.+)__)?result_(?P<number>\d+)\.(txt|log)(\.gz)?", re.IGNORECASE)
 _TABLES: Final = ("runs.csv", "events.csv.gz")
-_TPU_CORES: Final = re.compile(r"tpu-v\d+-(\d{1,6})$")
-_COUNTED: Final = re.compile(r"(?:^|_)(\d{1,6})x[A-Z]")
+_TPU_CORES: Final = re.compile(r"tpu-v[23]-(\d{1,6})(?![\d.])")
+"""Later ones are named by their chips, or by their cores: which, no name tells."""
+_COUNTED: Final = re.compile(r"(?:^|_)(\d{1,6})x([A-Z].*)")
+_EACH: Final = re.compile(r"x(\d{1,3})(?![\d.])")
+"""The chips of a node in the name of one, as in 2xXE9680Lx8H200."""
+_DGX: Final = re.compile(r"(?:NVIDIA )?DGX[-_ ]?([12]|[ABH]\d{3})?(?!\d)", re.IGNORECASE)
+_OF_DGX: Final = {"2": 16, None: None}
+"""The chips of a node whose model is this; of others 8."""
+_BEGINNING: Final = 1 << 22
 _MOST_BYTES: Final = 1 << 30
 """Of a log, unpacked; the longest known have some 20 MB."""
 _SYSTEMS: Final = "systems.json"
+_ROUND: Final = re.compile(r"(?:(?:mlperf_)?training_)?(?:results_)?(v\d+\.\d+)", re.IGNORECASE)
+"""How folders of the results of a round are called."""
+_LOOKED_AT: Final = 1 << 26
+"""Of the files in a folder so many bytes at most, to tell whether they are logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,41 +52,58 @@ class Results:
 
 
 def holds_results(path: Path) -> bool:
-    """Whether the path is a log of MLPerf's, or a folder with such logs or their tables; of logs the beginning of one is looked at."""
-    if path.is_dir():
-        if all((path / name).is_file() for name in _TABLES):
-            return True
-        path = next(_logs(path), path)
-    return (
-        path.is_file()
-        and _LOGS.fullmatch(path.name) is not None
-        and any(":::MLL" in text for text in _lines(path, 1 << 22))
-    )
+    """Whether the path is a log of MLPerf's, or a folder with such logs or their tables; of logs the beginning is looked at.
+
+    Raises UnreadableTraceError if it is a log that cannot be read.
+    """
+    if not path.is_dir():
+        return path.is_file() and _LOGS.fullmatch(path.name) is not None and _marked(path)
+    if all((path / name).is_file() for name in _TABLES):
+        return True
+    left = _LOOKED_AT
+    for log in sorted(_logs(path), key=lambda log: _RESULT.fullmatch(log.name) is None):
+        with suppress(UnreadableTraceError):  # another may be whole
+            if _marked(log):
+                return True
+        left -= min(log.stat().st_size, _BEGINNING)
+        if left < 0:
+            break
+    return False
+
+
+def _marked(log: Path) -> bool:
+    return any(is_marked(text) for text in _lines(log, _BEGINNING))
 
 
 def read_results(paths: Iterable[Path]) -> Results:
-    """The runs in these logs and folders.
+    """The runs in these logs and folders. Files that cannot be read, and logs in which no run begins, are left out.
 
     Raises UnreadableTraceError if none of them holds a run.
     """
     runs: list[LoggedRun] = []
-    left_out: list[str] = []
+    faults: list[UnreadableTraceError] = []
+    others = 0
     for path in paths:
         if path.is_dir() and all((path / name).is_file() for name in _TABLES):
             runs += _of_tables(path)
             continue
-        logs = list(_logs(path)) if path.is_dir() else [path]
         systems = _systems(path if path.is_dir() else path.parent)
-        for log in logs:
-            found = _of_log(log, path, systems)
+        for log in _logs(path) if path.is_dir() else [path]:
+            try:
+                found = _of_log(log, path, systems)
+            except UnreadableTraceError as fault:
+                faults.append(fault)
+                continue
             runs += found
-            if not found:
-                left_out.append(f"{clean(str(log))}: no run begins in it")
+            others += not found
     if not runs:
-        raise UnreadableTraceError(
-            "no run of MLPerf's is in it", path=next(iter(paths), None), remedy="give logs with :::MLL lines"
+        raise (
+            faults[0]
+            if faults
+            else UnreadableTraceError("no log of MLPerf's is in it", path=next(iter(paths), None))
         )
-    return Results(tuple(runs), tuple(left_out))
+    some = (f"{count_of(others, 'file')} without a line of MLPerf's",) if others else ()
+    return Results(tuple(runs), (*map(str, faults), *some))
 
 
 def _logs(folder: Path) -> Iterator[Path]:
@@ -91,18 +121,24 @@ def _lines(path: Path, most: int = _MOST_BYTES) -> Iterator[str]:
             while most > 0 and (line := stream.readline(1 << 20)):
                 most -= len(line)
                 yield line
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UnreadableTraceError(f"it cannot be read ({reason_of(error)})", path=path) from error
 
 
 def _of_log(path: Path, top: Path, systems: Mapping[str, Any]) -> list[LoggedRun]:
-    """The runs of a log. Its folders, or its name, may tell the organisation, the system and the benchmark."""
-    name = path.name
+    """The runs of a log; none of another text. Its folders, or its name, may tell the organisation, the system and the benchmark.
+
+    Raises UnreadableTraceError if it cannot be read, or no run begins in it.
+    """
+    log = read_log(_lines(path))
+    if not log.events and not log.defects:
+        return []
     parts: list[str] = list(path.relative_to(top).parts[:-1]) if path.is_relative_to(top) else []
-    if (match := _RESULT.fullmatch(name)) is not None and match["path"]:
+    if (match := _RESULT.fullmatch(path.name)) is not None and match["path"]:
         parts = match["path"].split("__")
     parts = [part for part in parts if part != "results"]
-    log = read_log(_lines(path))
+    if (folder := _submission(path)) is not None:
+        parts = [folder.name, path.absolute().parents[1].name, path.absolute().parent.name]
     known: dict[str, Any] = {}
     if len(parts) >= 2:
         known = {"benchmark": clean(parts[-1]), "system": clean(parts[-2])}
@@ -110,8 +146,18 @@ def _of_log(path: Path, top: Path, systems: Mapping[str, Any]) -> list[LoggedRun
         known["organisation"] = clean(parts[-3])
     system = known.get("system")
     beside = systems.get(f"{known.get('organisation', '')}/{system}", systems.get(system or "", {}))
-    known["accelerators"] = _accelerators(log.events, system, beside or _description(path, parts))
-    return runs_in(log, clean("/".join([*parts, name])), **known)
+    if not beside and folder is not None:
+        beside = _description(folder, parts[-2])
+    known["accelerators"] = _accelerators(log.events, system, beside)
+    rounds = [match[1].lower() for part in path.absolute().parts if (match := _ROUND.fullmatch(part))]
+    known["round"] = rounds[-1] if rounds else None
+    runs = runs_in(log, clean("/".join([*parts, path.name])), **known)
+    if not runs:
+        why = f": {'; '.join(log.defects)}" if log.defects else ""
+        raise UnreadableTraceError(
+            f"no run of MLPerf's is in it{why}", path=path, remedy="give logs with :::MLL lines"
+        )
+    return runs
 
 
 def _accelerators(events: Iterable[Event], system: str | None, beside: Any) -> int | None:
@@ -124,12 +170,25 @@ def _accelerators(events: Iterable[Event], system: str | None, beside: Any) -> i
             platform = event.value
     with suppress(KeyError, ValueError, TypeError):
         return int(beside["number_of_nodes"]) * int(beside["accelerators_per_node"])
-    for name in (system or "", platform):
-        if (match := _TPU_CORES.search(name)) is not None:
-            return int(match[1]) // 2  # two cores are a chip
-        if (match := _COUNTED.search(name)) is not None:
-            return int(match[1])
-    return None
+    return next((count for name in (system or "", platform) if (count := _named(name)) is not None), None)
+
+
+def _named(system: str) -> int | None:
+    """The chips that the name of a system tells; None if it tells none, or only the nodes.
+
+    >>> [_named(name) for name in ("tpu-v3-512", "8xV100", "2xXE9680Lx8H200", "4xDGXA100", "1xDGX-2H", "2xDGX Station", "dgxa100_n4")]
+    [256, 8, 16, 32, 16, None, None]
+    """
+    if (match := _TPU_CORES.search(system)) is not None:
+        return int(match[1]) // 2  # two cores are a chip
+    if (match := _COUNTED.search(system)) is None:
+        return None
+    count, rest = int(match[1]), match[2]
+    if (model := _DGX.match(rest)) is not None:  # it counts nodes
+        each = _OF_DGX.get(model[1], 8)
+        return None if each is None else count * each
+    each = int(found[1]) if (found := _EACH.search(rest)) is not None else 1
+    return count * each
 
 
 def _described(entry: Any) -> int | None:
@@ -144,11 +203,19 @@ def _described(entry: Any) -> int | None:
     return None
 
 
-def _description(log: Path, parts: Sequence[str]) -> Any:
-    """The description of a log's system where a submission has it: `systems/SYSTEM.json` in the folder of the organisation; else empty."""
-    for folder in log.parents[2:4] if len(parts) >= 2 else ():  # between them, results/ may lie
-        with suppress(OSError, ValueError, RecursionError):
-            return json.loads((folder / "systems" / f"{parts[-2]}.json").read_text("utf-8"))
+def _submission(log: Path) -> Path | None:
+    """The folder of the organisation, if the log lies in a submission that describes its system: `systems/SYSTEM.json` beside the results."""
+    place = log.absolute()
+    return next((folder for folder in place.parents[2:4] if _described_in(folder, place.parents[1].name).is_file()), None)  # fmt: skip
+
+
+def _described_in(folder: Path, system: str) -> Path:
+    return folder / "systems" / f"{system}.json"
+
+
+def _description(folder: Path, system: str) -> Any:
+    with suppress(OSError, ValueError, RecursionError):
+        return json.loads(_described_in(folder, system).read_text("utf-8"))
     return {}
 
 

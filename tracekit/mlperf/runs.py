@@ -19,6 +19,13 @@ _NS: Final = 1e9
 _JUMP_NS: Final = 2_000_000_000
 """Clocks of several hosts differ by less; further back a clock was set."""
 _AT_ONCE_NS: Final = 500_000_000
+_FIRST: Final = ("init_start", "run_start", "submission_benchmark")
+_TRAINS: Final = ("block_", "epoch_", "eval_")
+"""How the keys begin that training and evaluation log over and over."""
+_POINTS: Final = ("first_epoch_num", "epoch_num", "samples_count", "step_num")
+"""The metadata that say how far training has come."""
+_MOST_EPOCHS: Final = 10_000
+"""A greater `epoch_num` counts samples, as those of BERT do."""
 _HYPER: Final = ("opt_", "lars_", "lamb_", "sgd_", "max_sequence", "model_bn", "num_image", "weight_decay")
 _SIZES: Final = ("train_samples", "num_train_examples", "preproc_num_train_examples")
 
@@ -32,6 +39,8 @@ class LoggedRun:
     system: str = ""
     benchmark: str = ""
     division: str = ""
+    round: str = ""
+    """Of MLPerf, as the folder of its results is called: `v0.7`."""
     accelerators: int | None = None
     batch: int | None = None
     """Samples of a step (tokens in some translation models), on all chips together."""
@@ -42,7 +51,7 @@ class LoggedRun:
     init_s: float | None = None
     """From the first `init_start` to `run_start`, which the score leaves out."""
     run_s: float | None = None
-    """From `run_start` to `run_stop`; None of a cut log."""
+    """From `run_start` to `run_stop`; None of a cut log, or one by whose clock no time passes."""
     epochs: float | None = None
     evaluations: int = 0
     last_epoch: float | None = None
@@ -83,17 +92,47 @@ def runs_in(log: Log, name: str, **known: Any) -> list[LoggedRun]:
 
 
 def _parts(events: Sequence[Event]) -> Iterator[list[Event]]:
-    """The events of each run: another one begins with the first `init_start` or `run_start` after a run that was stopped."""
+    """The events of each run: another one begins with the first `init_start` or `run_start` after a run that was stopped, or that is started
+    again.
+    """
     part: list[Event] = []
     stopped = False
+    start: Event | None = None
+    trained = 0
+    went_on = False
     for event in events:
-        if stopped and event.key in ("init_start", "run_start", "submission_benchmark"):
+        again = event.key == "run_start" and start is not None and event.time_ns - start.time_ns > _JUMP_NS
+        if again and went_on:  # else it is another rank, whose clock is fast
+            begun = next((at for at in range(trained, len(part)) if part[at].key in _FIRST), len(part))
+            yield part[:begun]  # it was cut
+            part, start, went_on = part[begun:], None, False
+        if stopped and event.key in _FIRST:
             yield part
-            part, stopped = [], False
+            part, stopped, start, went_on = [], False, None, False
         stopped |= event.key == "run_stop"
+        went_on |= (
+            start is not None and event.key != "run_start" and event.key.startswith((*_FIRST, *_TRAINS))
+        )
+        start = event if event.key == "run_start" and start is None else start
         part.append(event)
+        if start is None or event.key.startswith(_TRAINS):
+            trained = len(part)
     if part:
         yield part
+
+
+def _once(events: Sequence[Event]) -> list[Event]:
+    """The events, those that several ranks log at once only once: of one key, at one point of the training."""
+    kept: list[Event] = []
+    latest: dict[tuple[str, float | None], int] = {}
+    for event in events:
+        point = event.key, _point(event)
+        if event.key.startswith(_TRAINS) and event.time_ns:
+            if abs(event.time_ns - latest.get(point, -_JUMP_NS)) <= _AT_ONCE_NS:
+                continue
+            latest[point] = event.time_ns
+        kept.append(event)
+    return kept
 
 
 def _run(events: Sequence[Event], name: str, known: dict[str, Any]) -> LoggedRun | None:
@@ -101,7 +140,7 @@ def _run(events: Sequence[Event], name: str, known: dict[str, Any]) -> LoggedRun
     if start is None:
         return None
     stop = _first(events, "run_stop")
-    until = events if stop is None else events[: events.index(stop) + 1]
+    until = _once(events if stop is None else events[: events.index(stop) + 1])
     timed = [event for event in until if event.time_ns]
     begun = [event.time_ns for event in timed if event.key == "init_start"]
     evaluations = [event for event in until if event.key == "eval_accuracy"]
@@ -113,16 +152,18 @@ def _run(events: Sequence[Event], name: str, known: dict[str, Any]) -> LoggedRun
         "division": _text(events, "submission_division"),
     }
     last = evaluations[-1] if evaluations else None
+    samples = next((size for key in _SIZES if (size := _whole(_last_value(until, key)))), None)
     number = None if last is None else _number(last.metadata.get("epoch_num"))
+    status = "" if stop is None else str(stop.metadata.get("status") or stop.value or "unknown").lower()
     return LoggedRun(
         name=name,
         **{**told, **{key: value for key, value in known.items() if value is not None}},
         batch=_whole(_last_value(until, "global_batch_size")),
-        samples=next((size for key in _SIZES if (size := _whole(_last_value(until, key)))), None),
-        status="cut" if stop is None else clean(str(stop.metadata.get("status") or stop.value or "unknown")),
+        samples=samples,
+        status="cut" if stop is None else clean(status),
         init_s=(start.time_ns - min(begun)) / _NS if begun and min(begun) <= start.time_ns else None,
-        run_s=None if stop is None or stop.time_ns < start.time_ns else (stop.time_ns - start.time_ns) / _NS,
-        epochs=number if epochs is None else epochs,
+        run_s=None if stop is None or stop.time_ns <= start.time_ns else (stop.time_ns - start.time_ns) / _NS,
+        epochs=epochs if epochs is not None else None if last is None else _trained(last, samples),
         evaluations=len(evaluations),
         last_epoch=number,
         accuracy=None if last is None else _accuracy(last.value),
@@ -142,13 +183,17 @@ def _blocks(
     an evaluation starts as soon as its block does: that ends nothing.
     """
     begins = [event for event in events if event.key == "block_start"]
-    begins = [event for at, event in enumerate(begins) if at == 0 or _epoch(event) != _epoch(begins[at - 1])]
-    stops = {_epoch(event): event.time_ns for event in reversed(events) if event.key == "block_stop"}
+    begins = [
+        event
+        for at, event in enumerate(begins)
+        if at == 0 or _point(event) is None or _point(event) != _point(begins[at - 1])
+    ]
+    stops = {_point(event): event.time_ns for event in reversed(events) if event.key == "block_stop"}
     evals = [event.time_ns for event in events if event.key == "eval_start"]
     made = []
     for at, begin in enumerate(begins[: evaluations or None]):
         ends = [event.time_ns for event in begins[at + 1 : at + 2]] + evals[at : at + 1]
-        ends += [stops[_epoch(begin)]] if _epoch(begin) in stops else []
+        ends += [stops[_point(begin)]] if _point(begin) is not None and _point(begin) in stops else []
         end = min((time for time in ends if time - begin.time_ns > _AT_ONCE_NS), default=None)
         if end is not None:
             since = [(time - start.time_ns) / _NS for time in (begin.time_ns, end)]
@@ -158,8 +203,20 @@ def _blocks(
     return tuple(made), float(sum(counts)) if whole else None
 
 
-def _epoch(event: Event) -> float | None:
-    return _number(event.metadata.get("first_epoch_num", event.metadata.get("epoch_num")))
+def _point(event: Event) -> float | None:
+    """How far training has come, in the unit of the submitter."""
+    return next((_number(event.metadata[name]) for name in _POINTS if name in event.metadata), None)
+
+
+def _trained(last: Event, samples: int | None) -> float | None:
+    """The epochs up to the last evaluation, by its own count of them or of samples; None if it has none."""
+    epochs = _number(last.metadata.get("epoch_num"))
+    count = (
+        epochs
+        if epochs is not None and epochs > _MOST_EPOCHS
+        else _number(last.metadata.get("samples_count"))
+    )
+    return count / samples if count and samples else epochs
 
 
 def _evaluations(events: Sequence[Event], start: Event) -> tuple[tuple[float, float], ...]:
@@ -177,15 +234,15 @@ def _evaluations(events: Sequence[Event], start: Event) -> tuple[tuple[float, fl
 def _problems(events: Sequence[Event], start: Event, stop: Event | None) -> Iterator[str]:
     if stop is None:
         yield "the log ends before the run does"
-    elif stop.time_ns < start.time_ns:
-        yield "the run ends before it begins"
+    elif stop.time_ns <= start.time_ns:
+        yield f"the run ends {'before' if stop.time_ns < start.time_ns else 'as'} it begins"
     latest = 0
     for event in events[events.index(start) :]:  # several hosts write what comes before
         if event.time_ns and latest - event.time_ns > _JUMP_NS:
             yield f"the clock jumps back by {(latest - event.time_ns) / _NS:.0f} s in line {event.line}"
             break
         latest = max(latest, event.time_ns)
-    if not any(event.key == "global_batch_size" for event in events):
+    if _whole(_last_value(events, "global_batch_size")) is None:
         yield "no batch"
     if not any(event.key == "eval_accuracy" for event in events):
         yield "no evaluation"
@@ -210,11 +267,13 @@ def _number(value: Any) -> float | None:
 
 
 def _whole(value: Any) -> int | None:
-    number = _number(value)
+    number = _number(float(value) if isinstance(value, str) and value.strip().isdecimal() else value)
     return None if number is None or number < 1 else int(number)
 
 
 def _accuracy(value: Any) -> float | tuple[float, ...] | None:
+    if isinstance(value, dict):
+        value = list(value.values())
     if isinstance(value, list | tuple):
         return tuple(each for one in value if (each := _number(one)) is not None)
     return _number(value)

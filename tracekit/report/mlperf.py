@@ -11,7 +11,6 @@ import polars as pl
 from tracekit.facts.units import count_of, format_share
 from tracekit.mlperf import (
     Cell,
-    Question,
     Results,
     cells_of,
     cells_table,
@@ -20,6 +19,7 @@ from tracekit.mlperf import (
     efficiency_parts,
     forecast,
     laws_table,
+    question_of,
     series_of,
     steps_table,
     techniques_table,
@@ -46,6 +46,7 @@ _LIMITS: Final = {
     "epoch-limited": "it needs more epochs with the larger batch",
     "evaluation-limited": "evaluations take a growing part of the time",
     "communication-limited": "training per chip gets slower although the batch grows with the chips: communication, or input",
+    "batch- or communication-limited": "training per chip gets slower, and the logs do not tell whether the batch grows with the chips",
 }
 _TITLES: Final = {
     "organisation": "by", "accelerators": "chips", "batch_per_chip": "per chip", "score_min": "score, min", "init_s": "init, s",
@@ -158,7 +159,11 @@ def _problems(results: Results) -> Iterator[str]:
 
 
 def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[Table]:
-    scores = table_of("cells", "Scores", cells_table(cells), "organisation benchmark accelerators score_min speedup efficiency batch epochs", _TITLES, _UNITS)  # fmt: skip
+    found = cells_table(cells)
+    apart = found.select("round", "organisation", "benchmark", "accelerators").is_duplicated().any()
+    rounds = "round " if found["round"].n_unique() > 1 else ""
+    shown = f"{rounds}organisation benchmark accelerators score_min speedup efficiency batch epochs{' system' if apart else ''}"
+    scores = table_of("cells", "Scores", found, shown, _TITLES, _UNITS)
     yield replace(scores, main=True)
     if steps.height:
         titles = {**_TITLES, "epochs": "epochs ×", "speedup": "speed-up ×"}
@@ -186,7 +191,7 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
         yield table_of("techniques", "What techniques would gain on the most chips", techniques, "series technique predicted_min gain at_most", _TITLES, _UNITS)  # fmt: skip
     rows = [
         {"run": run.name, "benchmark": run.benchmark, "accelerators": run.accelerators, "batch": run.batch, "status": run.status, "run_s": run.run_s, "init_s": run.init_s,
-         "epochs": run.epochs, "evaluations": run.evaluations, "problems": "; ".join(run.problems) or None}
+         "epochs": run.epochs, "evaluations": run.evaluations, "problems": "; ".join(run.problems) or None, "round": run.round or None}
         for run in sorted(results.runs, key=lambda run: not run.problems)  # those with faults first
     ]  # fmt: skip
     runs = pl.DataFrame(rows, infer_schema_length=None)
@@ -196,14 +201,7 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
 def _ahead(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator[tuple[object, ...]]:
     """Twice and four times the chips of the largest size, and where doubling ends."""
     most = group[-1]
-    asked = Question(
-        most.benchmark,
-        most.accelerators or 1,
-        most.batch,
-        most.mean("epochs"),
-        most.organisation,
-        most.system,
-    )
+    asked = question_of(most)
     end = doubling_end(cells, asked)
     for factor in (2, 4):
         found = forecast(cells, replace(asked, accelerators=factor * asked.accelerators))
@@ -248,7 +246,7 @@ def _fitted(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator
     foretold: dict[int, tuple[float, float, float]] = {}
     for one in group if len(group) > _FEWEST_SIZES else ():
         others = [cell for cell in cells if cell is not one]
-        found = forecast(others, Question(one.benchmark, one.accelerators or 1, one.batch, one.mean("epochs"), one.organisation, one.system))  # fmt: skip
+        found = forecast(others, question_of(one))
         if found is not None:
             foretold[one.accelerators or 1] = (60 / found.seconds, 60 / found.high, 60 / found.low)
     for row in _ahead(name, group, cells):

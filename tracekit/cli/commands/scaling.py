@@ -17,9 +17,9 @@ from tracekit.cli.options import Reading, with_flags
 from tracekit.cli.sources import expanded
 from tracekit.cli.workers import Workers
 from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError
-from tracekit.files import keep_inputs
+from tracekit.files import is_special, keep_inputs
 from tracekit.report import formats
-from tracekit.report.formats import Can
+from tracekit.report.formats import Can, Format
 
 if TYPE_CHECKING:
     from tracekit.job.rank_set import Member
@@ -81,7 +81,7 @@ def scaling(
     The speed-up and efficiency of each run, what efficiency is lost to, and the laws that the step times follow.
     """
     if fit is not None or questions is not None:
-        _forecast(fit, questions, output, unused=runs)
+        _forecast(fit, questions, format_, output, unused=runs)
         return
     if not runs:
         raise UsageError("scaling needs runs", remedy="name runs, or --fit RESULTS --forecast FILE")
@@ -100,24 +100,33 @@ def scaling(
 
 
 def _forecast(
-    fit: Path | None, questions: Path | None, output: Path | None, unused: Sequence[Path] | None
+    fit: Path | None,
+    questions: Path | None,
+    given: Format | None,
+    output: Path | None,
+    unused: Sequence[Path] | None,
 ) -> None:
-    """Write the answers as CSV. Raises UsageError unless both files are given, and nothing else."""
+    """Write the answers, as CSV unless a format is given. Raises UsageError unless both files are given, and nothing else."""
     if fit is None or questions is None or unused:
         raise UsageError(
             "a forecast needs --fit and --forecast, and no runs",
             remedy="tracekit scaling --fit RESULTS --forecast FILE -o ANSWERS.csv",
         )
+    told = given or (Format.csv if output is None or is_special(output) else None)
+    chosen = formats.choose_format(Can.FRAMES, told, output, command="scaling --forecast")
     from tracekit.mlperf import cells_of, read_results
     from tracekit.mlperf.questions import answers_of, read_questions
 
     rows = read_questions(questions)
     keep_inputs([questions])
-    answers = answers_of(cells_of(read_results([fit]).runs), rows)
+    results = read_results([fit])
+    for line in results.left_out:
+        out.say(f"tracekit: left out: {line}")
+    answers = answers_of(cells_of(results.runs), rows)
     unknown = answers["predicted"].null_count()
     if unknown:
         out.say(f"tracekit: the results do not tell {unknown} of {answers.height} times")
-    out.emit_frame(answers, formats.Format.csv, output)
+    out.emit_frame(answers, chosen, output)
 
 
 def _of_results(paths: Sequence[Path]) -> Section | None:
