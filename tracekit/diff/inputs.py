@@ -12,7 +12,6 @@ from tracekit.facts.units import listed
 
 __all__ = ["PRODUCTS", "alike", "inputs_of", "inputs_told", "shapes_told", "types_of", "types_told"]
 
-_MOSTPRODUCTS: Final = 3
 _MOST_INPUTS: Final = 3
 _DTYPES: Final = {"float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16"}
 PRODUCTS: Final = {"aten::mm": 2, "aten::bmm": 2, "aten::addmm": 5, "aten::baddbmm": 5}
