@@ -58,7 +58,9 @@ def launch_calls(host: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
             turns, on="start", by="process_id", check_sortedness=False
         )
         launches = launches.filter(~pl.col("capturing").fill_null(value=False))
-    answered = np.isin(or_none(launches["correlation"], 0), or_none(device["correlation"], 0))
+    asked, given = or_none(launches["correlation"], 0), np.sort(or_none(device["correlation"], 0))
+    # The numbers lie far apart, which makes `isin` slow.
+    answered = np.append(given, 0)[np.searchsorted(given, asked)] == asked
     return pl.DataFrame({"start": launches["start"], "answered": answered})
 
 
@@ -81,9 +83,8 @@ def numbered_operators(host: pl.DataFrame) -> NumberedOperators:
     )
     process, thread, number = (rows[name].to_numpy() for name in ("process_id", "thread_id", "external_id"))
     whole = groups(process)
-    held, threads = (groups(process, each).keys[0] for each in (number, thread))
     held, threads = (
-        np.bincount(np.searchsorted(whole.keys[0], each), minlength=whole.size) for each in (held, threads)
+        np.bincount(groups(whole.of, each).keys[0], minlength=whole.size) for each in (number, thread)
     )
     # Every thread may leave the rest of a block unused.
     numbered = whole.greatest(number) - whole.least(number) + 1 - _BLOCK * threads
