@@ -42,6 +42,8 @@ PARTS: Final = {
     "bound": pl.String,
     "assumption": pl.String,
 }
+_LEAST_TOLD: Final = 0.0005
+"""A smaller share would be told as 0.0 %."""
 _RING_START_NS: Final = 20_000
 _BUCKET: Final = 25 << 20
 """Bytes of gradients that PyTorch reduces at once."""
@@ -129,7 +131,7 @@ def predict_from_trace(
     else:
         basis = _on_processors(parts, whole, work, batch, steps)
     found = _told(scope, parts, notes, work, basis)
-    if found.unmodelled_share > 0 and (batch != 1 or device is not None):
+    if found.unmodelled_share >= _LEAST_TOLD and (batch != 1 or device is not None):
         notes.append(_unknown(found.unmodelled_share, device))
     asked = _asked(batch, gpus, device)
     return replace(found, notes=tuple(notes), asked=asked, samples=batch * (gpus or 1))

@@ -51,10 +51,10 @@ def answers_section(fitted: Predictor, asked: Runs, answers: pl.DataFrame) -> Se
     shown = [
         *(["id"] if fitted.description.id else []),
         *told,
+        *priced,
         "predicted_ns",
         "low_ns",
         "high_ns",
-        "cost",
         "note",
     ]
     titles = {f"{name}_ns": name for name in ("predicted", "low", "high")}
@@ -250,5 +250,9 @@ def trace_section(found: FromTrace) -> Section:
         "How long would a step take?",
         " ".join((text, *notes)),
         tables=(table_of("parts", "What a step consists of", found.parts, None, titles),),
-        figures=(Figure("composition", "What a step consists of", "stack", {"unit": "ns", "rows": bars}),),
+        figures=(
+            Figure(
+                "composition", "What a step consists of", "stack", {"unit": "ns", "rows": bars, "apart": True}
+            ),
+        ),
     )
