@@ -249,6 +249,20 @@ def test_a_ring_hides_behind_the_backward_pass() -> None:
     )
 
 
+def test_a_device_has_its_links_by_whatever_name_it_is_called() -> None:
+    """`--gpus 8 --device H100` was refused, as only whole names in traces had links."""
+    trace = _with_gradients(1 * MS)
+    called = [predicted(trace, gpus=8, device=name) for name in ("H100", "H100 SXM", H100)]
+    assert len({found.step_ns for found in called}) == 1
+    assert "of 8 devices at 450 GB/s" in part(called[0], "exposed reduction of gradients")["assumption"]
+
+
+def test_devices_that_no_machine_has_are_refused() -> None:
+    """100,000 devices in one machine did 99796.27 times as many samples a second."""
+    with pytest.raises(InconclusiveError, match="100,000 devices are too many for one machine"):
+        predicted(_with_gradients(1 * MS), gpus=100_000)
+
+
 def test_a_batch_far_from_the_traced_one_is_refused() -> None:
     scope = select(tracekit.read(SAMPLES[0]))
     for factor in (1e9, 0.01):
