@@ -119,6 +119,14 @@ def test_what_more_devices_cost_is_not_made_from_noise(law: Law) -> None:
     assert errors(fit, far, law).max() <= 4
 
 
+@pytest.mark.filterwarnings("error")
+def test_four_configurations_are_enough() -> None:
+    """Of so few none can be held back to choose a form by, which ended in a fault."""
+    rows = jobs(gpus=(2.0, 4.0), batch=(16.0,), gflops=(4000.0,))
+    fit = MODEL.fit(runs_of(measured(rows, shared_threads, repetitions=1)))
+    assert errors(fit, rows, shared_threads).max() < 15
+
+
 def test_whose_threads_load_is_told_from_the_runs(fitted: StructuralFit) -> None:
     assert not fitted.law.form.own_threads
     runs = runs_of(measured(jobs(), own_threads))

@@ -84,7 +84,8 @@ def choose(measured: Measured) -> Form:
     """The form of the law that foretells best what lies beyond the rest of these configurations."""
     sample = _thinned(measured, _MOST_TRIED)
     forms = _forms(measured.jobs)
-    form = _best(sample, forms) if len(forms) > 1 else forms[0]
+    told = len(forms) > 1 and _held_back(sample.jobs)  # of few configurations none can be held back
+    form = _best(sample, forms) if told else forms[0]
     if _vary(measured.jobs.threads):
         bare = replace(form, loads=False)
         form = form if _criterion(sample, form, 2.0) < _criterion(sample, bare, 2.0) else bare
