@@ -62,6 +62,18 @@ def test_a_grid_is_sorted_by_its_price(model: Path, capsys: pytest.CaptureFixtur
     assert row["cost"] == pytest.approx(row["predicted_ns"] / 3.6e12 * row["gpus"] * 3)
 
 
+def test_a_priced_grid_is_one_csv_on_stdout_and_its_figures_are_written(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`-f csv` asked for a folder for several files, and files had neither costs nor their order, nor figures beside them."""
+    settings = ("--set", "batch=32,64,gpus=1,2,4", "--price", "3")
+    out = ok(capsys, "predict", "run", model, *settings, "-f", "csv", "--figures", tmp_path / "figures")
+    found = pl.read_csv(out.encode())
+    assert found["cost"].is_sorted()
+    assert found["cost"].to_list() == pytest.approx((found["predicted"] / 3600 * found["gpus"] * 3).to_list())
+    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["prediction.composition.svg"]
+
+
 def test_the_figure_of_a_grid_has_the_order_of_its_table(model: Path) -> None:
     """Bars stood in the order of the grid, from seven on without labels."""
     from tracekit.predict import grid_of, load, settings_of

@@ -214,6 +214,14 @@ def test_an_evaluation_lists_models_beside_baselines(runs: Runs) -> None:
     assert "from their median by 0.1 %: no model's error can be much smaller than that." in answer
 
 
+def test_runs_without_repetitions_do_not_make_repetitions_agree(tmp_path: Path) -> None:
+    """Single runs counted as repetitions that differ by nothing: of 5 % in one configuration among many, 0.1 % was left."""
+    frame = planted(repetitions=1).filter(pl.col("threads") == 2, pl.col("gflops") == 8000)
+    again = frame[:1].with_columns(pl.col("time_s") * 1.1)
+    found = evaluate(as_runs(pl.concat([frame, again]), tmp_path), "batch=16", models=["lattuada"])
+    assert found.spread == pytest.approx(100 * np.mean([1.05 / 1 - 1, 1 - 1.05 / 1.1]), rel=1e-6)
+
+
 def test_what_cannot_be_evaluated(runs: Runs, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no model 'magic'"):
         evaluate(runs, models=["magic"])

@@ -17,6 +17,7 @@ from tracekit.analyses.scope import select
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.manifest import Run
 from tracekit.predict.from_trace import FromTrace, predict_from_trace
+from tracekit.report.html.charts import chart
 from tracekit.report.predict import trace_section
 from tracekit.trace import DeviceInfo, Trace
 
@@ -248,6 +249,20 @@ def test_a_ring_hides_behind_the_backward_pass() -> None:
     )
 
 
+def test_a_device_has_its_links_by_whatever_name_it_is_called() -> None:
+    """`--gpus 8 --device H100` was refused, as only whole names in traces had links."""
+    trace = _with_gradients(1 * MS)
+    called = [predicted(trace, gpus=8, device=name) for name in ("H100", "H100 SXM", H100)]
+    assert len({found.step_ns for found in called}) == 1
+    assert "of 8 devices at 450 GB/s" in part(called[0], "exposed reduction of gradients")["assumption"]
+
+
+def test_devices_that_no_machine_has_are_refused() -> None:
+    """100,000 devices in one machine did 99796.27 times as many samples a second."""
+    with pytest.raises(InconclusiveError, match="100,000 devices are too many for one machine"):
+        predicted(_with_gradients(1 * MS), gpus=100_000)
+
+
 def test_a_batch_far_from_the_traced_one_is_refused() -> None:
     scope = select(tracekit.read(SAMPLES[0]))
     for factor in (1e9, 0.01):
@@ -315,6 +330,20 @@ def test_the_answer_says_what_changes_and_what_it_gains() -> None:
     assert f"That is {2 * found.now_ns / found.step_ns:.2f} times as many samples a second (" in answer
     same = dataclasses.replace(predicted(trace, device="A100 SXM 40 GB"), step_ns=found.now_ns)
     assert trace_section(same).answer.startswith("On A100 SXM 40 GB, a step would take 4.10 ms, as now (")
+
+
+def test_a_figure_of_two_steps_adds_nothing_up_and_nothing_is_unknown_for_0_percent() -> None:
+    """The legend had the sums of the step now and the step then, and work of 0.0 % of the time had a sentence of its own."""
+    made = Step()
+    made.mm(65536, 4096, 4096, 100 * MS)
+    made.mm(4, 4, 4, 5 * US, name="mine::op")
+    found = predicted(made.done(), batch=2)
+    assert 0 < found.unmodelled_share < 0.0005
+    assert not any("not known" in note for note in found.notes)
+    (figure,) = trace_section(found).figures
+    legend = chart(figure).legend
+    assert {one.label for one in legend} >= {"matrix multiplication"}
+    assert {(one.value, one.share) for one in legend} == {("", "")}
 
 
 def test_devices_that_take_turns_wait_longer_at_twice_the_batch() -> None:

@@ -74,6 +74,14 @@ def test_a_table_of_questions_needs_no_groups_and_one_of_runs_no_ids(
     assert read_runs(tmp_path / "runs.csv", described_so).frame["id"].to_list() == ["0", "1", "2", "3"]
 
 
+def test_a_column_without_a_name_is_no_id(asked: pl.DataFrame, tmp_path: Path) -> None:
+    """As pandas writes its index: rows without an id are numbered from 0, also if the index is shuffled."""
+    nameless = pl.Series("", [3, 1, 2, 0]).to_frame().hstack(asked)
+    nameless.write_csv(tmp_path / "asked.csv")
+    runs = read_runs(tmp_path / "asked.csv", replace(NAMED, id=""), measured=False)
+    assert runs.frame["id"].to_list() == ["0", "1", "2", "3"]
+
+
 def test_a_blank_cell_costs_its_row_and_a_blank_column_itself(tmp_path: Path) -> None:
     """Not the column for one cell, without which nothing could be fitted."""
     frame = planted(repetitions=1)

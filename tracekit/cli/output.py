@@ -135,20 +135,27 @@ def emit_section(
     """
     from tracekit.files import write_all
 
-    if figures is not None:
-        without_notes_of_matplotlib()
-        from tracekit.report.figures import encode
-
-        drawn = (
-            (f"{section.name}.{one.name}.{figure_format}", encode(one, figure_format))
-            for one in section.figures
-        )
-        write_all(figures, drawn)
+    emit_figures(section, figures, figure_format)
     if output is not None and Can.FILES in chosen.can:
         tables = ((f"{section.name}.{one.name}.{chosen.value}", one.frame) for one in section.tables)
         write_all(output, ((name, encode_frame(chosen, frame)) for name, frame in tables))
     else:
         emit(render_alone(chosen, section, page_for(chosen, top)), output)
+
+
+def emit_figures(section: Section, folder: Path | None, figure_format: FigureFormat) -> None:
+    """Write the figures of a section into the folder, if there is one. Raises UsageError when a file cannot be written."""
+    from tracekit.files import write_all
+
+    if folder is None:
+        return
+    without_notes_of_matplotlib()
+    from tracekit.report.figures import encode
+
+    drawn = (
+        (f"{section.name}.{one.name}.{figure_format}", encode(one, figure_format)) for one in section.figures
+    )
+    write_all(folder, drawn)
 
 
 def check_binary(chosen: Format, output: Path | None, *, piped: bool) -> None:

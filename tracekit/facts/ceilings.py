@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tracekit.errors import UsageError, nearest
 from tracekit.facts.device_peaks import Device, devices, find_device, fp32_tflops_of_clock
 
-__all__ = ["Ceilings", "catalogue_ceilings", "chosen_ceilings", "recorded_ceilings"]
+__all__ = ["Ceilings", "catalogue_ceilings", "chosen_ceilings", "chosen_device", "recorded_ceilings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +82,27 @@ def catalogue_ceilings(device_name: str, memory_bytes: int | None = None) -> Cei
 
 
 def chosen_ceilings(word: str) -> Ceilings:
-    """The ceilings of the board that a user calls so: by its name in traces or in the catalogue, or by a part of that: then the first such board there, which is the one for SXM sockets.
+    """The ceilings of the board that a user calls so. Raises UsageError if none is called so."""
+    return _of(chosen_device(word))
 
-    >>> chosen_ceilings("h200").device, chosen_ceilings("H100 PCIe").device
+
+def chosen_device(word: str) -> Device:
+    """The board that a user calls so: by its name in traces or in the catalogue, or by a part of that: then the first such board there, which is the one for SXM sockets.
+
+    >>> chosen_device("h200").name, chosen_device("H100 PCIe").name
     ('H200 SXM', 'H100 PCIe')
 
     Raises UsageError if none is called so.
     """
     found = find_device(word)
     if found is not None and found.dram_gbps is not None:
-        return _of(found)
+        return found
     boards = {one.name: one for one in devices() if one.dram_gbps is not None}
     parts = set(word.lower().replace("-", " ").split())
     called = [one for one in boards.values() if one.name.lower() == word.strip().lower()]
     called = called or [one for one in boards.values() if parts and parts <= set(one.name.lower().split())]
     if called:
-        return _of(called[0])
+        return called[0]
     remedy = nearest(word, boards, "name it as its vendor does, such as H100 SXM, L4 or MI300X")
     raise UsageError(f"the catalogue has no device {word!r}", remedy=remedy)
 

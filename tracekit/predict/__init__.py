@@ -13,7 +13,7 @@ from tracekit.predict.auto import Predictor, fit
 from tracekit.predict.describe import Description, description_of, read_description
 from tracekit.predict.evaluate import BASELINES, Evaluation, evaluate
 from tracekit.predict.from_trace import FromTrace, predict_from_trace
-from tracekit.predict.grid import grid_of, settings_of
+from tracekit.predict.grid import grid_of, priced, settings_of
 from tracekit.predict.model import MODELS, Term
 from tracekit.predict.recognise import recognised
 from tracekit.predict.store import load, save
@@ -35,6 +35,7 @@ __all__ = [
     "grid_of",
     "load",
     "predict_from_trace",
+    "priced",
     "read_description",
     "read_runs",
     "recognised",

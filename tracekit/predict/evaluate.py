@@ -31,7 +31,8 @@ class Evaluation:
       (%, of the intervals; null for baselines), `fit_s` (seconds that fitting took, all folds)
     * `groups`: `model`, `group`, `rows`, `mean_ape`, `median_ape`, `coverage`
     * `failed`: models that could not be fitted, and why
-    * `spread`: the mean APE (%) of the rows left out from the median of their configuration: nothing can do much better
+    * `spread`: the mean APE (%) of the rows left out from the median of their configuration, of those with repetitions: nothing can do much
+      better there
     """
 
     split: str
@@ -131,7 +132,10 @@ def _summed(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
 def _spread(runs: Runs, rows: pl.DataFrame) -> float:
     middle = pl.median("target").over("configuration")
     each = runs.frame.select("id", (100 * (middle / pl.col("target") - 1).abs()).alias("off"))
-    found = each.join(rows.select("id").unique(), on="id", how="semi")["off"].mean()
+    repeated = each.filter(
+        runs.frame["configuration"].is_duplicated()
+    )  # a single run does not show how runs differ
+    found = repeated.join(rows.select("id").unique(), on="id", how="semi")["off"].mean()
     return float(found) if isinstance(found, float) else 0.0
 
 

@@ -22,7 +22,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.analyses.what_if.replay import USUAL_SLOWING, host_speeds
 from tracekit.analyses.workload import workload
 from tracekit.errors import InconclusiveError, UsageError
-from tracekit.facts.ceilings import Ceilings, chosen_ceilings
+from tracekit.facts.ceilings import Ceilings, chosen_ceilings, chosen_device
 from tracekit.facts.device_peaks import peak_link_gbps
 from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.facts.units import count_of, format_bytes, format_share
@@ -42,6 +42,8 @@ PARTS: Final = {
     "bound": pl.String,
     "assumption": pl.String,
 }
+_LEAST_TOLD: Final = 0.0005
+"""A smaller share would be told as 0.0 %."""
 _RING_START_NS: Final = 20_000
 _BUCKET: Final = 25 << 20
 """Bytes of gradients that PyTorch reduces at once."""
@@ -109,6 +111,12 @@ def predict_from_trace(
             path=scope.trace.meta.path,
             remedy=f"trace a step closer to it; nothing is said beyond {FARTHEST:g} times",
         )
+    if (gpus or 1) > FARTHEST:
+        raise InconclusiveError(
+            f"{gpus:,} devices are too many for one machine",
+            path=scope.trace.meta.path,
+            remedy=f"fit a model to runs on several machines (tracekit predict fit); nothing is said beyond {FARTHEST:g}",
+        )
     whole = run_parts(scope)
     if not isinstance(whole, DeviceParts | ProcessorParts):
         raise InconclusiveError("the trace has no times of work to predict from", path=scope.trace.meta.path)
@@ -129,7 +137,7 @@ def predict_from_trace(
     else:
         basis = _on_processors(parts, whole, work, batch, steps)
     found = _told(scope, parts, notes, work, basis)
-    if found.unmodelled_share > 0 and (batch != 1 or device is not None):
+    if found.unmodelled_share >= _LEAST_TOLD and (batch != 1 or device is not None):
         notes.append(_unknown(found.unmodelled_share, device))
     asked = _asked(batch, gpus, device)
     return replace(found, notes=tuple(notes), asked=asked, samples=batch * (gpus or 1))
@@ -139,7 +147,7 @@ def _asked(batch: float, gpus: int | None, device: str | None) -> str:
     """`FromTrace.asked`."""
     what = f"with {batch:g} times the batch" if batch != 1 else ""
     where = f"{count_of(gpus, 'device')} of type " if gpus is not None else ""
-    name = "" if device is None else chosen_ceilings(device).device
+    name = "" if device is None else chosen_device(device).name
     where = f"on {where}{name}" if name else f"on {count_of(gpus, 'device')}" if gpus is not None else ""
     return " ".join(filter(None, (what, where)))
 
@@ -327,6 +335,15 @@ def _host_ns(scope: Scope, whole: DeviceParts) -> float:
     return max(float(whole.basis - (scope.end - last) - IntervalSet.of(start, end).measure), 0.0)
 
 
+def _link(scope: Scope, device: str | None) -> tuple[str, float | None]:
+    """What the device is called, and the peak of its links, GB/s; a word of a user may be a part of its name."""
+    if device is None:
+        name = next((one.name for one in scope.trace.meta.devices), "")
+        return name, peak_link_gbps(name)
+    board = chosen_device(device)
+    return board.name, None if board.link is None else board.link.gbps
+
+
 def _on_more(
     parts: _Parts,
     notes: list[str],
@@ -345,8 +362,7 @@ def _on_more(
             remedy="give the trace of a run on one device, or fit a model to runs (tracekit predict fit)",
         )
     size = gradient_bytes(scope)
-    name = device or next((one.name for one in scope.trace.meta.devices), "")
-    link = peak_link_gbps(name)
+    name, link = _link(scope, device)
     if gpus > 1 and (size is None or link is None):
         lacking = "the bytes of the gradients are" if size is None else f"the link of {clean(name)!r} is"
         raise InconclusiveError(f"{lacking} not known", path=scope.trace.meta.path)

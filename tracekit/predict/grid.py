@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -15,7 +16,7 @@ from tracekit.predict.describe import CATEGORIES, WORK, Description
 from tracekit.predict.support import Support
 from tracekit.predict.table import Runs, runs_from
 
-__all__ = ["grid_of", "settings_of"]
+__all__ = ["grid_of", "priced", "settings_of"]
 
 _MOST: Final = 100_000
 _GROWS: Final = ("flops", "bytes")
@@ -93,6 +94,17 @@ def grid_of(
     if description.id and description.id not in rows.columns:
         rows = rows.with_columns(pl.int_range(pl.len()).cast(pl.String).alias(description.id))
     return runs_from(rows, description, Path("--set"), measured=False)
+
+
+def priced(
+    description: Description, asked: Runs, answers: pl.DataFrame, price: float
+) -> tuple[Runs, pl.DataFrame]:
+    """The rows and their answers, the cheapest first, with what each costs (`cost`) if a device costs `price` an hour."""
+    hours = answers["predicted"] * description.seconds / 3600
+    costs = hours * pl.Series(asked.numbers("gpus", 1.0)) * price
+    order = costs.arg_sort(nulls_last=True)
+    told = answers.select(pl.exclude("note"), costs.alias("cost"), "note")
+    return replace(asked, frame=asked.frame[order]), told[order]
 
 
 def _number(value: str, name: str) -> None:

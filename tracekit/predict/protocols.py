@@ -27,6 +27,7 @@ HOW: Final = (
 _FOLDS: Final = 5
 _MOST_FOLDS: Final = 100
 _MOST_VALUES: Final = 50
+_MOST_LISTED: Final = 6
 
 _KFOLD: Final = re.compile(r"(?:k-?fold|grouped)(?::(\d{1,3}))?")
 _QUANTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d{1,3})?)\(([^()]{1,200})\)")
@@ -124,9 +125,10 @@ def _compared(runs: Runs, name: str, sign: str, value: str) -> Mask:
                 f"{name} holds names, which {sign!r} does not compare", remedy=f"write {name}=NAME"
             )
         if value not in values:
+            known = sorted(set(values))
             raise UsageError(
                 f"no row has {name} {value!r}",
-                remedy=nearest(value, sorted(set(values)), "see its values in the table"),
+                remedy=nearest(value, known, f"its values are {', '.join(map(clean, known[:_MOST_LISTED]))}"),
             )
         return np.array([each == value for each in values])
     limit = _limit(values, value)

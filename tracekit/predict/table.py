@@ -195,7 +195,7 @@ def _counted(frame: pl.DataFrame, faults: dict[str, pl.Expr]) -> Sequence[tuple[
 
 
 def _id(description: Description, raw: pl.DataFrame) -> pl.Expr:
-    if description.id in raw.columns:
+    if description.id and description.id in raw.columns:  # a column without a name is none
         return pl.col(description.id).alias("id")
     return pl.int_range(raw.height, eager=False).cast(pl.String).alias("id")
 

@@ -158,7 +158,8 @@ def _stack(axes: Axes, data: dict[str, Any]) -> None:
     for index, label in enumerate(labels):
         values = [row["parts"][index]["value"] for row in rows]
         if any(values):
-            axes.barh(places, values, left=left, color=_COLOURS.get(label, _OTHER), label=label, height=0.75)
+            colour = _COLOURS.get(label, _OTHER)
+            axes.barh(places, values, left=left, color=colour, label=category_name(label), height=0.75)
         left = [at + value for at, value in zip(left, values, strict=True)]
     _rows(axes, [row["label"] for row in rows])
     _time_axis(axes, data["unit"])

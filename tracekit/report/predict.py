@@ -36,29 +36,25 @@ _TITLES: Final = {
 # -- answers ---------------------------------------------------------------------------------------
 
 
-def answers_section(
-    fitted: Predictor, asked: Runs, answers: pl.DataFrame, *, price: float | None = None
-) -> Section:
-    """The predicted times of rows, the shortest first, or, with a `price` of a device's hour, the cheapest; and what they consist of.
+def answers_section(fitted: Predictor, asked: Runs, answers: pl.DataFrame) -> Section:
+    """The predicted times of rows, the shortest first, or, if they have a `cost`, the cheapest; and what they consist of.
 
     Table: `predictions`, with the settings that differ, `predicted_ns`, `low_ns` and `high_ns`, `cost`, and `note`.
     """
     roles = [name for name in asked.frame.columns if name not in ("id", "configuration", "target", "work")]
     told = [name for name in roles if asked.frame[name].n_unique() > 1] or roles[:2]
+    priced = [name for name in answers.columns if name == "cost"]
     times = (pl.col("predicted", "low", "high") * fitted.description.seconds * NS_PER_S).name.suffix("_ns")
-    rows = asked.frame.select("id", *told).with_columns(answers.select(times, "note"))
-    if price is not None:
-        hours = pl.col("predicted_ns") / NS_PER_S / 3600
-        rows = rows.with_columns((hours * pl.Series(asked.numbers("gpus", 1.0)) * price).alias("cost"))
-    order = "predicted_ns" if price is None else "cost"
+    rows = asked.frame.select("id", *told).with_columns(answers.select(times, "note", *priced))
+    order = "cost" if priced else "predicted_ns"
     ordered = rows.with_row_index("at").sort(order, maintain_order=True, nulls_last=True)
     shown = [
         *(["id"] if fitted.description.id else []),
         *told,
+        *priced,
         "predicted_ns",
         "low_ns",
         "high_ns",
-        "cost",
         "note",
     ]
     titles = {f"{name}_ns": name for name in ("predicted", "low", "high")}
@@ -70,25 +66,23 @@ def answers_section(
     return Section(
         "prediction",
         "How long will it take?",
-        " ".join(_answer(fitted, ordered, told, price, outside)),
+        " ".join(_answer(fitted, ordered, told, outside)),
         tables=(table,),
         figures=tuple(_composition(fitted, asked, drawn, told)),
     )
 
 
-def _answer(
-    fitted: Predictor, rows: pl.DataFrame, told: Sequence[str], price: float | None, outside: int
-) -> Iterator[str]:
+def _answer(fitted: Predictor, rows: pl.DataFrame, told: Sequence[str], outside: int) -> Iterator[str]:
     known = rows.filter(pl.col("predicted_ns").is_not_null())
     if known.height:
         best = known.row(0, named=True)
         times = " to ".join(format_ns(best[name]) for name in ("low_ns", "high_ns"))
         span = f"{format_ns(best['predicted_ns'])} ({times} in {_percent(fitted.level)} of cases)"
-        cost = "" if price is None else f" and costs {best['cost']:.4g}"
+        cost = f" and costs {best['cost']:.4g}" if "cost" in best else ""
         if rows.height == 1:
             yield f"It takes {span}{cost}."
         else:
-            superlative = "fastest" if price is None else "cheapest"
+            superlative = "cheapest" if "cost" in best else "fastest"
             yield (
                 f"Of {count_of(rows.height, 'configuration')}, the {superlative} has {_settings(best, told)}. "
                 f"It takes {span}{cost}."
@@ -256,5 +250,9 @@ def trace_section(found: FromTrace) -> Section:
         "How long would a step take?",
         " ".join((text, *notes)),
         tables=(table_of("parts", "What a step consists of", found.parts, None, titles),),
-        figures=(Figure("composition", "What a step consists of", "stack", {"unit": "ns", "rows": bars}),),
+        figures=(
+            Figure(
+                "composition", "What a step consists of", "stack", {"unit": "ns", "rows": bars, "apart": True}
+            ),
+        ),
     )

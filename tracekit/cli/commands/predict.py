@@ -137,7 +137,7 @@ def run(
 
     Each comes with the range in which it lies in 90 % of cases. Rows too far from what was measured get no time.
     """
-    from tracekit.predict import load
+    from tracekit.predict import load, priced
     from tracekit.report.predict import answers_section
 
     keep_inputs([model, *([table] if table else [])])
@@ -145,15 +145,19 @@ def run(
         raise UsageError(f"--price is {price:g}", remedy="give what an hour of a device costs, 0 or more")
     fitted = load(model)
     asked = _asked(fitted, table, settings or [], {} if like is None else _row_of(like))
-    chosen = formats.choose_format(Can.REPORT, format_, output, command="predict run", several=True)
+    chosen = formats.choose_format(Can.REPORT, format_, output, command="predict run")
     answers = fitted.predict(asked)
-    if Can.FILES in chosen.can:
-        if table is None:
-            answers = asked.frame.drop("id", "configuration", "work", strict=False).hstack(answers.drop("id"))
-        out.emit_frame(answers, chosen, output, piped=True)
+    if price is not None:
+        asked, answers = priced(fitted.description, asked, answers, price)
+    if Can.FILES not in chosen.can:
+        section = answers_section(fitted, asked, answers)
+        out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format)
         return
-    section = answers_section(fitted, asked, answers, price=price)
-    out.emit_section(section, chosen, output, figures=figures, figure_format=figure_format)
+    if figures is not None:
+        out.emit_figures(answers_section(fitted, asked, answers), figures, figure_format)
+    if table is None:
+        answers = asked.frame.drop("id", "configuration", "work", strict=False).hstack(answers.drop("id"))
+    out.emit_frame(answers, chosen, output, piped=True)
 
 
 def _row_of(run: Path) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from tracekit.errors import MissingDependencyError
+from tracekit.facts.distribution import how_to_install
 from tracekit.predict.features import column, one_each, sampled, several, varying
 from tracekit.predict.model import Term
 from tracekit.predict.models.forest import Forest, forest_of
@@ -74,7 +75,7 @@ def grow(
         from sklearn.ensemble import GradientBoostingRegressor  # noqa: PLC0415 - an extra
     except ImportError:
         raise MissingDependencyError(
-            "boosting needs scikit-learn", remedy='install it with: pip install "tracekit[predict]"'
+            "boosting needs scikit-learn", remedy=how_to_install("predict")
         ) from None
     numbers = tuple(varying(runs))
     names = {role: _codes(runs, role, logarithms) for role in several(runs)}

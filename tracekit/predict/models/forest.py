@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.errors import MissingDependencyError
+from tracekit.facts.distribution import how_to_install
 from tracekit.predict.table import Floats
 
 __all__ = ["Forest", "forest_of", "grow"]
@@ -75,7 +76,7 @@ def grow(matrix: Floats, target: Floats, trees: int, rate: float) -> Forest:
     except ImportError:
         raise MissingDependencyError(
             "the model of kernels needs scikit-learn",
-            remedy='install it with: pip install "tracekit[predict]"',
+            remedy=how_to_install("predict"),
         ) from None
     booster = HistGradientBoostingRegressor(
         loss="absolute_error",

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.errors import MissingDependencyError
+from tracekit.facts.distribution import how_to_install
 from tracekit.predict.features import matrix, one_each, sampled, several, varying
 from tracekit.predict.model import Term
 from tracekit.predict.table import Floats, Runs
@@ -98,7 +99,7 @@ class Regression:
 
     def explain(self) -> Sequence[Term]:
         """How the terms were selected, and the weight of each."""
-        unit = "log s" if self.variant.logarithms else ""
+        unit = "log of the time" if self.variant.logarithms else ""
         return [
             Term(
                 _named(self.names, row, self.variant.logarithms),
@@ -374,7 +375,7 @@ def _linear_model() -> Any:
         from sklearn import linear_model  # noqa: PLC0415 - an extra
     except ImportError:
         raise MissingDependencyError(
-            "this regression needs scikit-learn", remedy='install it with: pip install "tracekit[predict]"'
+            "this regression needs scikit-learn", remedy=how_to_install("predict")
         ) from None
     return linear_model
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.errors import InconclusiveError, MissingDependencyError, nearest
+from tracekit.facts.distribution import how_to_install
 from tracekit.facts.units import NS_PER_S, format_share
 from tracekit.predict.model import Term
 from tracekit.predict.models.checked import number, numbers, table
@@ -317,7 +318,7 @@ def _not_below(terms: Floats, aim: Floats) -> Floats:
     except ImportError:
         raise MissingDependencyError(
             "the layerwise model needs SciPy to be fitted",
-            remedy='install it with: pip install "tracekit[predict]"',
+            remedy=how_to_install("predict"),
         ) from None
     size = np.maximum(np.linalg.norm(terms, axis=0), 1e-12)
     triangle: Floats = np.asarray(np.linalg.qr(np.column_stack([terms / size, aim]), mode="r"))

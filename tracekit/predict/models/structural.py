@@ -16,6 +16,7 @@ import numpy as np
 from tracekit.errors import UsageError
 from tracekit.predict.describe import NUMBERS
 from tracekit.predict.model import Term
+from tracekit.predict.models.checked import table
 from tracekit.predict.models.structural_fit import choose, fit, measured_of
 from tracekit.predict.models.structural_law import GROUPS, PARAMETERS, Form, Jobs, Law, jobs_of
 from tracekit.predict.table import Floats, Runs
@@ -122,12 +123,12 @@ class Structural:
 
     def restore(self, state: Mapping[str, Any]) -> StructuralFit:
         """The fitted model of a state. Raises ValueError, KeyError or TypeError for one that is none."""
-        names, form = tuple(state["names"]), state["form"]
+        names = tuple(state["names"])
         levels = {group: tuple(map(_text, state["levels"][group])) for group in GROUPS}
         if not _ALWAYS <= set(names) <= set(PARAMETERS) or len(set(names)) != len(names):
             raise ValueError("the structural model has other parameters")
         law = Law(
-            Form(**{name: bool(form[name]) for name in asdict(Form())}),
+            _form(state["form"]),
             names,
             levels,
             batch=_positive(state["batch"]),
@@ -143,6 +144,16 @@ class Structural:
         if logs.size != law.size or (np.abs(logs) > largest).any():
             raise ValueError("the structural model's parameters are not those of a fit")
         return StructuralFit(law, logs, _positive(state["seconds"]))
+
+
+def _form(state: object) -> Form:
+    """The form of a law, as its fields."""
+    told = {"ring": False, "without": (), **table(state)}  # older files do not have these
+    without = tuple(map(_text, told["without"]))
+    if not set(without) <= set(PARAMETERS):
+        raise ValueError("the structural model lacks parameters that there are not")
+    plain = {name: bool(told[name]) for name in asdict(Form()) if name != "without"}
+    return Form(**plain, without=without)
 
 
 def _stands(state: Mapping[str, Any], levels: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:

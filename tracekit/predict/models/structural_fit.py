@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.errors import MissingDependencyError
+from tracekit.facts.distribution import how_to_install
 from tracekit.predict.models.structural_law import GROUPS, Form, Jobs, Law, jobs_of
 from tracekit.predict.table import Floats, Runs
 
@@ -36,6 +37,12 @@ _LOADING: Final = frozenset({"load", "collate", "growth", "overlap"})
 """The parameters of loading."""
 _ANY: Final = 2.0
 """The same for the factors of devices whose peaks are not known."""
+_OF_DEVICES: Final = ("sync_device", "host_device", "sync", "ring", "scatter", "start_device")
+"""The parameters of several devices, those first that grow with their number in each iteration."""
+_COUNTS_TOLD: Final = 3
+"""So many numbers of devices tell these apart."""
+_SHOWS: Final = 6.0
+"""By how much a form of two has to be better by the criterion to be taken in place of the other, which goes less astray beyond the data."""
 _STARTS: Final = 4
 _STARTS_TRIED: Final = 2
 """To choose a form, which only needs to be about right."""
@@ -77,24 +84,47 @@ def choose(measured: Measured) -> Form:
     """The form of the law that foretells best what lies beyond the rest of these configurations."""
     sample = _thinned(measured, _MOST_TRIED)
     forms = _forms(measured.jobs)
-    form = _best(sample, forms) if len(forms) > 1 else forms[0]
-    return (
-        form
-        if not _vary(measured.jobs.threads) or _loading_shows(sample, form)
-        else replace(form, loads=False)
-    )
+    told = len(forms) > 1 and _held_back(sample.jobs)  # of few configurations none can be held back
+    form = _best(sample, forms) if told else forms[0]
+    if _vary(measured.jobs.threads):
+        bare = replace(form, loads=False)
+        form = form if _criterion(sample, form, 2.0) < _criterion(sample, bare, 2.0) else bare
+    return form if np.unique(measured.jobs.gpus).size < _COUNTS_TOLD else _of_several(sample, form)
 
 
-def _loading_shows(measured: Measured, form: Form) -> bool:
-    """Whether the parameters of loading explain more than so many parameters explain of noise (Akaike's criterion)."""
-    misses, sizes = [], []
-    for each in (replace(form, loads=False), form):
-        law, logs = fit(measured, each, _STARTS_TRIED)
-        left = (np.log(law.times(logs, measured.jobs, law.places(measured.jobs))) - measured.logs) / _NOISE
-        misses.append(float(np.sum(np.sqrt(1 + left**2) - 1)))
-        sizes.append(law.size)
-    count = measured.logs.size
-    return bool(count * np.log(misses[0] / max(misses[1], 1e-9)) > 2 * (sizes[1] - sizes[0]))
+def _of_several(measured: Measured, form: Form) -> Form:
+    """The form with those parameters of several devices that show, around a ring unless these configurations say otherwise.
+
+    A ring takes little more for many devices than for a few.
+    """
+    of_ring, ring = _sparse(measured, replace(form, ring=True))
+    if "ring" in ring.without:
+        return ring
+    least, plain = _sparse(measured, form)
+    return plain if least < of_ring - _SHOWS else ring
+
+
+def _sparse(measured: Measured, form: Form) -> tuple[float, Form]:
+    """The form without those parameters of several devices that explain no more than noise, and its criterion (Schwarz's).
+
+    What does not show is little within the range, and would be most of the time of many more devices.
+    """
+    each_costs = float(np.log(measured.logs.size))
+    least = _criterion(measured, form, each_costs)
+    for name in _OF_DEVICES:
+        fewer = replace(form, without=(*form.without, name))
+        if name not in _dropped(measured.jobs, form):
+            found = _criterion(measured, fewer, each_costs)
+            least, form = (found, fewer) if found <= least else (least, form)
+    return least, form
+
+
+def _criterion(measured: Measured, form: Form, each_costs: float) -> float:
+    """How much a form misses, and what its parameters cost; what only follows noise gains less than it costs."""
+    law, logs = fit(measured, form, _STARTS_TRIED)
+    left = (np.log(law.times(logs, measured.jobs, law.places(measured.jobs))) - measured.logs) / _NOISE
+    missed = float(np.sum(np.sqrt(1 + left**2) - 1))
+    return measured.logs.size * float(np.log(max(missed, 1e-9))) + each_costs * law.size
 
 
 def _best(measured: Measured, forms: Sequence[Form]) -> Form:
@@ -112,7 +142,7 @@ def fit(measured: Measured, form: Form, starts: int = _STARTS) -> tuple[Law, Flo
     except ImportError:
         raise MissingDependencyError(
             "the structural model needs SciPy to be fitted",
-            remedy='install it with: pip install "tracekit[predict]"',
+            remedy=how_to_install("predict"),
         ) from None
     measured = _thinned(measured, _MOST_FITTED)
     law, guess, spread = _start(measured, form)
@@ -217,11 +247,12 @@ def _start(measured: Measured, form: Form) -> tuple[Law, Floats, Floats]:
         "host": 0.03 * step,
         "host_device": 0.03 * step,
         "sync": 0.02 * step,
+        "ring": 0.04 * step,
         "sync_device": 0.02 * step,
         "scatter": 0.02 * sample,
         "overlap": 8.0,
     }
-    dropped = _untold(jobs) | (set() if form.loads else _LOADING)
+    dropped = _dropped(jobs, form)
     names = tuple(name for name in guesses if name not in dropped)
     levels = _levels(jobs, dropped)
     law = Law(
@@ -260,6 +291,12 @@ def _stands(jobs: Jobs) -> dict[str, tuple[str, ...]]:
     return {device: tuple(sorted(machines)) for device, machines in sorted(found.items())}
 
 
+def _dropped(jobs: Jobs, form: Form) -> set[str]:
+    """The parameters that the law of this form does not have."""
+    other_exchange = "sync" if form.ring else "ring"
+    return _untold(jobs) | (set() if form.loads else _LOADING) | {other_exchange, *form.without}
+
+
 def _untold(jobs: Jobs) -> set[str]:
     """The parameters about which these configurations tell nothing."""
     found: set[str] = set()
@@ -268,7 +305,7 @@ def _untold(jobs: Jobs) -> set[str]:
     if bool(np.all(jobs.iterations == 1)):
         found |= {"start"}
     if not _vary(jobs.gpus):
-        found |= {"start_device", "host_device", "sync", "sync_device", "scatter"}
+        found |= set(_OF_DEVICES)
     if not _vary(jobs.layers):
         found |= {"sample_layer", "step_layer"}
     if not _vary(jobs.threads):

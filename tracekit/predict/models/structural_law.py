@@ -42,6 +42,7 @@ PARAMETERS: Final[dict[str, Parameter]] = {
     "host": Parameter("s", "of the host, for an iteration"),
     "host_device": Parameter("s", "of the host, for an iteration and each device after the first"),
     "sync": Parameter("s", "to synchronise several devices, for an iteration"),
+    "ring": Parameter("s", "to pass gradients around a ring of many devices, for an iteration"),
     "sync_device": Parameter("s", "to synchronise, for an iteration and each device after the first"),
     "scatter": Parameter("s", "to give a sample to one of several devices"),
     "overlap": Parameter("", "how well loading hides behind computing: 1 not at all, large ones wholly"),
@@ -67,6 +68,12 @@ class Form:
     """Whether all runs took the same number of samples, so that what their iterations say beyond that is warm-up and the like."""
     loads: bool = True
     """Whether loading is ever waited for."""
+    ring: bool = False
+    """Whether devices exchange gradients around a ring, which takes the longer the more there are, up to a limit; else in a time that is the
+    same for any number of them.
+    """
+    without: tuple[str, ...] = ()
+    """The parameters of several devices that do not show in the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +244,7 @@ class Law:
         if "epoch" in at:  # Its first iteration has nothing to compute while its batch is loaded.
             exposed = exposed + loaded / self.batch / of("epoch") * (device + host)
         sync = (further > 0) * (of("sync") + of("scatter") * jobs.batch) + of("sync_device") * further
+        sync = sync + of("ring") * further / jobs.gpus
         start = factor("starting") * (of("start") + of("start_device") * jobs.gpus)
         return {
             "device": iterations * device,

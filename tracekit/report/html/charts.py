@@ -202,7 +202,7 @@ def _stack(figure: Figure) -> Chart:
             sums[part["label"]] = sums.get(part["label"], 0) + value
             if value:
                 share = "" if unit == "ratio" else f" ({format_share(value / total)})"
-                hint = f"{row['label']}: {part['label']} {format_cell(value, unit)}{share}"
+                hint = f"{row['label']}: {category_name(part['label'])} {format_cell(value, unit)}{share}"
                 parts.append(
                     Part(kind_class(part["label"]), _percent(at, longest), _percent(value, longest), hint)
                 )
@@ -211,7 +211,9 @@ def _stack(figure: Figure) -> Chart:
         told = row["parts"][0]["value"] if unit == "ratio" and row["parts"] else total
         rows.append(StackRow(row["label"], format_cell(told, unit), tuple(parts)))
     whole = sum(totals) or 1
-    legend = tuple(_bar(label, label, value, unit, whole, whole) for label, value in sums.items() if value)
+    legend = tuple(
+        _bar(category_name(label), label, value, unit, whole, whole) for label, value in sums.items() if value
+    )
     if unit == "ratio" or figure.data.get(
         "apart"
     ):  # shares of several rows have no sum, nor have alternatives
