@@ -24,6 +24,7 @@ __all__ = [
     "native",
     "nearest",
     "parents",
+    "sums_of_paths",
     "take",
 ]
 
@@ -95,7 +96,8 @@ def depth(parent: NarrowArray) -> Int64Array:
 def _along(native_pass: Any, parent: NarrowArray, *more: npt.NDArray[Any]) -> Int64Array:
     parent = _rows(parent)
     found = np.empty(parent.size, dtype=np.int64)
-    native_pass(_at(parent), parent.itemsize, parent.size, *map(_at, more), _at(found))
+    if parent.size:
+        native_pass(_at(parent), parent.itemsize, parent.size, *map(_at, more), _at(found))
     return found
 
 
@@ -157,6 +159,23 @@ def take(values: NarrowArray, rows: Int64Array) -> Int64Array:
     return values_of_rows
 
 
+def sums_of_paths(values: Int64Array, parent: NarrowArray) -> Int64Array:
+    """For each row the sum over it and all around it; after k rounds a row has added up 2^k of them.
+
+    >>> sums_of_paths(np.array([1, 2, 4]), np.array([-1, 0, 1])).tolist()
+    [1, 3, 7]
+    """
+    found, hop = values.copy(), parent.copy()
+    active = np.flatnonzero(hop >= 0)
+    while active.size:
+        above = hop[active]
+        gained, further = found[above], hop[above]
+        found[active] += gained
+        hop[active] = further
+        active = active[further >= 0]
+    return found
+
+
 # -- by NumPy ---------------------------------------------------------------------------------------
 
 
@@ -173,17 +192,7 @@ def _after(parent: NarrowArray) -> Int64Array:
 
 
 def _depth(parent: NarrowArray) -> Int64Array:
-    depth = (parent >= 0).astype(np.int64)
-    hop = parent.copy()
-    # Pointer jumping: after k rounds each row has counted up to 2^k ancestors.
-    active = np.flatnonzero(hop >= 0)
-    while active.size:
-        target = hop[active]
-        gained, next_hop = depth[target], hop[target]
-        depth[active] += gained
-        hop[active] = next_hop
-        active = active[next_hop >= 0]
-    return depth
+    return sums_of_paths((parent >= 0).astype(np.int64), parent)
 
 
 def _nearest(parent: NarrowArray, wanted: BoolArray) -> Int64Array:

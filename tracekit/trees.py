@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
+from tracekit.span_passes import sums_of_paths
 from tracekit.spans import BoolArray, Int64Array, take
 
 __all__ = ["depth_first", "has_same_above", "parent_rows", "rolled_up", "rolled_up_least", "union_per_node"]
@@ -67,7 +68,7 @@ def has_same_above(parent: Int64Array, group: Int64Array) -> BoolArray:
     found = np.zeros(parent.size, dtype=bool)
     if not parent.size:
         return found
-    depth = _sums_of_paths(np.ones(parent.size, dtype=np.int64), parent) - 1
+    depth = sums_of_paths(np.ones(parent.size, dtype=np.int64), parent) - 1
     size = rolled_up(np.ones(parent.size, dtype=np.int64), parent, depth)
     # Where a walk meets each node: after the one above it and all below its siblings before it.
     order = np.argsort(parent, kind="stable")
@@ -75,25 +76,12 @@ def has_same_above(parent: Int64Array, group: Int64Array) -> BoolArray:
     first = np.searchsorted(parent[order], parent[order])
     ahead = np.empty_like(size)
     ahead[order] = before - before[first]
-    place = _sums_of_paths(ahead, parent) + depth
+    place = sums_of_paths(ahead, parent) + depth
     # So those below a node are a range of places; of ranges that nest the furthest end tells whether one is open.
     code = np.unique(group, return_inverse=True)[1].astype(np.int64) * (parent.size + 1)
     order = np.argsort(code + place)
     reach = np.maximum.accumulate((code + place + size)[order])
     found[order[1:]] = reach[:-1] > (code + place)[order[1:]]
-    return found
-
-
-def _sums_of_paths(values: Int64Array, parent: Int64Array) -> Int64Array:
-    """The sum over each node and all above it; after k rounds a node has added up 2^k of them."""
-    found, hop = values.copy(), parent.copy()
-    active = np.flatnonzero(hop >= 0)
-    while active.size:
-        above = hop[active]
-        gained, further = found[above], hop[above]
-        found[active] += gained
-        hop[active] = further
-        active = active[further >= 0]
     return found
 
 

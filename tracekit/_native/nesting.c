@@ -53,15 +53,20 @@ static PyObject *parents_of(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Where the answers go; the parents are read from the arguments. NULL with an error set. */
+static int64_t *along(PyObject *args, const char *format, Parents *parents) {
+    Address rows_at, out_at;
+    if (!PyArg_ParseTuple(args, format, &rows_at, &parents->width, &parents->count, &out_at)) return NULL;
+    parents->rows = AT(const void, rows_at);
+    return rise(parents) ? AT(int64_t, out_at) : NULL;
+}
+
 /* For each row the first one behind all that lies in it. */
 static PyObject *after(PyObject *module, PyObject *args) {
     Parents parents;
-    Address rows_at, out_at;
     (void)module;
-    if (!PyArg_ParseTuple(args, "KinK:after", &rows_at, &parents.width, &parents.count, &out_at)) return NULL;
-    parents.rows = AT(const void, rows_at);
-    if (!rise(&parents)) return NULL;
-    int64_t *out = AT(int64_t, out_at);
+    int64_t *out = along(args, "KinK:after", &parents);
+    if (out == NULL) return NULL;
     for (Py_ssize_t row = 0; row < parents.count; row++) out[row] = row + 1;
     for (Py_ssize_t row = parents.count - 1; row >= 0; row--) {
         int64_t parent = parent_of(&parents, row);
@@ -73,12 +78,9 @@ static PyObject *after(PyObject *module, PyObject *args) {
 /* For each row how many lie around it. */
 static PyObject *depth(PyObject *module, PyObject *args) {
     Parents parents;
-    Address rows_at, out_at;
     (void)module;
-    if (!PyArg_ParseTuple(args, "KinK:depth", &rows_at, &parents.width, &parents.count, &out_at)) return NULL;
-    parents.rows = AT(const void, rows_at);
-    if (!rise(&parents)) return NULL;
-    int64_t *out = AT(int64_t, out_at);
+    int64_t *out = along(args, "KinK:depth", &parents);
+    if (out == NULL) return NULL;
     for (Py_ssize_t row = 0; row < parents.count; row++) {
         int64_t parent = parent_of(&parents, row);
         out[row] = parent < 0 ? 0 : out[parent] + 1;
