@@ -23,7 +23,7 @@ from commands import run
 from synthetic.job import Fault, simulate, write_job
 
 from tracekit.analyses.ranks import Summary
-from tracekit.analyses.ranks.heat import NOTHING
+from tracekit.analyses.ranks.heat import NOTHING, heat_of
 from tracekit.cli.main import main
 from tracekit.cli.sources import Sources
 from tracekit.cli.workers import Workers
@@ -122,6 +122,17 @@ def test_of_too_many_calls_those_of_the_first_steps_are_compared(
     assert waited is not None
     assert (waited == NOTHING).any()
     assert (waited != NOTHING).any()
+
+
+@pytest.mark.slow
+def test_a_rank_with_too_many_calls_of_which_none_is_matched_has_no_waits(folder: Path) -> None:
+    """The figure looked for the end of its last matched call."""
+    whole = members(summarise(paths(folder), Options(most_calls=10), jobs=1))
+    job = job_of(rank_sets(whole)[0])
+    without = replace(job.waits, calls=job.waits.calls.filter(pl.col("at") != 0))
+    heat = heat_of([one.summary for one in job.ranks.members], job.aligned, without)
+    assert heat is not None
+    assert (heat.parts["wait"][0] == NOTHING).all()
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def heat_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -> H
         there = inside > 0
         sums = _rebinned(one, own, edges)
         sums["wait"] = _waits(waited.get(at), edges)
-        compared = edges[1:] <= ends[at] if one.cut else there
+        compared = edges[1:] <= ends.get(at, begin[at]) if one.cut else there
         for part, values in sums.items():
             share = values[there] / inside[there]
             parts[part][at, there] = np.rint(100 * np.clip(share, 0, 1)).astype(np.uint8)
