@@ -125,6 +125,19 @@ def test_of_too_many_calls_those_of_the_first_steps_are_compared(
 
 
 @pytest.mark.slow
+def test_a_rank_whose_file_breaks_off_lacks_records(folder: Path, tmp_path: Path) -> None:
+    """What could be read of it stood among the others, without a word about the rest."""
+    for rank, path in enumerate(map(Path, paths(folder))):
+        text = path.read_bytes()
+        (tmp_path / path.name).write_bytes(text if rank != 3 else text[: len(text) // 3])
+    made = members(summarise(paths(tmp_path), jobs=1))
+    broken = [one.rank for one in made if one.summary.facts.incomplete]
+    assert len(made) == 8
+    assert broken == [3]
+    assert "The trace of rank 3 lacks records." in job_section(job_of(rank_sets(made)[0])).answer
+
+
+@pytest.mark.slow
 def test_a_rank_with_too_many_calls_of_which_none_is_matched_has_no_waits(folder: Path) -> None:
     """The figure looked for the end of its last matched call."""
     whole = members(summarise(paths(folder), Options(most_calls=10), jobs=1))

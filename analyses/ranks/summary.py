@@ -84,7 +84,7 @@ class Facts(msgspec.Struct, frozen=True):
     """The last step all of whose calls were sent; None if all calls were, or not even those of one step."""
     all_steps: int
     incomplete: bool
-    """Whether records are missing that matter (`Completeness.broken`)."""
+    """Whether records are missing that matter (`Completeness.broken`), or the file breaks off."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,7 +155,7 @@ def _frame(packed: bytes) -> pl.DataFrame:
 
 def summary_of(scope: Scope, most_calls: int = MOST_CALLS) -> Summary:
     """The summary of one rank's scope, with so many calls at most."""
-    meta = scope.trace.meta
+    meta, lacking = scope.trace.meta, completeness(scope)
     parts = breakdown(scope).devices
     every = collectives(scope).calls.select(SENT)
     calls, last_step = _first_calls(every, most_calls)
@@ -176,7 +176,7 @@ def summary_of(scope: Scope, most_calls: int = MOST_CALLS) -> Summary:
         all_calls=every.height,
         last_step=last_step,
         all_steps=scope.steps.height,
-        incomplete=completeness(scope).broken,
+        incomplete=lacking.broken or bool(lacking.breaks),
         **{name: int(parts[name].sum()) for name in _SUMS},
     )
     return Summary(

@@ -147,7 +147,7 @@ def _steps(ranks: RankSet) -> str:
         return told.rstrip()
     if not common:
         return f"{told}The traces have no step in common."
-    return f"{told}Only {format_count(len(common))} of {count_of(len(every), 'step')} are in all traces, so times of whole windows do not compare."
+    return f"{told}Only {format_count(len(common))} of {count_of(len(every), 'step')} {'is' if len(common) == 1 else 'are'} in all traces, so times of whole windows do not compare."
 
 
 def _incomplete(job: Job) -> str:
