@@ -85,7 +85,7 @@ class Serving(Loop):
     """Inference of a transformer."""
 
     training = False
-    tokens, width, layers = 64, 192, 3
+    tokens, width, layers = 64, 192, 8
 
     def make_model(self) -> nn.Module:
         return nn.Sequential(*[Block(self.width) for _ in range(self.layers)])

@@ -44,7 +44,9 @@ class SlowLoader(Loop):
 
 
 class OneWorker(Loop):
-    workers = 1
+    """Loading takes far longer than the step, also where other tests have the cores."""
+
+    size, workers = 32, 1
 
     def load(self) -> None:
         time.sleep(0.06)
