@@ -86,9 +86,9 @@ def test_any_part_replaced_is_refused_in_a_line_or_answers(
         ("[" * 100_000, "it is not JSON"),
         ("[1]", "it is not a fitted model"),
         ('{"format": "tracekit prediction", "version": 99}', "it is of version '99'"),
-        ('{"format": "tracekit prediction", "version": 1}', "damaged (KeyError"),
-        ('{"format": "tracekit prediction", "version": 1, "rows": NaN}', "it is not JSON"),
-        ('{"format": "tracekit prediction", "version": 1, "rows": 1e999}', "it is not JSON"),
+        ('{"format": "tracekit prediction", "version": 2}', "damaged (KeyError"),
+        ('{"format": "tracekit prediction", "version": 2, "rows": NaN}', "it is not JSON"),
+        ('{"format": "tracekit prediction", "version": 2, "rows": 1e999}', "it is not JSON"),
         ("\x80\x04\x95", "it is not JSON"),
     ],
 )

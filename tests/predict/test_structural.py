@@ -45,9 +45,11 @@ def sweep(**axes: tuple[float, ...]) -> pl.DataFrame:
     return pl.DataFrame(list(product(*axes.values())), schema=list(axes), orient="row").cast(pl.Float64)
 
 
-def measured(frame: pl.DataFrame, law: Law, noise: float = 0.03, repetitions: int = 2) -> pl.DataFrame:
+def measured(
+    frame: pl.DataFrame, law: Law, noise: float = 0.03, repetitions: int = 2, seed: int = 0
+) -> pl.DataFrame:
     rows = pl.concat([frame] * repetitions)
-    spread = np.exp(noise * np.random.default_rng(0).standard_normal(rows.height))
+    spread = np.exp(noise * np.random.default_rng(seed).standard_normal(rows.height))
     return rows.with_columns(time_s=law(rows) * pl.Series(spread))
 
 
@@ -119,6 +121,78 @@ def test_what_more_devices_cost_is_not_made_from_noise(law: Law) -> None:
     assert errors(fit, far, law).max() <= 4
 
 
+def exchange(**costs: float) -> Law:
+    """Gradients that are exchanged around a ring, along a tree, one by one, or at a cost that is the same for all."""
+    parts = {
+        "ring": 1 - 1 / pl.col("gpus"),
+        "tree": pl.col("gpus").log(2),
+        "each": pl.col("gpus") - 1,
+        "any": (pl.col("gpus") > 1).cast(pl.Float64),
+    }
+    cost = sum((cost * parts[name] for name, cost in costs.items()), pl.lit(0.0))
+
+    def law(rows: pl.DataFrame) -> pl.Series:
+        return rows.select(
+            8 + pl.col("iterations") * (0.006 + 0.004 * pl.col("batch") / pl.col("gpus") + cost)
+        ).to_series()
+
+    return law
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "law",
+    [
+        pytest.param(exchange(ring=0.06, each=0.0012), id="a ring with a cost for each message"),
+        pytest.param(exchange(ring=0.06), id="a ring"),
+        pytest.param(exchange(tree=0.004), id="a tree"),
+        pytest.param(exchange(tree=0.002, ring=0.02), id="a tree of much data"),
+        pytest.param(exchange(each=0.0015), id="one by one"),
+        pytest.param(exchange(any=0.02), id="the same for all"),
+    ],
+)
+def test_twice_the_devices_of_any_exchange_are_foretold(law: Law) -> None:
+    """Of a tree there was no form, and of a ring with a cost for each message, this cost was often left out: 16 devices were up to 9 % off."""
+    rows = sweep(
+        gpus=(1.0, 2.0, 4.0, 8.0), batch=(32.0, 64.0, 128.0, 256.0), iterations=(200.0, 500.0, 1000.0)
+    )
+    far = sweep(gpus=(16.0,), batch=(64.0, 128.0, 256.0)).with_columns(iterations=pl.lit(1000.0))
+    found = []
+    for seed in range(4):
+        fit = MODEL.fit(runs_of(measured(rows, law, seed=seed)))
+        found.append(errors(fit, far, law).mean())
+    assert np.mean(found) <= 4
+
+
+def test_forms_that_fit_as_well_widen_what_they_say_of_many_devices() -> None:
+    """Of a tree one form was taken for granted, and no interval held the time of 32 devices."""
+    law, rows = exchange(tree=0.004), sweep(gpus=(1.0, 2.0, 4.0, 8.0), batch=(32.0, 64.0, 128.0, 256.0))
+    fit = MODEL.fit(runs_of(measured(rows.with_columns(iterations=pl.lit(1000.0)), law)))
+    assert len(fit.forms) > 1
+    assert sum(form.share for form in fit.forms) == pytest.approx(1)
+    asked = sweep(gpus=(4.0, 8.0, 16.0, 32.0), batch=(64.0,)).with_columns(iterations=pl.lit(1000.0))
+    wider, said = fit.doubts(runs_of(asked))
+    assert np.all(np.diff(wider[1:]) > 0)
+    assert said[0] == ""
+    assert said[-1] == "the measured counts of devices do not tell how synchronisation grows"
+    log_ratio = np.log(fit.predict(runs_of(asked)) / law(asked).to_numpy())
+    assert np.all(np.abs(log_ratio) <= np.hypot(wider, 0.05))
+
+
+def test_a_loader_that_keeps_no_pace_is_seen_without_other_numbers_of_threads() -> None:
+    """With one number of threads loading had no term: twice the devices behind a loader that keeps no pace were to take half the time."""
+
+    def law(rows: pl.DataFrame) -> pl.Series:
+        computing = 0.006 + 0.004 * pl.col("batch") / pl.col("gpus")
+        return rows.select(8 + 1000 * pl.max_horizontal(computing, 0.0011 * pl.col("batch"))).to_series()
+
+    rows = sweep(gpus=(1.0, 2.0, 4.0, 8.0), batch=(32.0, 64.0, 128.0, 256.0))
+    fit = MODEL.fit(runs_of(measured(rows.with_columns(iterations=pl.lit(1000.0)), law)))
+    far = sweep(gpus=(16.0, 32.0), batch=(64.0, 128.0, 256.0)).with_columns(iterations=pl.lit(1000.0))
+    assert errors(fit, far, law).mean() <= 4
+    assert fit.parts(runs_of(far))["loading not hidden"].min() > 0
+
+
 @pytest.mark.filterwarnings("error")
 def test_four_configurations_are_enough() -> None:
     """Of so few none can be held back to choose a form by, which ended in a fault."""
@@ -128,10 +202,10 @@ def test_four_configurations_are_enough() -> None:
 
 
 def test_whose_threads_load_is_told_from_the_runs(fitted: StructuralFit) -> None:
-    assert not fitted.law.form.own_threads
+    assert not fitted.forms[0].law.form.own_threads
     runs = runs_of(measured(jobs(), own_threads))
     own = MODEL.fit(runs)
-    assert own.law.form.own_threads
+    assert own.forms[0].law.form.own_threads
     assert errors(own, jobs(gpus=(8.0,)), own_threads).mean() <= 4
 
 
@@ -161,7 +235,7 @@ def test_iterations_that_differ_while_the_work_is_the_same_do_not_count() -> Non
         return shared_threads(rows.with_columns(iterations=100_000 / pl.col("batch")))
 
     fit = MODEL.fit(runs_of(measured(both, law, noise=0.005)))
-    assert fit.law.form.same_samples
+    assert fit.forms[0].law.form.same_samples
     assert errors(fit, both, law).mean() <= 1.5
     once, thrice = rows, rows.with_columns(pl.col("iterations") * 3)
     ratio = fit.predict(runs_of(thrice)) / fit.predict(runs_of(once))
@@ -198,7 +272,7 @@ def test_without_iterations_the_target_is_the_time_of_one() -> None:
         ).to_series()
 
     fit = MODEL.fit(runs_of(measured(rows, law).drop("iterations", "cpu_threads")))
-    assert "start" not in fit.law.names
+    assert "start" not in fit.forms[0].law.names
     assert errors(fit, jobs(gpus=(8.0,), cpu_threads=(2.0,)).drop("iterations"), law).mean() <= 4
 
 
@@ -215,7 +289,8 @@ def test_repetitions_of_a_configuration_count_as_one_row(fitted: StructuralFit) 
     once = measured(jobs(), shared_threads)
     first = once.filter(pl.col("batch") == 16)
     more = MODEL.refit(runs_of(pl.concat([once, first, first])), fitted)
-    assert np.array_equal(more.logs, fitted.logs)
+    for one, other in zip(more.forms, fitted.forms, strict=True):
+        assert np.array_equal(one.logs, other.logs)
 
 
 def test_minutes_and_seconds_give_the_same_model(fitted: StructuralFit) -> None:
@@ -230,7 +305,8 @@ def test_it_is_kept_as_json_and_a_state_that_is_none_is_refused(fitted: Structur
     state = json.loads(json.dumps(fitted.state()))
     runs = runs_of(jobs())
     assert np.array_equal(MODEL.restore(state).predict(runs), fitted.predict(runs))
-    logs, names = state["logs"], state["names"]
+    first, *others = state["forms"]
+    logs, names = first["logs"], first["names"]
     for broken in (
         {"logs": logs[:-1]},
         {"logs": [float("nan"), *logs[1:]]},
@@ -240,16 +316,20 @@ def test_it_is_kept_as_json_and_a_state_that_is_none_is_refused(fitted: Structur
         {"names": ["os.system", *names[1:]]},
         {"names": [names[1], *names[1:]]},
         {"names": [[1], *names[1:]]},
-        {"names": names[:1], "logs": logs[:1], "levels": {group: [] for group in state["levels"]}},
+        {"names": names[:1], "logs": logs[:1], "levels": {group: [] for group in first["levels"]}},
         {"logs": [9.0 if name == "growth" else value for name, value in zip(names, logs, strict=False)]},
         {"levels": {}},
-        {"levels": {**state["levels"], "computing": [1, 2, 3]}},
+        {"levels": {**first["levels"], "computing": [1, 2, 3]}},
         {"form": None},
         {"batch": 0},
         {"gflops": "fast"},
-        {"seconds": float("inf")},
         {"samples": True},
+        {"share": 0.5 * first["share"]},
+        {"share": -1.0},
     ):
+        with pytest.raises((ValueError, KeyError, TypeError)):
+            MODEL.restore({**state, "forms": [{**first, **broken}, *others]})
+    for broken in ({"seconds": float("inf")}, {"forms": []}, {"forms": None}):
         with pytest.raises((ValueError, KeyError, TypeError)):
             MODEL.restore({**state, **broken})
     with pytest.raises(KeyError):

@@ -19,7 +19,7 @@ from tracekit.predict.support import INSIDE, Support
 __all__ = ["FORMAT", "VERSION", "dumped", "load", "restored", "save"]
 
 FORMAT: Final = "tracekit prediction"
-VERSION: Final = 1
+VERSION: Final = 2
 _MOST_BYTES: Final = 64 << 20
 _MOST_MEMBERS: Final = 32
 _MOST_COUNTED: Final = 1 << 53

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite, log
+from math import isclose, isfinite, log
 from typing import Any, Final
 
 import numpy as np
@@ -17,11 +17,12 @@ from tracekit.errors import UsageError
 from tracekit.predict.describe import NUMBERS
 from tracekit.predict.model import Term
 from tracekit.predict.models.checked import table
-from tracekit.predict.models.structural_fit import choose, fit, measured_of
+from tracekit.predict.models.structural_fit import fit, measured_of
+from tracekit.predict.models.structural_forms import choose
 from tracekit.predict.models.structural_law import GROUPS, PARAMETERS, Form, Jobs, Law, jobs_of
 from tracekit.predict.table import Floats, Runs
 
-__all__ = ["MODEL", "Structural", "StructuralFit"]
+__all__ = ["MODEL", "Likely", "Structural", "StructuralFit"]
 
 _LEAST: Final = 4
 """Fewer configurations do not tell start-up, loading and computing apart."""
@@ -39,46 +40,82 @@ _EXPONENTS: Final = frozenset({"growth", "overlap"})
 _LARGEST: Final = 100.0
 _LARGEST_EXPONENT: Final = 6.0
 """Logarithms of parameters beyond these are no fit's."""
+_NORMAL: Final = 1.645
+_APART: Final = 0.05
+"""Forms that are farther apart than this are told of."""
+_UNTOLD: Final = "the measured counts of devices do not tell how synchronisation grows"
+
+
+@dataclass(frozen=True, slots=True)
+class Likely:
+    """A form of the law that the data allows."""
+
+    law: Law
+    logs: Floats
+    """Its parameters, as logarithms of seconds."""
+    share: float
+    """How likely it is, of all that are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StructuralFit:
-    """The law with its parameters, as logarithms of seconds."""
+    """The forms of the law that the data allows, the likeliest first; an answer is their mean."""
 
-    law: Law
-    logs: Floats
+    forms: tuple[Likely, ...]
     seconds: float
     """Of one unit of the target."""
 
     def predict(self, runs: Runs) -> Floats:
         """The times of these rows, in the target's unit."""
-        jobs = self._jobs(runs)
-        return self.law.times(self.logs, jobs, self.law.places(jobs)) / self.seconds
+        found: Floats = np.sum([form.share * times for form, times in self._each(runs)], axis=0)
+        return found / self.seconds
 
     def parts(self, runs: Runs) -> Mapping[str, Floats]:
         """What these times consist of; loading counts as far as computing does not hide it."""
         jobs = self._jobs(runs)
-        found = self.law.parts(self.logs, jobs, self.law.places(jobs))
-        return {name: values / self.seconds for name, values in found.items()}
+        found: dict[str, Floats] = {}
+        for form in self.forms:
+            for name, values in form.law.parts(form.logs, jobs, form.law.places(jobs)).items():
+                found[name] = found.get(name, 0.0) + form.share * values / self.seconds
+        return found
+
+    def doubts(self, runs: Runs) -> tuple[Floats, list[str]]:
+        """How far the forms are apart (90 % of a normal distribution of their deviation), and that they are."""
+        shares = np.array([form.share for form in self.forms])[:, None]
+        logs = np.log([times for _, times in self._each(runs)])
+        wider = _NORMAL * np.sqrt(np.sum(shares * (logs - np.sum(shares * logs, axis=0)) ** 2, axis=0))
+        return wider, [_UNTOLD if each > _APART else "" for each in wider]
+
+    def lacked(self) -> str:
+        """Nothing for all rows: forms differ where there are many devices."""
+        return ""
 
     def explain(self) -> Sequence[Term]:
-        """The parameters, then the factors of devices, machines and networks, the farthest from 1 first."""
-        values = np.exp(self.logs)
-        known = [PARAMETERS[name] for name in self.law.names]
+        """The parameters, then the factors of devices, machines and networks, the farthest from 1 first; means of the forms."""
+        values: dict[tuple[str, str], float] = {}
+        for form in self.forms:
+            for each, value in zip(form.law.parameters, form.share * np.exp(form.logs), strict=True):
+                values[each] = values.get(each, 0.0) + float(value)
         terms = [
-            Term(name, float(value), parameter.unit, parameter.meaning)
-            for name, value, parameter in zip(self.law.names, values, known, strict=False)
+            Term(name, values[name, ""], parameter.unit, parameter.meaning)
+            for name, parameter in PARAMETERS.items()
+            if (name, "") in values
         ]
-        levels = [(group, level) for group, found in self.law.levels.items() for level in found]
-        factors = [
-            Term(f"{group}, {GROUPS[group][0]} {level}", float(value), "×", GROUPS[group][1])
-            for (group, level), value in zip(levels, values[len(known) :], strict=True)
+        of_levels = [
+            Term(f"{group}, {GROUPS[group][0]} {level}", value, "×", GROUPS[group][1])
+            for (group, level), value in values.items()
+            if level
         ]
-        return [*terms, *sorted(factors, key=lambda term: -abs(log(term.value)))]
+        return [*terms, *sorted(of_levels, key=lambda term: -abs(log(term.value)))]
+
+    def _each(self, runs: Runs) -> list[tuple[Likely, Floats]]:
+        """Each form with the seconds it says."""
+        jobs = self._jobs(runs)
+        return [(form, form.law.times(form.logs, jobs, form.law.places(jobs))) for form in self.forms]
 
     def _jobs(self, runs: Runs) -> Jobs:
         """The rows as arrays. Raises UsageError for a role without which there is no answer."""
-        for role in sorted(self.law.needs - runs.roles):
+        for role in sorted(frozenset().union(*(form.law.needs for form in self.forms)) - runs.roles):
             raise UsageError(
                 f"the model needs {role} ({NUMBERS[role]}) of every row",
                 remedy="add the column, or fit a model without it",
@@ -86,12 +123,16 @@ class StructuralFit:
         return jobs_of(runs)
 
     def state(self) -> dict[str, Any]:
-        """The law and its parameters, as JSON."""
-        law = asdict(self.law)
-        for name in ("levels", "stands"):
-            law[name] = {key: list(found) for key, found in law[name].items()}
-        law["flops"] = self.law.flops if isfinite(self.law.flops) else None
-        return {**law, "names": list(self.law.names), "logs": self.logs.tolist(), "seconds": self.seconds}
+        """The forms and their parameters, as JSON."""
+        return {"forms": [_state(form) for form in self.forms], "seconds": self.seconds}
+
+
+def _state(form: Likely) -> dict[str, Any]:
+    law = asdict(form.law)
+    for name in ("levels", "stands"):
+        law[name] = {key: list(found) for key, found in law[name].items()}
+    law["flops"] = form.law.flops if isfinite(form.law.flops) else None
+    return {**law, "names": list(form.law.names), "logs": form.logs.tolist(), "share": form.share}
 
 
 class Structural:
@@ -112,43 +153,54 @@ class Structural:
 
     def fit(self, runs: Runs) -> StructuralFit:
         """Fit it to rows with a target."""
-        measured = measured_of(runs)
-        law, logs = fit(measured, choose(measured))
-        return StructuralFit(law, logs, runs.description.seconds)
+        return _fitted(runs, choose(measured_of(runs)))
 
     def refit(self, runs: Runs, like: StructuralFit) -> StructuralFit:
-        """Fit the form of the law that another fit chose."""
-        law, logs = fit(measured_of(runs), like.law.form)
-        return StructuralFit(law, logs, runs.description.seconds)
+        """Fit the forms of the law that another fit chose, as likely as there."""
+        return _fitted(runs, {each.law.form: each.share for each in like.forms})
 
     def restore(self, state: Mapping[str, Any]) -> StructuralFit:
         """The fitted model of a state. Raises ValueError, KeyError or TypeError for one that is none."""
-        names = tuple(state["names"])
-        levels = {group: tuple(map(_text, state["levels"][group])) for group in GROUPS}
-        if not _ALWAYS <= set(names) <= set(PARAMETERS) or len(set(names)) != len(names):
-            raise ValueError("the structural model has other parameters")
-        law = Law(
-            _form(state["form"]),
-            names,
-            levels,
-            batch=_positive(state["batch"]),
-            flops=float("nan") if state["flops"] is None else _positive(state["flops"]),
-            gflops=_positive(state["gflops"]),
-            samples=_positive(state["samples"]),
-            slack=max(1.0, _positive(state["slack"])),
-            stands=_stands(state["stands"], levels),
-        )
-        logs = np.array([_number(value) for value in state["logs"]], dtype=np.float64)
-        largest = [_LARGEST_EXPONENT if name in _EXPONENTS else _LARGEST for name in names]
-        largest += [_LARGEST] * (law.size - len(names))
-        if logs.size != law.size or (np.abs(logs) > largest).any():
-            raise ValueError("the structural model's parameters are not those of a fit")
-        return StructuralFit(law, logs, _positive(state["seconds"]))
+        forms = tuple(map(_restored, state["forms"]))
+        if not isclose(sum(form.share for form in forms), 1):
+            raise ValueError("the shares of the structural model's forms do not sum to 1")
+        return StructuralFit(forms, _positive(state["seconds"]))
+
+
+def _fitted(runs: Runs, forms: Mapping[Form, float]) -> StructuralFit:
+    measured = measured_of(runs)
+    return StructuralFit(
+        tuple(Likely(*fit(measured, form), share) for form, share in forms.items()), runs.description.seconds
+    )
+
+
+def _restored(state: Mapping[str, Any]) -> Likely:
+    names = tuple(state["names"])
+    levels = {group: tuple(map(_text, state["levels"][group])) for group in GROUPS}
+    if not _ALWAYS <= set(names) <= set(PARAMETERS) or len(set(names)) != len(names):
+        raise ValueError("the structural model has other parameters")
+    law = Law(
+        _form(state["form"]),
+        names,
+        levels,
+        batch=_positive(state["batch"]),
+        flops=float("nan") if state["flops"] is None else _positive(state["flops"]),
+        gflops=_positive(state["gflops"]),
+        samples=_positive(state["samples"]),
+        slack=max(1.0, _positive(state["slack"])),
+        stands=_stands(state["stands"], levels),
+    )
+    logs = np.array([_number(value) for value in state["logs"]], dtype=np.float64)
+    largest = [_LARGEST_EXPONENT if name in _EXPONENTS else _LARGEST for name in names]
+    largest += [_LARGEST] * (law.size - len(names))
+    if logs.size != law.size or (np.abs(logs) > largest).any():
+        raise ValueError("the structural model's parameters are not those of a fit")
+    return Likely(law, logs, _positive(state["share"]))
 
 
 def _form(state: object) -> Form:
     """The form of a law, as its fields."""
-    told = {"ring": False, "without": (), **table(state)}  # older files do not have these
+    told = table(state)
     without = tuple(map(_text, told["without"]))
     if not set(without) <= set(PARAMETERS):
         raise ValueError("the structural model lacks parameters that there are not")

@@ -43,6 +43,7 @@ PARAMETERS: Final[dict[str, Parameter]] = {
     "host_device": Parameter("s", "of the host, for an iteration and each device after the first"),
     "sync": Parameter("s", "to synchronise several devices, for an iteration"),
     "ring": Parameter("s", "to pass gradients around a ring of many devices, for an iteration"),
+    "tree": Parameter("s", "to synchronise twice as many devices, for an iteration"),
     "sync_device": Parameter("s", "to synchronise, for an iteration and each device after the first"),
     "scatter": Parameter("s", "to give a sample to one of several devices"),
     "overlap": Parameter("", "how well loading hides behind computing: 1 not at all, large ones wholly"),
@@ -68,10 +69,6 @@ class Form:
     """Whether all runs took the same number of samples, so that what their iterations say beyond that is warm-up and the like."""
     loads: bool = True
     """Whether loading is ever waited for."""
-    ring: bool = False
-    """Whether devices exchange gradients around a ring, which takes the longer the more there are, up to a limit; else in a time that is the
-    same for any number of them.
-    """
     without: tuple[str, ...] = ()
     """The parameters of several devices that do not show in the data."""
 
@@ -127,7 +124,8 @@ _NETWORK: Final = ("network", "precision", "mode", "option")
 _ROLES: Final[dict[str, tuple[str, ...]]] = {
     "start": ("iterations",),
     "start_device": ("gpus",),
-    "load": ("batch", "loader_threads"),
+    "load": ("batch",),
+    "collate": ("loader_threads",),
     "sample": ("batch",),
     "sample_layer": ("layers",),
     "host_device": ("gpus",),
@@ -162,6 +160,12 @@ class Law:
     def size(self) -> int:
         """How many parameters there are, factors included."""
         return len(self.names) + sum(map(len, self.levels.values()))
+
+    @property
+    def parameters(self) -> list[tuple[str, str]]:
+        """What each logarithm is of: a name and nothing, or a group and its level."""
+        factors = [(group, level) for group, levels in self.levels.items() for level in levels]
+        return [*((name, "") for name in self.names), *factors]
 
     def places(self, jobs: Jobs) -> dict[str, npt.NDArray[np.intp]]:
         """By group, where in `_values` each row has its factor."""
@@ -244,7 +248,7 @@ class Law:
         if "epoch" in at:  # Its first iteration has nothing to compute while its batch is loaded.
             exposed = exposed + loaded / self.batch / of("epoch") * (device + host)
         sync = (further > 0) * (of("sync") + of("scatter") * jobs.batch) + of("sync_device") * further
-        sync = sync + of("ring") * further / jobs.gpus
+        sync = sync + of("ring") * further / jobs.gpus + of("tree") * np.log2(jobs.gpus)
         start = factor("starting") * (of("start") + of("start_device") * jobs.gpus)
         return {
             "device": iterations * device,
