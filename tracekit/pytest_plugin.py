@@ -65,7 +65,7 @@ def _told(judgements: Sequence[Judgement]) -> str:
 
 def _runs(side: Run | Sequence[Run]) -> list[Sequence[Digest]]:
     """The digests of each run of a side."""
-    from tracekit.diff.baselines import load  # noqa: PLC0415
+    from tracekit.diff.baselines import load, names  # noqa: PLC0415
     from tracekit.diff.sides import read_sides  # noqa: PLC0415
     from tracekit.digest import Digest, digest_of  # noqa: PLC0415
 
@@ -75,9 +75,15 @@ def _runs(side: Run | Sequence[Run]) -> list[Sequence[Digest]]:
             runs.append([one if isinstance(one, Digest) else digest_of(one)])
             continue
         text = os.fspath(one)
-        named = isinstance(one, str) and not os.path.lexists(text) and not set(text) & set("/\\:*?[")
-        read = load(text) if named else read_sides([[text]])[0]
+        read = load(text) if isinstance(one, str) and _is_name(text, names()) else read_sides([[text]])[0]
         if read.left_out:
             raise read.left_out[0]
         runs += [run.digests for run in read.runs]
     return runs
+
+
+def _is_name(text: str, saved: Sequence[str]) -> bool:
+    """Whether a text that is no path of a file is meant for the name of a baseline: it is one, or does not end as files do."""
+    if os.path.lexists(text) or set(text) & set("/\\:*?["):
+        return False
+    return text in saved or not os.path.splitext(text)[1][1:2].isalpha()  # noqa: PTH122 - pathlib is not loaded otherwise

@@ -108,6 +108,17 @@ def test_a_name_that_is_neither_path_nor_baseline_is_an_error(suite: pytest.Pyte
     result.stdout.fnmatch_lines(["*there is no baseline 'mian'*"])
 
 
+def test_a_file_that_is_not_there_is_no_name_of_a_baseline(suite: pytest.Pytester) -> None:
+    """`there is no baseline 'before.json.gz'` was told of a file that was misspelt."""
+    suite.makepyfile("""
+        def test_speed(assert_no_regression):
+            assert_no_regression("slow.json", "before.json.gz")
+    """)
+    result = suite.runpytest_inprocess(*PLUGIN)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*before.json.gz: no such file*"])
+
+
 def test_the_plugin_imports_nothing_heavy() -> None:
     code = "import sys, tracekit.pytest_plugin; sys.exit(any(name in sys.modules for name in ('numpy', 'polars')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

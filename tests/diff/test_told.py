@@ -140,6 +140,32 @@ def test_an_optimizer_that_runs_twice_has_no_number_of_calls() -> None:
     assert first.title.startswith("the optimizer runs twice as often (+")
 
 
+@pytest.mark.parametrize("on_cpu", [False, True], ids=["gpu", "cpu"])
+def test_updates_in_another_implementation_are_one_change(on_cpu: bool) -> None:
+    """`inputs of aten::mul_ are Scalar, not fp64`, and six operators that were gone or new, stood for foreach=True."""
+
+    def update(*operators: tuple[str, int, int]) -> Program:
+        own = [Work(None, "", name, name, ns * US, calls=n, phase="optimizer") for name, ns, n in operators]
+        return [*(work for work in training_loop() if work.phase != "optimizer"), *own]
+
+    each = update(("aten::mul_", 30, 8), ("aten::addcmul_", 40, 8), ("aten::sqrt", 20, 8), ("aten::addcdiv_", 35, 8))  # fmt: skip
+    plain = update(("aten::add_", 30, 8))
+    whole = update(("aten::_fused_adamw_", 400, 1))
+    both = update(("aten::_foreach_mul_", 40, 1), ("aten::sqrt", 20, 8), ("aten::_foreach_addcdiv_", 50, 1))
+    more = update(("aten::add_", 30, 8), ("aten::sqrt", 20, 8), ("aten::mul_", 90, 8))
+    all_of_each = "aten::addcmul_, aten::addcdiv_ and 2 other operators"
+    for base, new, says in (
+        (each, whole, f"the optimizer runs aten::_fused_adamw_ in place of {all_of_each}"),
+        (whole, each, f"the optimizer runs {all_of_each} in place of aten::_fused_adamw_"),
+        (each, both, "the optimizer runs aten::_foreach_addcdiv_ and aten::_foreach_mul_ in place of aten::addcmul_, aten::addcdiv_ and aten::mul_"),
+        (plain, more, "the optimizer also runs aten::mul_ and aten::sqrt"),
+        (more, plain, "the optimizer no longer runs aten::mul_ and aten::sqrt"),
+    ):  # fmt: skip
+        first = found(base, new, on_cpu=on_cpu).changes[0]
+        assert (first.kind, first.title.partition(" (")[0]) == ("kernel", says)
+        assert first.delta_ns == pytest.approx(total(new) - total(base), rel=0.05)
+
+
 def test_types_of_layers_are_not_told_where_layers_are_not_compared() -> None:
     """`layers of type Linear are gone` stood beside the note that the new side has no layers."""
     one = planted_sides.digest()

@@ -22,6 +22,7 @@ import polars as pl
 from tracekit.diff.cells import Cells, Groups, groups_of
 from tracekit.diff.inputs import types_told
 from tracekit.diff.model import ChangeKind
+from tracekit.diff.updates import UPDATE
 from tracekit.groups import or_none
 
 __all__ = ["WAITS", "Found", "Waits", "explained"]
@@ -142,9 +143,10 @@ class _Search:
         self._pure("removed", (how == "none") & (cells.base > 0) & open_)
         self._pairs("dtype", (how == "dtype") & open_, "base_dtypes", "new_dtypes")
         self._reshaped((how == "shape") & open_)
+        self._pairs("kernel", how == UPDATE, "phase")
         self._pairs("kernel", replaced & open_, "base_name", "new_name")
         self._pairs("kernel", other & open_, "base_operator", "new_operator", "category")
-        open_ &= ~replaced & ~other & ~np.isin(how, ["none", "dtype", "shape"])
+        open_ &= ~replaced & ~other & ~np.isin(how, ["none", "dtype", "shape", UPDATE])
         more, fewer = self._called(open_)
         self._pure("more_calls", more)
         self._pure("fewer_calls", fewer)

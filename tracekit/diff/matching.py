@@ -4,7 +4,8 @@ If an operator has fewer calls with some shapes on the new side, and as many mor
 of the leaves of both sides are matched. Else a leaf is matched with the one that agrees in all texts. Of what is left, leaves are matched that agree in less and less: another
 kernel for the same operator and inputs, other types, other shapes, another operator that runs the same kernel, other work of the
 same category in the same layer; in no layer, only where devices have other kernels for it and no operator tells it apart. Leaves of
-one side that agree in what is asked for are one cell. What still is left is only on its side.
+one side that agree in what is asked for are one cell. What still is left is only on its side. Where an optimizer's updates run other
+operators (`updates.exchanged`), they are one cell before all this.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import polars as pl
 from tracekit.diff.inputs import PRODUCTS, alike, inputs_of
 from tracekit.diff.layers import Nodes
 from tracekit.diff.pool import Pool
+from tracekit.diff.updates import UPDATE, exchanged, updates
 
 __all__ = ["TEXTS", "Comparable", "cells_of", "reshaped", "rows_of"]
 
@@ -28,6 +30,7 @@ _PLACE: Final = ("kind", "node", "phase")
 _PAIR: Final = ("pair",)
 _SAME: Final = ("category", "name", "operator", "shapes", "dtypes", *_PLACE)
 _LEVELS: Final = (
+    (UPDATE, (UPDATE,)),
     ("shape", _PAIR),
     ("same", _SAME),
     ("kernel", ("operator", "shapes", "dtypes", *_PLACE)),
@@ -97,6 +100,7 @@ def _with_inputs(leaves: pl.DataFrame) -> pl.DataFrame:
 
 def cells_of(rows: pl.DataFrame, comparable: Comparable) -> pl.DataFrame:
     """The `cell` of each row and `how` it was matched (`none`: only on its side); calls of the host are in none."""
+    other_updates = updates() & (exchanged(rows) is not None)
     work = pl.col("kind") != "idle"
     keyed = rows.with_row_index("row").filter(pl.col("kind") != "call").select(
         "row",
@@ -109,12 +113,13 @@ def cells_of(rows: pl.DataFrame, comparable: Comparable) -> pl.DataFrame:
         pl.when(comparable.layers).then("node").alias("node"),
         "phase",
         "pair",
+        pl.when(other_updates).then(1).alias(UPDATE),
     )  # fmt: skip
     found, count = [], 0
     for how, keys in _LEVELS:
         groups = keyed if keys == _SAME else keyed.filter(pl.col("kind") != "idle")
-        if keys == _PAIR:
-            groups = groups.filter(pl.col("pair").is_not_null())
+        if keys in (_PAIR, (UPDATE,)):
+            groups = groups.filter(pl.col(keys[0]).is_not_null())
         elif how == "category":
             elsewhere = pl.col("operator").is_null() & (not comparable.names)
             groups = groups.filter(pl.col("node").is_not_null() | elsewhere)
@@ -147,6 +152,8 @@ def reshaped(rows: pl.DataFrame, base: Pool, new: Pool) -> tuple[Pool, Pool]:
     """Both sides with the parts of leaves whose calls have other shapes on the other side as leaves of their own, of one `pair`."""
     keys = ("kind", "operator", "dtypes", "node", "phase")
     known = rows.filter(~pl.col("kind").is_in(["idle", "call"]), pl.col("operator", "shapes").is_not_null())
+    if exchanged(rows) is not None:
+        known = known.filter(~updates())
     more = pl.col("new") - pl.col("base")
     told = _by_shapes(known, keys, base, new).filter(more.abs() > _MORE * pl.max_horizontal("new", "base"))
     told = told.filter(*(each.any().over(keys) for each in (more < 0, more > 0)))

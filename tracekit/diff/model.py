@@ -84,14 +84,15 @@ LAYERS: Final[Schema] = {
 `tree_delta_ns` hold the layers below it too."""
 
 MATCHED: Final[Schema] = {
-    "how": pl.Enum(("same", "kernel", "dtype", "shape", "operator", "category", "none")),
+    "how": pl.Enum(("same", "kernel", "dtype", "shape", "operator", "category", "update", "none")),
     "base_ns": pl.Float64,
     "new_ns": pl.Float64,
     "base_share": pl.Float64,  # of the device's work of a step
     "new_share": pl.Float64,
 }
 """How work of both sides was matched: all texts agree (`same`), the kernel, the types or the shapes differ; only the place and the
-operator's category agree (`category`), only the kernel's name and the place (`operator`); or not at all."""
+operator's category agree (`category`), only the kernel's name and the place (`operator`), only that both update parameters (`update`);
+or not at all."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

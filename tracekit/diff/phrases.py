@@ -11,7 +11,7 @@ from tracekit.diff.model import Contribution
 from tracekit.facts.units import format_change, format_ns
 from tracekit.names import shorten_name
 
-__all__ = ["LONGEST", "changed", "number", "slower", "times_as_often", "verb"]
+__all__ = ["LONGEST", "changed", "number", "slower", "times_as_often", "updated", "verb"]
 
 _HIDDEN: Final = 0.2
 """If the time that nothing hides changed by so much more or less than all of it, other work hides more or less of it."""
@@ -82,6 +82,13 @@ def changed(one: Contribution, where: str, by: tuple[str, ...]) -> str:
     of = "" if operator in (before, after) else f" for {operator}"
     inside = f" in {where.partition(' in ')[2]}" if " in " in where else ""
     return f"{shorten_name(after, LONGEST)} replaces {shorten_name(before, LONGEST)}{of}{inside}"
+
+
+def updated(one: Contribution) -> str:
+    """Other operators in the updates of an optimizer."""
+    if one.before is not None and one.after is not None:
+        return f"the optimizer runs {one.after} in place of {one.before}"
+    return f"the optimizer {'also' if one.before is None else 'no longer'} runs {one.after or one.before}"
 
 
 def _percent(part: float) -> str:

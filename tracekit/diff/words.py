@@ -13,7 +13,8 @@ from tracekit.diff.explain import WAITS, Found
 from tracekit.diff.inputs import inputs_told, shapes_told, types_of, types_told
 from tracekit.diff.layers import Nodes
 from tracekit.diff.model import Contribution
-from tracekit.diff.phrases import LONGEST, changed, number, slower, times_as_often, verb
+from tracekit.diff.phrases import LONGEST, changed, number, slower, times_as_often, updated, verb
+from tracekit.diff.updates import UPDATE, exchanged
 from tracekit.facts.stack_names import DATA_LAYER, NO_LAYERS
 from tracekit.facts.units import format_change, format_ns
 from tracekit.names import category_name, shorten_name
@@ -81,7 +82,8 @@ class Teller:
         """The change with its title."""
         rows = self.cells.frame[found.cells]
         node = self._node(found, rows)
-        before, after = _exchanged(found, rows)
+        update = bool((rows["how"] == UPDATE).any())
+        before, after = exchanged(self.rows) or (None, None) if update else _exchanged(found, rows)
         base_ns, new_ns = (float(side[found.cells].sum()) for side in (self.cells.base, self.cells.new))
         base_calls, new_calls = (float(rows[f"{side}_calls"].sum()) for side in ("base", "new"))
         made = Contribution(
@@ -112,6 +114,8 @@ class Teller:
             return self._idle(one, by)
         if one.kind in ("slower", "faster"):
             return slower(one, told.text, whole)
+        if (told.rows["how"] == UPDATE).any():
+            return f"{updated(one)} ({format_change(one.delta_ns)})"
         how = {
             "more_calls": self._called,
             "fewer_calls": self._called,
