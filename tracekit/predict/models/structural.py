@@ -80,7 +80,11 @@ class StructuralFit:
         return found
 
     def doubts(self, runs: Runs) -> tuple[Floats, list[str]]:
-        """How far the forms are apart (90 % of a normal distribution of their deviation), and that they are."""
+        """How far the forms are apart (90 % of a normal distribution of their deviation), and that they are; nothing of rows that it
+        does not answer.
+        """
+        if len(self.forms) == 1 or not self._needs <= runs.roles:
+            return np.zeros(runs.height), [""] * runs.height
         shares = np.array([form.share for form in self.forms])[:, None]
         logs = np.log([times for _, times in self._each(runs)])
         wider = _NORMAL * np.sqrt(np.sum(shares * (logs - np.sum(shares * logs, axis=0)) ** 2, axis=0))
@@ -108,6 +112,10 @@ class StructuralFit:
         ]
         return [*terms, *sorted(of_levels, key=lambda term: -abs(log(term.value)))]
 
+    @property
+    def _needs(self) -> frozenset[str]:
+        return frozenset().union(*(form.law.needs for form in self.forms))
+
     def _each(self, runs: Runs) -> list[tuple[Likely, Floats]]:
         """Each form with the seconds it says."""
         jobs = self._jobs(runs)
@@ -115,7 +123,7 @@ class StructuralFit:
 
     def _jobs(self, runs: Runs) -> Jobs:
         """The rows as arrays. Raises UsageError for a role without which there is no answer."""
-        for role in sorted(frozenset().union(*(form.law.needs for form in self.forms)) - runs.roles):
+        for role in sorted(self._needs - runs.roles):
             raise UsageError(
                 f"the model needs {role} ({NUMBERS[role]}) of every row",
                 remedy="add the column, or fit a model without it",
