@@ -227,6 +227,7 @@ def test_which_devices_compute_in_eight_bits(
     assert computes_fp8(name, capability) is computes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda path: path.stem)
 def test_real_boards_describe_themselves_as_the_catalogue_does(path: Path) -> None:
     """The driver's own figures in Nsight Systems' exports: bandwidth, and the lanes and the clock behind FP32."""

@@ -101,6 +101,7 @@ def test_info_and_report_show_them(tmp_path: Path, capsys: pytest.CaptureFixture
     assert section.scalars["flops_share"] == pytest.approx(0.75)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.parent.name)
 def test_shapes_agree_with_torchs_counter(path: Path) -> None:
     """It counts matrix products alone, without biases, and the attention of the small encoder is told otherwise."""

@@ -88,6 +88,7 @@ LAYERS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("block", range(4))
 def test_every_activity_of_a_random_trace_has_one_place(block: int, tmp_path: Path) -> None:

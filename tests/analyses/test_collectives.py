@@ -164,6 +164,7 @@ def test_pairs_of_sends_and_receives() -> None:
     assert of({"name": "send", "elements_in": ELEMENTS}).pairs is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form",
     [form for form in formats.Format if formats.Can.REPORT in form.can and formats.Can.FILES not in form.can],

@@ -346,6 +346,7 @@ SCALARS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(sorted(models())),
     st.lists(SIZES | st.lists(SIZES, max_size=4) | st.just("x"), max_size=18),

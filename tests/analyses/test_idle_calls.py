@@ -119,6 +119,7 @@ def test_what_is_called_again_and_again_is_a_place_however_long_it_is_open(insid
     assert title.endswith(", mostly in envs.py(30): step")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "title"),
     [

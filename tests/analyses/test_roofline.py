@@ -411,6 +411,9 @@ def test_replayed_kernels_have_work_and_no_times() -> None:
     assert (one["flops"], one["source"]) == (3 * (2 + 2 + 2 * 2), "counter")
     assert (one["flops_per_s"], one["efficiency"], one["wasted_ns"]) == (None, None, None)
     assert "replayed" in result.answer
+    made.device = []  # as PyTorch leaves it: their times are not those of the program
+    section = build_section(made.trace(), "roofline")
+    assert section.question == "How close does the work come to what the device can do?"
 
 
 def test_other_work_on_16_bit_tensors_is_computed_in_fp32() -> None:
@@ -580,6 +583,14 @@ def test_the_laws_hold_on_real_traces(path: Path) -> None:
 
 
 CUPTI = [path for path in PUBLIC if path.name == "a100_cupti_counters.json.gz"]
+
+
+@pytest.mark.parametrize("path", CUPTI, ids=["cupti"] * len(CUPTI))
+def test_ranges_that_are_layers_without_types_have_no_table_of_types(path: Path) -> None:
+    """A table by type of layer had one row, and no name in it."""
+    result = roofline(tracekit.read(path))
+    assert result.layers.height > 1
+    assert result.types.is_empty()
 
 
 @pytest.mark.parametrize("path", CUPTI, ids=lambda path: path.name)

@@ -77,6 +77,7 @@ def check_trace(document, manifest: Manifest) -> None:
     assert any(e["cat"] == "kernel" for e in spans) == (manifest.device == "cuda")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
 def test_a_sample_is_small_and_names_no_machine(sample: Path) -> None:
     text = (sample / "manifest.json").read_text(encoding="utf-8")

@@ -208,6 +208,7 @@ NEVER_UPDATED = HEAD + "for _ in range(106): net(torch.ones(1, 4))\n"
 TESTED_FIRST = HEAD + "for _ in range(9): net(torch.ones(1, 4))\nfor _ in range(6): step()\n"
 
 
+@pytest.mark.slow
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("code", "calls"),
@@ -252,6 +253,7 @@ def test_a_step_ends_where_the_order_of_optimizers_repeats(turns: str, ends: str
     assert "".join("x" if seen.ends(those[name]) else "." for name in turns) == ends
 
 
+@pytest.mark.slow
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("end", "status", "text"),
@@ -278,6 +280,7 @@ def test_what_was_recorded_before_an_early_end_is_kept(
     assert len(read_manifest(tmp_path / "out" / "manifest.json").step_times_ns("MLG")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("code", "status", "line"),
@@ -407,6 +410,7 @@ def test_a_compiled_model_is_compiled_once_and_no_warning_appears(run, tmp_path:
     assert (status, out) == (0, "1\n"), err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["train", "main"])
 def test_a_function_that_trains_by_itself_is_recorded(tmp_path: Path, capsys, function: str) -> None:
     # Some more steps, since what other tests compiled holds their optimizers.

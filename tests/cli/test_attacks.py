@@ -170,6 +170,7 @@ def test_no_command_replaces_what_lies_in_a_folder_that_it_is_given(
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["compare", "trajectory", "report", "info"])
 def test_a_device_s_name_in_a_manifest_steers_no_terminal(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -439,6 +439,7 @@ def test_the_distribution_has_one_name_and_these_extras() -> None:
         assert set(packages) <= set(re.findall(r'"([a-z-]+)', declared))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "coloured"),
     [

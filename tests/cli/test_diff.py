@@ -43,6 +43,7 @@ def test_a_regression_fails_the_gate(pair: tuple[Path, Path], capsys: pytest.Cap
     assert run(capsys, "diff", many, few, "--gate", "3%")[0] == 0, "faster is no regression"
 
 
+@pytest.mark.slow
 def test_too_few_steps_are_inconclusive(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "diff", SAMPLE, OTHER, "--gate", "3%")
     assert code == 4
@@ -63,6 +64,7 @@ def test_two_recordings_of_nothing_are_not_the_same(
     assert "the limit is" not in out
 
 
+@pytest.mark.slow
 def test_json_has_every_gate_and_follows_its_schema(
     pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

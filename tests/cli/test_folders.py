@@ -123,6 +123,7 @@ def test_a_command_about_one_trace_takes_a_folder_with_one(
     assert err.startswith(f"tracekit: error: {runs}: it holds several traces; ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["info", "doctor"])
 def test_several_files_are_one_answer(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -166,6 +167,7 @@ def test_frames_do_not_go_to_standard_output(capsys: pytest.CaptureFixture[str])
     )
 
 
+@pytest.mark.slow
 def test_standard_input_is_a_trace() -> None:
     with (CNN / "trace.json.gz").open("rb") as file:
         whole = subprocess.run(
@@ -209,6 +211,7 @@ def test_a_folder_of_run_folders_is_one_argument(tmp_path: Path, capsys: pytest.
     assert (code, out, err.count("\n")) == (3, "", 1)
 
 
+@pytest.mark.slow
 def test_traces_of_one_name_are_told_apart_by_their_folders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -227,6 +230,7 @@ def test_what_if_of_two_traces_is_one_document(capsys: pytest.CaptureFixture[str
     assert all(each["what-if"]["tables"]["ranked"] for each in traces)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["", "null", '{"schema_version": 2, "tracekit_version"', "pipe"])
 def test_a_manifest_that_cannot_be_used_is_told(
     content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

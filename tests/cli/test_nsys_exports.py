@@ -145,6 +145,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracekit.cli.commands.report.MOST_IN_FULL", FEW)
 
 
+@pytest.mark.slow
 def test_more_reports_as_data_than_anybody_asked_for_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

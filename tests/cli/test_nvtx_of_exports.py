@@ -114,6 +114,7 @@ def two_processes(tmp_path: Path) -> Path:
     return write_sqlite(program, tmp_path / "t.sqlite")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("domain", ["default", "my lib", "#8", "idle", "app", "tool"])
 def test_every_domain_of_the_file_is_accepted(
     domain: str, two_processes: Path, capsys: pytest.CaptureFixture[str]

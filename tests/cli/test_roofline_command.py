@@ -22,6 +22,7 @@ def failed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return message
 
 
+@pytest.mark.slow
 def test_each_level_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     for level, table in (
         ("kernel", "kernels"),

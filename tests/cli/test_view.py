@@ -163,6 +163,7 @@ def test_several_ask_at_once_and_one_goes_away(trace_server: Server) -> None:
     assert answers == [SAMPLE.stat().st_size] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reset", [False, True])
 def test_a_browser_that_goes_away_in_the_middle_says_nothing(
     reset: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]

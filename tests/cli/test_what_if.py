@@ -206,6 +206,7 @@ def test_two_files_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[str]
         assert "══ encoder_cpu/trace.json.gz" in page
 
 
+@pytest.mark.slow
 def test_two_ranks_are_answered_as_one_job(capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(ROOT / "sample_traces" / "bert_cpu_ddp")
     for words in (["critical-path", folder], ["what-if", folder, "--scale", "rank:1=0.5"]):

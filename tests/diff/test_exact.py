@@ -103,6 +103,7 @@ def test_a_call_without_a_name_ended_the_comparison() -> None:
     _check(diff_of(base, new))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(_sides)
 def test_a_side_does_not_differ_from_itself(side: list[Digest]) -> None:

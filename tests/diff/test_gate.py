@@ -69,6 +69,7 @@ def outcomes(kind: str, steps: int, runs: int, slower: float, pairs: int) -> dic
     return {outcome: found.count(outcome) for outcome in EXIT_CODES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_does_not_fail_a_gate_and_five_percent_does(kind: str) -> None:
     assert outcomes(kind, 60, 1, 0.0, 20)["failed"] == 0

@@ -177,6 +177,7 @@ def test_the_whole_step_decides_which_steps_of_a_part_count() -> None:
 # -- how sure it is ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("runs", [1, 3])
 def test_the_interval_holds_what_was_planted(kind: str, runs: int) -> None:

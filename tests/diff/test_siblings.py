@@ -55,6 +55,7 @@ def work_of(diff: Diff) -> list[str]:
     return [change.title for change in diff.changes if change.kind != "idle"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "at"), [(of_classes, "Net_0.Block_1.Linear_3"), (of_containers, "blocks.1.1")]
 )
@@ -124,6 +125,7 @@ def compiled(work: Work) -> Work:
 WITH_RESULT = "[[64, 512], [512, 512], [64, 512]]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_cpu", [False, True], ids=["gpu", "cpu"])
 @pytest.mark.parametrize("longer", [False, True])
 def test_layers_that_one_side_does_not_show_are_compared_as_a_whole(on_cpu: bool, longer: bool) -> None:

@@ -118,6 +118,7 @@ def test_a_block_is_not_blamed_for_wider_layers_in_it(on_cpu: bool) -> None:
         assert "input 2 is 512 × 2048, not 512 × 512" in change.title
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_cpu", [False, True], ids=["gpu", "cpu"])
 def test_what_other_calls_of_an_operator_do_is_told_with_their_shapes(on_cpu: bool) -> None:
     """`aten::addmm is new` where the base called it as well, with other inputs."""
@@ -140,6 +141,7 @@ def test_an_optimizer_that_runs_twice_has_no_number_of_calls() -> None:
     assert first.title.startswith("the optimizer runs twice as often (+")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_cpu", [False, True], ids=["gpu", "cpu"])
 def test_updates_in_another_implementation_are_one_change(on_cpu: bool) -> None:
     """`inputs of aten::mul_ are Scalar, not fp64`, and six operators that were gone or new, stood for foreach=True."""
@@ -185,6 +187,7 @@ def test_types_of_layers_are_not_told_where_layers_are_not_compared() -> None:
     assert msgspec.structs.asdict(one.facts) == msgspec.structs.asdict(bare.facts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 4])
 def test_layers_that_do_more_than_before_are_not_said_to_be_only_on_one_side(layers: int) -> None:
     """`most of layers of type MLP are only on the new side` was told of a copy in one of them."""

@@ -62,6 +62,7 @@ def test_every_ns_of_a_step_has_one_leaf(path: Path) -> None:
         assert again.values.equals(made.values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert_cpu", "cnn_cpu"])
 def test_a_call_of_an_operator_counts_once(name: str) -> None:
     """Each stretch between the operators that it calls counted: `aten::addmm` was called 5 times as often as the trace says."""

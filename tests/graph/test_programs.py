@@ -35,6 +35,7 @@ from tracekit.errors import UsageError
 SEEDS = range(15)
 
 
+@pytest.mark.slow
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("streams", [1, 2])
@@ -68,6 +69,7 @@ def test_a_prediction_is_what_the_program_does_when_it_runs_again(
     assert what_if(scope, [RemoveSync()]).after_ns == again.window
 
 
+@pytest.mark.slow
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("rooted", [False, True])

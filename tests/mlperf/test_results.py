@@ -338,6 +338,7 @@ def test_what_is_no_result(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
 # -- forecasts -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @needs_data
 def test_the_largest_cells_of_round_0_6_are_foretold_from_the_others() -> None:
     errors = left_out(cells_of(read_results([DATA]).runs))
@@ -380,6 +381,7 @@ def cells(
 SIZES = [(8, 512, 4), (16, 512, 4), (32, 1024, 5), (64, 1024, 5), (128, 1024, 5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exponent", [0.4, 0.7, 1.0])
 def test_planted_powers_are_recovered_beyond_the_sizes_that_were_run(exponent: float) -> None:
     errors, held = [], 0
@@ -492,6 +494,7 @@ def test_forecasts_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp
     assert lost.endswith("lost.csv: no such file; check the path\n")
 
 
+@pytest.mark.slow
 @needs_data
 def test_more_chips_or_a_larger_batch_never_take_longer() -> None:
     """Where the nearest size changed from one to the next, forecasts rose by 13 % for more chips, and by 20 % for a larger batch."""

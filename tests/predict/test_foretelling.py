@@ -114,6 +114,7 @@ def test_intervals_widen_with_the_distance() -> None:
     assert near < other <= device
 
 
+@pytest.mark.slow
 def test_an_axis_that_never_varied_has_the_room_that_a_doubling_has(tmp_path: Path) -> None:
     frame = planted(repetitions=1)
     one = as_runs(frame.filter(gpus=1.0), tmp_path)
@@ -127,6 +128,7 @@ def test_an_axis_that_never_varied_has_the_room_that_a_doubling_has(tmp_path: Pa
     assert (answer["high"] / answer["predicted"]).min() >= 2**0.5  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_a_second_device_has_the_room_of_an_axis_that_never_varied(tmp_path: Path) -> None:
     """Errors along other axes say nothing of it: of a set on one device four in ten were within the interval."""
     frame = planted(repetitions=1)

@@ -58,6 +58,7 @@ def places_in(said: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path] * bool(path) + [each for key in keys for each in places_in(said[key], (*path, key))]
 
 
+@pytest.mark.slow
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("value", [None, "os.system", -1, 1e308, 10**30, [], {}, [[]], True, "\x1b[31m"])
 def test_any_part_replaced_is_refused_in_a_line_or_answers(

@@ -209,6 +209,7 @@ def test_whose_threads_load_is_told_from_the_runs(fitted: StructuralFit) -> None
     assert errors(own, jobs(gpus=(8.0,)), own_threads).mean() <= 4
 
 
+@pytest.mark.slow
 def test_a_machine_that_loads_slowly_has_a_factor_and_an_unknown_one_is_between() -> None:
     slow = jobs(cpu_threads=(2.0, 4.0), gflops=(6000.0,)).with_columns(disk_mb_s=pl.lit("slow"))
     quick = slow.with_columns(disk_mb_s=pl.lit("quick"))

@@ -145,6 +145,7 @@ def test_without_steps_a_stretch_of_the_middle_is_read(tmp_path: Path) -> None:
     assert (devices.select(pl.sum_horizontal(parts)).to_series() == devices["window_ns"]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 def test_a_step_that_is_too_large_is_cut(path: Path, whole: Trace) -> None:
     part = part_of(path, rows_of(whole) // (4 * STEPS))

@@ -236,6 +236,7 @@ def check_equal(mine: Trace, theirs: Trace) -> None:
         assert getattr(mine.meta, name) == getattr(theirs.meta, name), name
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("version", VERSIONS[::-1])
 def test_a_folder_of_parquet_gives_the_same_frames(version: str, tmp_path: Path) -> None:

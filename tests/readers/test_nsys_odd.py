@@ -122,6 +122,7 @@ def test_file_names_that_mean_something_in_a_uri(name: str, tmp_path: Path) -> N
     assert tracekit.read(tmp_path / name).device.height == 5
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("parquet", [False, True])
 def test_markers_run_no_code(parquet: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,6 +159,7 @@ def rows_of(trace: Trace) -> Counter[int]:
 BLOCKS = st.sampled_from([64, 200, 1000, 5000, 8 << 20])
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=files(), block_bytes=BLOCKS, pool=st.booleans())
 def test_every_event_of_a_valid_file_is_read_or_counted(

@@ -63,6 +63,7 @@ def enriched(trace: Trace, target: Path) -> tuple[list[dict[str, Any]], dict[str
     return mine, counts
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "path", traces(*(path for path in (*SAMPLES, *PUBLIC) if path.stat().st_size < 300_000))

@@ -118,6 +118,7 @@ def test_a_run_against_itself_has_no_change() -> None:
         assert (_table(section, dimension).frame["delta_ns"] == 0).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(
     st.dictionaries(st.sampled_from(["encoder.0.attention", "encoder.1", "head", "idle"]), st.floats(0.1, 4)),
@@ -162,6 +163,7 @@ def test_the_same_figures_in_every_format() -> None:
         )
 
 
+@pytest.mark.slow
 def test_json_follows_its_schema() -> None:
     import jsonschema  # takes a second, and every process of a parallel run imports this file
 

@@ -140,6 +140,7 @@ def test_recorded_shapes_tell_more_than_grids() -> None:
     assert "with the same grids and recorded shapes, take" in found.evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "made",
     [

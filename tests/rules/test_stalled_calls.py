@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from paths import ROOT
 from planted import MS, US, Planted, finding
 
@@ -108,6 +109,7 @@ def test_collectives_wait_for_other_ranks() -> None:
     assert finding(made.trace(devices=()), "steps", "stalled_calls") is None
 
 
+@pytest.mark.slow
 def test_stalls_leave_it_open_what_recording_costs() -> None:
     trace = tracekit.read(ROOT / "sample_traces/yolov5_cpu/trace.json.gz")
     assert stalled_ns(select(trace)) > 0.4 * select(trace).duration

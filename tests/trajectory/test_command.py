@@ -73,6 +73,7 @@ def test_what_may_be_as_fast_is_named(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "Within the noise these may be as fast: threads 2." in text
 
 
+@pytest.mark.slow
 def test_threads_that_scale_contend_and_fall_back(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for threads, ms in ((1, 40), (2, 20), (4, 16), (8, 24)):
         capture(tmp_path / f"t{threads}", ms, threads=threads, batch=4)
@@ -157,6 +158,7 @@ def test_what_does_not_belong_together_is_said(capsys: pytest.CaptureFixture[str
     assert "no run tells its settings" in answer(capsys, tmp_path / "empty", code=4)[1]
 
 
+@pytest.mark.slow
 def test_runs_with_the_same_settings_are_one_point(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

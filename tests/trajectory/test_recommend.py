@@ -63,6 +63,7 @@ def recommended(law: Law, seed: int, noise: float) -> tuple[float, bool]:
     return rate / max(b / law(b, t) for b, t in CELLS), found.low <= rate / first <= found.high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 def test_the_best_of_a_grid_is_found_from_less_than_half_of_it(law: Law) -> None:
     found = [recommended(law, seed, 0.01) for seed in range(5)]

@@ -54,6 +54,7 @@ def test_it_is_at_most_the_wait_for_the_host() -> None:
     assert parts.recording > 0
 
 
+@pytest.mark.slow
 def test_a_device_that_waits_because_of_the_recording_bounds_its_run() -> None:
     """BERT on an H100 was called bound by its host, although its device is busy most of the time without the profiler."""
     bound = build_report(recorded(0.45, None)).verdict

@@ -60,10 +60,12 @@ def present_section(
     if isinstance(outcome, str):
         return Section(analysis.name, analysis.question, "This analysis failed.", error=outcome)
     tables = outcome.tables()
+    # Counters alone show no time of the device, but they are of its work.
+    on_processors = scope.on_cpu and not (analysis.name == "roofline" and scope.trace.counters is not None)
     full = dict(zip(tables, clean_frames([*tables.values()]), strict=True))
     return Section(
         name=analysis.name,
-        question=(scope.on_cpu and analysis.on_processors) or analysis.question,
+        question=(on_processors and analysis.on_processors) or analysis.question,
         answer=clean((_doubt(analysis.name, scope) if any(map(len, full.values())) else "") + outcome.answer),
         not_captured=None if lacks is None else clean(str(lacks)),
         findings=tuple(_clean_finding(finding) for finding in outcome.findings),

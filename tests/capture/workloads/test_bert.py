@@ -68,6 +68,7 @@ def test_words_are_distributed_as_in_text() -> None:
         assert shares[rank - 1].item() == pytest.approx(rank**-1.05 / norm, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_sample_has_bert_s_layout_and_depends_on_seed_and_index_alone() -> None:
     dataset = build(size=64).dataset
     lengths = []
