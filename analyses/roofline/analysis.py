@@ -23,7 +23,7 @@ from tracekit.analyses.roofline.levels import LEVEL_SCHEMA, levels
 from tracekit.analyses.roofline.pieces import RECORDED
 from tracekit.analyses.roofline.rated import device_ceilings, matrix_utilisation, rated_pieces
 from tracekit.analyses.scope import Scope, once
-from tracekit.groups import any_known, at_rows, kept, or_none, text_codes
+from tracekit.groups import at_rows, kept, or_none, text_codes
 from tracekit.readers import how_to_record
 from tracekit.trace import Schema, Trace
 
@@ -58,6 +58,8 @@ TABLES: Final = {
     "ceilings": TableView("Ceilings", "device_id device precision unit level flops_per_s bytes_per_s source"),
 }
 """How each table is presented."""
+_NO_TYPE: Final = "<no type>"
+"""Of layers that are named ranges."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -71,7 +73,7 @@ class Roofline(Result):
     layers: pl.DataFrame
     """By path (`layer`) and `type`; a layer's own work, without that of the layers inside."""
     types: pl.DataFrame
-    """By `type` of layer, if layers have any; work in no layer has a name in angle brackets."""
+    """By `type` of layer; work in no layer, and in layers without a type, has a name in angle brackets."""
     kernels: pl.DataFrame
     """By `name`, `category` and `kind`. Of an operator with several kernels the longest has the figures, over the time of all."""
     model: pl.DataFrame
@@ -139,7 +141,7 @@ def _roofline(scope: Scope) -> Roofline:
         not_captured=None if measured else lacking,
         operators=operators,
         layers=layers,
-        types=types if any_known(types["type"]) else types.clear(),  # ranges have none
+        types=types.with_columns(pl.col("type").cast(pl.String).fill_null(_NO_TYPE)),
         # Figures stand at the longest kernel over the time of all of its operator, so they have no share of its own.
         kernels=kernels.with_columns(pl.lit(None, pl.Float64).alias("rated_share")),
         model=model,
