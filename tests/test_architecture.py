@@ -86,20 +86,30 @@ def modules() -> dict[str, Path]:
 
 
 @cache
+def nodes_of(path: Path) -> tuple[ast.Import | ast.ImportFrom | ast.If | ast.Assign, ...]:
+    """The imports of a module, its blocks for types only, and its `__all__`."""
+    return tuple(
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        or (isinstance(node, ast.If) and _is_name(node.test, "TYPE_CHECKING"))
+        or (isinstance(node, ast.Assign) and _is_name(node.targets[0], "__all__"))
+    )
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+@cache
 def imports() -> tuple[Import, ...]:
     """All imports between modules of the package, those inside functions too."""
     return tuple(found for name, path in modules().items() for found in _imports_of(name, path))
 
 
 def _imports_of(importer: str, path: Path) -> Iterator[Import]:
-    tree = ast.parse(path.read_text())
-    for_types = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
+    for_types = {inner for node in nodes_of(path) if isinstance(node, ast.If) for inner in ast.walk(node)}
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found = [(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -193,8 +203,8 @@ def test_what_another_package_imports_is_in_all() -> None:
 @cache
 def exported(module: str) -> frozenset[str]:
     """What the `__all__` of a module lists."""
-    for node in ast.parse(modules()[module].read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+    for node in nodes_of(modules()[module]):
+        if isinstance(node, ast.Assign):
             return frozenset(ast.literal_eval(node.value))
     return frozenset()
 
@@ -204,7 +214,7 @@ def test_only_capture_imports_torch() -> None:
         name
         for name, path in modules().items()
         if not name.startswith(BESIDE)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.Import | ast.ImportFrom)
         and any(alias.name.partition(".")[0] == "torch" for alias in node.names)
     ]
