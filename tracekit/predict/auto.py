@@ -65,8 +65,8 @@ class Predictor:
         Raises InconclusiveError if no row has one.
         """
         places = self.support.places(runs)
-        wider, doubts = self._doubts(runs, places)
         why = gaps(runs, self.support)
+        wider, doubts = self._doubts(runs, places, why == "")
         why = np.where((why == "") & np.isinf(wider), doubts, why)
         kept = (why == "") & ~places.refused
         try:
@@ -170,16 +170,18 @@ class Predictor:
         """The share of times that are to lie in their interval."""
         return self.intervals.level
 
-    def _doubts(self, runs: Runs, places: Places) -> tuple[Floats, npt.NDArray[np.object_]]:
-        """By row, how much wider its interval is as its models were told too little, and what they were not told."""
+    def _doubts(
+        self, runs: Runs, places: Places, whole: npt.NDArray[np.bool_]
+    ) -> tuple[Floats, npt.NDArray[np.object_]]:
+        """By row that is `whole`, how much wider its interval is as its models were told too little, and what they were not told."""
         wider, words = np.zeros(runs.height), np.full(runs.height, "", dtype=object)
         for name, member in self.models.items():
-            asked = self._weights(places, name) > 0
+            asked = whole & (self._weights(places, name) > 0)
             if not asked.any() or not isinstance(member, Doubts):
                 continue
-            each, said = member.doubts(runs)
-            wider = np.where(asked, np.maximum(wider, each), wider)
-            words = np.where(asked & (words == ""), np.array(said, dtype=object), words)
+            each, said = member.doubts(runs.where(asked))
+            wider[asked] = np.maximum(wider[asked], each)
+            words[asked] = np.where(words[asked] == "", np.array(said, dtype=object), words[asked])
         return wider, words
 
     def _weights(self, places: Places, name: str) -> Floats:

@@ -64,6 +64,8 @@ class StructuralFit:
     forms: tuple[Likely, ...]
     seconds: float
     """Of one unit of the target."""
+    needs: frozenset[str]
+    """The roles without which it has no answer: those that its parameters act on and its rows had."""
 
     def predict(self, runs: Runs) -> Floats:
         """The times of these rows, in the target's unit."""
@@ -115,7 +117,7 @@ class StructuralFit:
 
     def _jobs(self, runs: Runs) -> Jobs:
         """The rows as arrays. Raises UsageError for a role without which there is no answer."""
-        for role in sorted(frozenset().union(*(form.law.needs for form in self.forms)) - runs.roles):
+        for role in sorted(self.needs - runs.roles):
             raise UsageError(
                 f"the model needs {role} ({NUMBERS[role]}) of every row",
                 remedy="add the column, or fit a model without it",
@@ -124,7 +126,8 @@ class StructuralFit:
 
     def state(self) -> dict[str, Any]:
         """The forms and their parameters, as JSON."""
-        return {"forms": [_state(form) for form in self.forms], "seconds": self.seconds}
+        forms = [_state(form) for form in self.forms]
+        return {"forms": forms, "seconds": self.seconds, "needs": sorted(self.needs)}
 
 
 def _state(form: Likely) -> dict[str, Any]:
@@ -164,14 +167,17 @@ class Structural:
         forms = tuple(map(_restored, state["forms"]))
         if not isclose(sum(form.share for form in forms), 1):
             raise ValueError("the shares of the structural model's forms do not sum to 1")
-        return StructuralFit(forms, _positive(state["seconds"]))
+        needs = frozenset(map(_text, state["needs"]))
+        if not needs <= NUMBERS.keys():
+            raise ValueError("the structural model needs roles that there are not")
+        return StructuralFit(forms, _positive(state["seconds"]), needs)
 
 
 def _fitted(runs: Runs, forms: Mapping[Form, float]) -> StructuralFit:
     measured = measured_of(runs)
-    return StructuralFit(
-        tuple(Likely(*fit(measured, form), share) for form, share in forms.items()), runs.description.seconds
-    )
+    found = tuple(Likely(*fit(measured, form), share) for form, share in forms.items())
+    needs = frozenset().union(*(form.law.needs for form in found)) & runs.roles
+    return StructuralFit(found, runs.description.seconds, needs)
 
 
 def _restored(state: Mapping[str, Any]) -> Likely:
