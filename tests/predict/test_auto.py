@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from planted_tables import as_runs, planted
+from planted_tables import as_runs, described, planted
 
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.predict import grid_of, store
 from tracekit.predict.auto import Predictor, fit
-from tracekit.predict.describe import description_of
+from tracekit.predict.describe import Description, description_of
 from tracekit.predict.support import support_of
 from tracekit.predict.table import Runs, read_runs, runs_from
 
@@ -183,3 +183,45 @@ def test_rows_that_only_the_model_refuses_have_no_answer_and_the_rest_has(tmp_pa
     answer = fitted.predict(runs_from(asked.cast(pl.String), described, tmp_path, measured=False))
     assert answer["predicted"].is_null().to_list() == [False, True, False]
     assert "of device Abacus 9 is not known" in answer["note"][1]
+
+
+def test_a_blank_cell_leaves_the_other_rows_their_answers_also_of_structural(
+    runs: Runs, tmp_path: Path
+) -> None:
+    found = fit(runs, "structural")
+    asked = planted(repetitions=1)[:3].with_columns(batch=pl.Series([None, 32.0, 64.0]))
+    answers = found.predict(as_runs_to_ask(asked, tmp_path))
+    assert answers["predicted"].is_null().to_list() == [True, False, False]
+    assert answers["note"][0] == "batch is missing, or is not a number above 0"
+
+
+def as_runs_to_ask(frame: pl.DataFrame, folder: Path, **columns: str) -> Runs:
+    frame.drop("time_s").write_csv(folder / "asked.csv")
+    return read_runs(folder / "asked.csv", described_with(**columns), measured=False)
+
+
+def described_with(**columns: str) -> Description:
+    return replace(described(), columns={**described().columns, **columns})
+
+
+@pytest.mark.parametrize(
+    ("measured", "why"),
+    [
+        ("Tesla T4", "the peak of device Foo 3000 is not known"),
+        ("ours-1", "device NVIDIA L4 was never measured, and the peaks of those that were are not known"),
+    ],
+)
+def test_a_device_that_nothing_compares_with_those_measured_has_no_answer(
+    measured: str, why: str, tmp_path: Path
+) -> None:
+    frame = planted(repetitions=1).filter(pl.col("gflops") == 8000).drop("gflops")
+    frame = frame.with_columns(device=pl.lit(measured))
+    said = described_with(device="device")
+    said = replace(said, columns={role: name for role, name in said.columns.items() if name != "gflops"})
+    frame.write_csv(tmp_path / "runs.csv")
+    found = fit(read_runs(tmp_path / "runs.csv", said), "structural")
+    grid = {"gpus": ["4"], "batch": ["32"], "iterations": ["2000"], "loader_threads": ["2"]}
+    names = [measured, "NVIDIA L4", "Foo 3000"]
+    answers = found.predict(grid_of({**grid, "device": names}, said, {}, found.support))
+    assert why in answers["note"].to_list()
+    assert answers["predicted"].is_not_null().to_list() == [True, measured == "Tesla T4", False]

@@ -382,3 +382,15 @@ def test_the_errors_on_measured_runs_stay(asked: tuple[str, str]) -> None:
     rest = runs.where(held.to_numpy())
     told = MODEL.fit(runs.where(seen.to_numpy())).predict(rest)
     assert np.abs(told / rest.target - 1).mean() * 100 <= SPLITS[asked]
+
+
+def test_runs_without_a_batch_are_foretold_by_the_columns_that_they_have() -> None:
+    rows = measured(sweep(gpus=(1, 2, 4, 8, 16)), lambda runs: 20 + 280 / runs["gpus"], noise=0.0)
+    fitted = MODEL.fit(runs_of(rows))
+    assert fitted.needs == {"gpus"}
+    assert fitted.predict(runs_of(sweep(gpus=(32,)))) == pytest.approx([28.75], rel=0.04)
+    with pytest.raises(UsageError, match="the model needs gpus"):
+        fitted.predict(runs_of(sweep(batch=(32,))))
+    assert MODEL.restore(fitted.state()).needs == fitted.needs
+    with pytest.raises(ValueError, match="needs roles"):
+        MODEL.restore({**fitted.state(), "needs": ["colour"]})

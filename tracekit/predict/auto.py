@@ -171,12 +171,12 @@ class Predictor:
         return self.intervals.level
 
     def _doubts(
-        self, runs: Runs, places: Places, known: npt.NDArray[np.bool_]
+        self, runs: Runs, places: Places, whole: npt.NDArray[np.bool_]
     ) -> tuple[Floats, npt.NDArray[np.object_]]:
-        """By row, how much wider its interval is as its models were told too little, and what they were not told; of `known` rows."""
+        """By row that is `whole`, how much wider its interval is as its models were told too little, and what they were not told."""
         wider, words = np.zeros(runs.height), np.full(runs.height, "", dtype=object)
         for name, member in self.models.items():
-            asked = (self._weights(places, name) > 0) & known
+            asked = whole & (self._weights(places, name) > 0)
             if not asked.any() or not isinstance(member, Doubts):
                 continue
             each, said = member.doubts(runs.where(asked))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isnan
 from typing import Final
 
 import numpy as np
@@ -10,8 +11,10 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.errors import InconclusiveError, UsageError
+from tracekit.names import clean
 from tracekit.predict.describe import CATEGORIES, MAY_BE_ZERO, NUMBERS
-from tracekit.predict.support import Support
+from tracekit.predict.dies import die_of_name
+from tracekit.predict.support import DEVICE, Support
 from tracekit.predict.table import Runs
 
 __all__ = ["gaps", "refusals"]
@@ -33,7 +36,7 @@ _ALIKE: Final = (
 
 
 def gaps(runs: Runs, support: Support) -> Words:
-    """By row which value it lacks that every measured row had, in words; empty where it lacks none."""
+    """By row which value it lacks that every measured row had, or that nobody knows its device, in words; empty where it lacks none."""
     found = np.full(runs.height, "", dtype=object)
     for role in (*support.numbers, *support.names):
         if role in runs.frame.columns:
@@ -42,6 +45,25 @@ def gaps(runs: Runs, support: Support) -> Words:
             found[missing & (found == "")] = (
                 f"{runs.description.columns.get(role, role)} is missing{at_least}"
             )
+    return np.where(found == "", _strange(runs, support), found)
+
+
+def _strange(runs: Runs, support: Support) -> Words:
+    """By row why nothing compares its device, which was never measured, with those that were; empty where something does."""
+    found = np.full(runs.height, "", dtype=object)
+    seen, devices = support.names.get(DEVICE, frozenset()), runs.description.devices
+    names = np.array(runs.names(DEVICE), dtype=object)
+    new = (names != "") & ~np.isin(names, list(seen))
+    if not seen or not new.any():
+        return found
+    unknown = np.isnan(runs.die_gflops)
+    if "peak_gflops" not in runs.frame.columns and all(isnan(die_of_name(name, devices)) for name in seen):
+        found[new] = [
+            f"device {clean(name)} was never measured, and the peaks of those that were are not known"
+            for name in names[new]
+        ]
+    for row in np.flatnonzero(new & unknown):
+        found[row] = f"the peak of device {clean(names[row])} is not known"
     return found
 
 

@@ -64,6 +64,8 @@ class StructuralFit:
     forms: tuple[Likely, ...]
     seconds: float
     """Of one unit of the target."""
+    needs: frozenset[str]
+    """The roles without which it has no answer: those that its parameters act on and its rows had."""
 
     def predict(self, runs: Runs) -> Floats:
         """The times of these rows, in the target's unit."""
@@ -83,7 +85,7 @@ class StructuralFit:
         """How far the forms are apart (90 % of a normal distribution of their deviation), and that they are; nothing of rows that it
         does not answer.
         """
-        if len(self.forms) == 1 or not self._needs <= runs.roles:
+        if len(self.forms) == 1 or not self.needs <= runs.roles:
             return np.zeros(runs.height), [""] * runs.height
         shares = np.array([form.share for form in self.forms])[:, None]
         logs = np.log([times for _, times in self._each(runs)])
@@ -112,10 +114,6 @@ class StructuralFit:
         ]
         return [*terms, *sorted(of_levels, key=lambda term: -abs(log(term.value)))]
 
-    @property
-    def _needs(self) -> frozenset[str]:
-        return frozenset().union(*(form.law.needs for form in self.forms))
-
     def _each(self, runs: Runs) -> list[tuple[Likely, Floats]]:
         """Each form with the seconds it says."""
         jobs = self._jobs(runs)
@@ -123,7 +121,7 @@ class StructuralFit:
 
     def _jobs(self, runs: Runs) -> Jobs:
         """The rows as arrays. Raises UsageError for a role without which there is no answer."""
-        for role in sorted(self._needs - runs.roles):
+        for role in sorted(self.needs - runs.roles):
             raise UsageError(
                 f"the model needs {role} ({NUMBERS[role]}) of every row",
                 remedy="add the column, or fit a model without it",
@@ -132,7 +130,8 @@ class StructuralFit:
 
     def state(self) -> dict[str, Any]:
         """The forms and their parameters, as JSON."""
-        return {"forms": [_state(form) for form in self.forms], "seconds": self.seconds}
+        forms = [_state(form) for form in self.forms]
+        return {"forms": forms, "seconds": self.seconds, "needs": sorted(self.needs)}
 
 
 def _state(form: Likely) -> dict[str, Any]:
@@ -172,14 +171,17 @@ class Structural:
         forms = tuple(map(_restored, state["forms"]))
         if not isclose(sum(form.share for form in forms), 1):
             raise ValueError("the shares of the structural model's forms do not sum to 1")
-        return StructuralFit(forms, _positive(state["seconds"]))
+        needs = frozenset(map(_text, state["needs"]))
+        if not needs <= NUMBERS.keys():
+            raise ValueError("the structural model needs roles that there are not")
+        return StructuralFit(forms, _positive(state["seconds"]), needs)
 
 
 def _fitted(runs: Runs, forms: Mapping[Form, float]) -> StructuralFit:
     measured = measured_of(runs)
-    return StructuralFit(
-        tuple(Likely(*fit(measured, form), share) for form, share in forms.items()), runs.description.seconds
-    )
+    found = tuple(Likely(*fit(measured, form), share) for form, share in forms.items())
+    needs = frozenset().union(*(form.law.needs for form in found)) & runs.roles
+    return StructuralFit(found, runs.description.seconds, needs)
 
 
 def _restored(state: Mapping[str, Any]) -> Likely:

@@ -126,7 +126,7 @@ _ROLES: Final[dict[str, tuple[str, ...]]] = {
     "start_device": ("gpus",),
     "load": ("batch",),
     "collate": ("loader_threads",),
-    "sample": ("batch",),
+    "sample": ("batch", "gpus"),
     "sample_layer": ("layers",),
     "host_device": ("gpus",),
 }
@@ -207,7 +207,7 @@ class Law:
 
     @property
     def needs(self) -> frozenset[str]:
-        """The roles without which it has no answer."""
+        """The roles that its parameters act on."""
         told = {role for name in self.names for role in _ROLES.get(name, ())}
         return frozenset(told | ({"flops"} if np.isfinite(self.flops) else set()))
 
