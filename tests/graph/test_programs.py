@@ -32,7 +32,7 @@ from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.what_if import CudaGraph, FasterHost, NoLoaderWait, Remove, RemoveSync, Scale, what_if
 from tracekit.errors import UsageError
 
-SEEDS = range(15)
+SEEDS = range(7)
 
 
 @pytest.mark.slow

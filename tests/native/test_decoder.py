@@ -200,7 +200,6 @@ def test_texts_with_one_hash_do_not_take_forever() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     answer = hammer(tmp_path, seconds=1)
