@@ -141,6 +141,7 @@ def test_columns_speak_for_themselves(
         (("fit", "{table}", "-o", "{table}"), 2, "runs.csv"),
         (("run", "{table}", "--set", "batch=2"), 3, "not JSON"),
         (("run", "{model}"), 2, "--table"),
+        (("run", "{model}", "--table", "{table}", "--set", "batch=2"), 2, "--table has rows of its own"),
         (("run", "{model}", "--set", "batch=2,gpus=1", "--price", "-1"), 2, "--price"),
         (("run", "{model}", "--set", "batsch=2"), 2, "batch"),
         (("run", "{model}", "--set", "batch=2"), 2, "gpus"),

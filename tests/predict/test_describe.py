@@ -8,6 +8,7 @@ import pytest
 
 from tracekit.errors import UsageError
 from tracekit.predict.describe import description_of, read_description
+from tracekit.predict.recognise import recognised
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,9 @@ def test_what_it_says_is_kept() -> None:
         "devices": {"5591": {"name": "Tesla K80", "dies": 2, "bandwidth_gb_s": 240.0}},
     }
     assert description_of(said, Path("columns.toml")).as_json() == said
+
+
+def test_names_with_blanks_and_brackets_speak_for_themselves_too() -> None:
+    found = recognised(["Run ID", "Batch Size", "Num GPUs", "Card", "Step-Time (ms)"], Path("runs.csv"))
+    assert (found.target, found.unit, found.id) == ("Step-Time (ms)", "ms", "Run ID")
+    assert found.columns == {"gpus": "Num GPUs", "batch": "Batch Size", "device": "Card"}

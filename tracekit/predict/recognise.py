@@ -31,7 +31,7 @@ _ALSO: Final = {
     "parameters": "params num_parameters",
     "peak_gflops": "gflops",
     "bandwidth_gb_s": "mem_bw bandwidth",
-    "device": "gpu_type device_name gpu_name",
+    "device": "gpu_type device_name gpu_name gpu_model card",
     "machine": "host disk_mb_s",
     "network": "model case",
     "precision": "dtype",
@@ -49,8 +49,8 @@ def recognised(columns: Iterable[str], path: Path) -> Description:
     Raises UsageError if no column is a time with its unit, or several are.
     """
     names = list(columns)
-    by_name = {name.lower(): name for name in reversed(names)}
-    targets = [name for name in names if _TARGET.fullmatch(name.lower())]
+    by_name = {_plain(name): name for name in reversed(names)}
+    targets = [name for name in names if _TARGET.fullmatch(_plain(name))]
     if len(targets) != 1:
         what = (
             f"several columns could be the target: {', '.join(targets)}"
@@ -64,10 +64,19 @@ def recognised(columns: Iterable[str], path: Path) -> Description:
         column = next((by_name[word] for word in words if word in by_name), None)
         if column is not None and column not in found.values():
             found[role] = column
-    unit = _TARGET.fullmatch(targets[0].lower())
+    unit = _TARGET.fullmatch(_plain(targets[0]))
     return Description(
         target=targets[0],
         unit=unit["unit"] if unit else "s",
         columns=found,
-        id=next((by_name[word] for word in ("id", "row") if word in by_name), ""),
+        id=next((by_name[word] for word in ("id", "row", "run_id") if word in by_name), ""),
     )
+
+
+def _plain(name: str) -> str:
+    """A column's name in small letters, its words joined by underscores and its unit without brackets.
+
+    >>> _plain("Batch Size"), _plain("Step-Time (ms)")
+    ('batch_size', 'step_time_ms')
+    """
+    return re.sub(r"[\W_]+", "_", name.lower()).strip("_")

@@ -176,8 +176,13 @@ def _asked(fitted: Predictor, table: Path | None, settings: Sequence[str], like:
     """The rows to predict. Raises UsageError unless they are given in one way."""
     from tracekit.predict import grid_of, read_runs, settings_of
 
-    if (table is None) == (not settings and not like):
+    if table is None and not settings and not like:
         raise UsageError("predict run needs rows", remedy="give --table FILE or --set NAME=VALUE")
+    if table is not None and (settings or like):
+        raise UsageError(
+            "--table has rows of its own, which --set and --from do not change",
+            remedy="write the values into the table",
+        )
     if table is None:
         return grid_of(settings_of(settings), fitted.description, {**fitted.known(), **like}, fitted.support)
     return read_runs(table, fitted.description, measured=False)

@@ -106,11 +106,16 @@ def _sparse(measured: Measured, form: Form, names: Sequence[str], most: _Fit, co
 
 
 def _criterion(measured: Measured, form: Form, each_costs: float, near: _Fit | None = None) -> float:
-    """How much a form misses, and what its parameters cost; what only follows noise gains less than it costs. `near`: as for `fit`."""
+    """How much a form misses, and what its parameters cost; what only follows noise gains less than it costs. `near`: as for `fit`.
+
+    A parameter costs the more the fewer configurations are left to contradict it. Factors, held near 1, take none of these.
+    """
     law, logs = fit(measured, form, _STARTS_TRIED if near is None else 1, near)
     left = (np.log(law.times(logs, measured.jobs, law.places(measured.jobs))) - measured.logs) / NOISE
     missed = float(np.sum(np.sqrt(1 + left**2) - 1))
-    return measured.logs.size * float(np.log(max(missed, 1e-9))) + each_costs * law.size
+    count, own = measured.logs.size, len(law.names)
+    costs = law.size - own + own * count / max(count - own - 1, 1)
+    return count * float(np.log(max(missed, 1e-9))) + each_costs * costs
 
 
 def _best(measured: Measured, forms: Sequence[Form]) -> Form:
