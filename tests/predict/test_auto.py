@@ -122,7 +122,7 @@ def test_configurations_too_few_to_leave_one_out_have_no_error_and_wide_interval
     predictor = fit(as_runs(four, tmp_path), "structural")
     assert predictor.summary() == "fitted to 4 runs of 4 configurations; between these structural answers"
     answer = predictor.predict(as_runs(four, tmp_path))
-    assert (answer["high"] / answer["predicted"]).to_list() == pytest.approx([2.0] * 4)
+    assert (answer["high"] / answer["predicted"]).to_list() == pytest.approx([2.0] * 4, rel=1e-3)
     assert predictor.members()["mean_ape"].is_null().all()
     again = store.restored(json.loads(store.dumped(predictor)), tmp_path)
     assert again.predict(as_runs(four, tmp_path)).equals(answer)

@@ -350,6 +350,8 @@ def test_it_is_kept_as_json_and_a_state_that_is_none_is_refused(fitted: Structur
         {"samples": True},
         {"share": 0.5 * first["share"]},
         {"share": -1.0},
+        {"unsure": first["unsure"][1:]},
+        {"unsure": [[1e9] * len(logs)] * len(logs)},
     ):
         with pytest.raises((ValueError, KeyError, TypeError)):
             MODEL.restore({**state, "forms": [{**first, **broken}, *others]})

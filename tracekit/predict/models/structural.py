@@ -17,7 +17,7 @@ from tracekit.errors import UsageError
 from tracekit.predict.describe import NUMBERS
 from tracekit.predict.model import Term
 from tracekit.predict.models.checked import table
-from tracekit.predict.models.structural_fit import fit, measured_of
+from tracekit.predict.models.structural_fit import fit, measured_of, unsure_of
 from tracekit.predict.models.structural_forms import choose
 from tracekit.predict.models.structural_law import GROUPS, PARAMETERS, Form, Jobs, Law, jobs_of
 from tracekit.predict.table import Floats, Runs
@@ -53,8 +53,19 @@ class Likely:
     law: Law
     logs: Floats
     """Its parameters, as logarithms of seconds."""
+    unsure: Floats
+    """How unsure these are (`structural_fit.unsure_of`)."""
     share: float
     """How likely it is, of all that are allowed."""
+
+    def times(self, jobs: Jobs) -> Floats:
+        """The seconds of each row."""
+        return self.law.times(self.logs, jobs, self.law.places(jobs))
+
+    def variance(self, jobs: Jobs) -> Floats:
+        """That of the logarithm of each row's seconds."""
+        slopes = self.law.slopes(self.logs, jobs, self.law.places(jobs))
+        return np.asarray(np.sum((slopes @ self.unsure) ** 2, axis=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +80,8 @@ class StructuralFit:
 
     def predict(self, runs: Runs) -> Floats:
         """The times of these rows, in the target's unit."""
-        found: Floats = np.sum([form.share * times for form, times in self._each(runs)], axis=0)
+        jobs = self._jobs(runs)
+        found: Floats = np.sum([form.share * form.times(jobs) for form in self.forms], axis=0)
         return found / self.seconds
 
     def parts(self, runs: Runs) -> Mapping[str, Floats]:
@@ -82,15 +94,18 @@ class StructuralFit:
         return found
 
     def doubts(self, runs: Runs) -> tuple[Floats, list[str]]:
-        """How far the forms are apart (90 % of a normal distribution of their deviation), and that they are; nothing of rows that it
-        does not answer.
+        """How unsure the parameters are and how far the forms are apart (90 % of a normal distribution), and in words if the latter is
+        much; nothing of rows that it does not answer.
         """
-        if len(self.forms) == 1 or not self.needs <= runs.roles:
+        if not self.needs <= runs.roles:
             return np.zeros(runs.height), [""] * runs.height
+        jobs = self._jobs(runs)
         shares = np.array([form.share for form in self.forms])[:, None]
-        logs = np.log([times for _, times in self._each(runs)])
-        wider = _NORMAL * np.sqrt(np.sum(shares * (logs - np.sum(shares * logs, axis=0)) ** 2, axis=0))
-        return wider, [_UNTOLD if each > _APART else "" for each in wider]
+        logs = np.log([form.times(jobs) for form in self.forms])
+        apart = np.sum(shares * (logs - np.sum(shares * logs, axis=0)) ** 2, axis=0)
+        unsure = np.sum(shares * np.array([form.variance(jobs) for form in self.forms]), axis=0)
+        said = [_UNTOLD if each > _APART else "" for each in _NORMAL * np.sqrt(apart)]
+        return _NORMAL * np.sqrt(apart + unsure), said
 
     def lacked(self) -> str:
         """Nothing for all rows: forms differ where there are many devices."""
@@ -114,11 +129,6 @@ class StructuralFit:
         ]
         return [*terms, *sorted(of_levels, key=lambda term: -abs(log(term.value)))]
 
-    def _each(self, runs: Runs) -> list[tuple[Likely, Floats]]:
-        """Each form with the seconds it says."""
-        jobs = self._jobs(runs)
-        return [(form, form.law.times(form.logs, jobs, form.law.places(jobs))) for form in self.forms]
-
     def _jobs(self, runs: Runs) -> Jobs:
         """The rows as arrays. Raises UsageError for a role without which there is no answer."""
         for role in sorted(self.needs - runs.roles):
@@ -139,7 +149,13 @@ def _state(form: Likely) -> dict[str, Any]:
     for name in ("levels", "stands"):
         law[name] = {key: list(found) for key, found in law[name].items()}
     law["flops"] = form.law.flops if isfinite(form.law.flops) else None
-    return {**law, "names": list(form.law.names), "logs": form.logs.tolist(), "share": form.share}
+    return {
+        **law,
+        "names": list(form.law.names),
+        "logs": form.logs.tolist(),
+        "unsure": form.unsure.tolist(),
+        "share": form.share,
+    }
 
 
 class Structural:
@@ -179,7 +195,8 @@ class Structural:
 
 def _fitted(runs: Runs, forms: Mapping[Form, float]) -> StructuralFit:
     measured = measured_of(runs)
-    found = tuple(Likely(*fit(measured, form), share) for form, share in forms.items())
+    fits = [(fit(measured, form), share) for form, share in forms.items()]
+    found = tuple(Likely(*each, unsure_of(measured, *each), share) for each, share in fits)
     needs = frozenset().union(*(form.law.needs for form in found)) & runs.roles
     return StructuralFit(found, runs.description.seconds, needs)
 
@@ -205,7 +222,10 @@ def _restored(state: Mapping[str, Any]) -> Likely:
     largest += [_LARGEST] * (law.size - len(names))
     if logs.size != law.size or (np.abs(logs) > largest).any():
         raise ValueError("the structural model's parameters are not those of a fit")
-    return Likely(law, logs, _positive(state["share"]))
+    unsure = np.array([[_number(value) for value in row] for row in state["unsure"]], dtype=np.float64)
+    if unsure.shape != (law.size, law.size) or (np.abs(unsure) > _LARGEST).any():
+        raise ValueError("how unsure the structural model's parameters are is not what a fit says")
+    return Likely(law, logs, unsure, _positive(state["share"]))
 
 
 def _form(state: object) -> Form:

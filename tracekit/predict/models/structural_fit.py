@@ -50,8 +50,9 @@ OF_DEVICES: Final = ("sync_device", "host_device", "sync", "tree", "ring", "scat
 """The parameters of several devices, those first that grow with their number in each iteration."""
 _STARTS: Final = 4
 _EVALUATIONS: Final = 150
+_EXACT: Final = 1e-4
+"""Times do not follow a law more closely."""
 _MOST_FITTED: Final = 1500
-_STEP: Final = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,7 @@ def fit(
         return np.concatenate([(told - measured.logs) / NOISE, (logs - guess) / spread])
 
     def slopes(logs: Floats) -> Floats:
-        around = np.vstack([logs, logs + _STEP * np.eye(law.size)])
-        told = np.log(law.times(around, measured.jobs, places))
-        return np.vstack([(told[1:] - told[0]).T / (_STEP * NOISE), np.diag(1 / spread)])
+        return np.vstack([law.slopes(logs, measured.jobs, places) / NOISE, np.diag(1 / spread)])
 
     low, high = guess - 3 * spread, guess + 3 * spread
     random, found = np.random.default_rng(0), []
@@ -119,6 +118,21 @@ def fit(
             )
         )
     return law, np.asarray(min(found, key=lambda one: one.cost).x)
+
+
+def unsure_of(measured: Measured, law: Law, logs: Floats) -> Floats:
+    """How unsure these parameters are: a matrix by which the slopes of a time become its standard error, the root of the sum of the
+    squares of their product (the inverse of a root of the Hessian, with the mean square of what is left).
+    """
+    measured = thinned(measured, _MOST_FITTED)
+    _, _, spread = _start(measured, law.form)
+    places = law.places(measured.jobs)
+    left = np.log(law.times(logs, measured.jobs, places)) - measured.logs
+    square = float(np.sum(left**2)) / max(left.size - law.size, 1)
+    slopes = law.slopes(logs, measured.jobs, places)
+    hessian = slopes.T @ slopes / max(square, _EXACT**2) + np.diag(spread**-2.0)
+    found: Floats = np.linalg.inv(np.linalg.cholesky(hessian)).T
+    return found
 
 
 def _at(near: tuple[Law, Floats], law: Law, guess: Floats) -> Floats:

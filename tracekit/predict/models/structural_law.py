@@ -17,6 +17,9 @@ REFERENCE_GFLOPS: Final = 1000.0
 """What a device's peak divides is given for a device of this peak."""
 
 
+_STEP: Final = 1e-5
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """What a parameter of the law means. All are above 0."""
@@ -169,17 +172,17 @@ class Law:
 
     def places(self, jobs: Jobs) -> dict[str, npt.NDArray[np.intp]]:
         """By group, where in `_values` each row has its factor."""
-        found, devices = {}, jobs.levels["device"]
+        found = {}
         means = {key: self.size + 1 + place for place, key in enumerate(self._of_devices())}
         for group, at in self._at().items():
-            levels = jobs.levels[GROUPS[group][0]]
-            found[group] = np.array(
-                [
-                    at.get(str(level), means.get((group, str(device)), self.size))
-                    for level, device in zip(levels, devices, strict=True)
-                ],
-                np.intp,
-            )
+            pairs = [
+                *zip(jobs.levels[GROUPS[group][0]].tolist(), jobs.levels["device"].tolist(), strict=True)
+            ]
+            known = {
+                (level, device): at.get(level, means.get((group, device), self.size))
+                for level, device in set(pairs)
+            }
+            found[group] = np.array([known[pair] for pair in pairs], np.intp)
         return found
 
     def _at(self) -> dict[str, dict[str, int]]:
@@ -214,6 +217,12 @@ class Law:
     def times(self, logs: Floats, jobs: Jobs, places: Mapping[str, npt.NDArray[np.intp]]) -> Floats:
         """The seconds of each row; `logs` may have several sets of parameters, a row each, and so has the result."""
         found: Floats = np.sum(np.broadcast_arrays(*self.parts(logs, jobs, places).values()), axis=0)
+        return found
+
+    def slopes(self, logs: Floats, jobs: Jobs, places: Mapping[str, npt.NDArray[np.intp]]) -> Floats:
+        """By row and parameter, how the logarithm of its seconds grows with that of the parameter."""
+        told = np.log(self.times(np.vstack([logs, logs + _STEP * np.eye(self.size)]), jobs, places))
+        found: Floats = (told[1:] - told[0]).T / _STEP
         return found
 
     def parts(
