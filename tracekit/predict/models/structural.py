@@ -40,6 +40,9 @@ _EXPONENTS: Final = frozenset({"growth", "overlap"})
 _LARGEST: Final = 100.0
 _LARGEST_EXPONENT: Final = 6.0
 """Logarithms of parameters beyond these are no fit's."""
+_STARTS: Final = 4
+_STARTS_AGAIN: Final = 2
+"""Of a form that was chosen, on some of the rows."""
 _NORMAL: Final = 1.645
 _APART: Final = 0.05
 """Forms that are farther apart than this are told of."""
@@ -180,7 +183,7 @@ class Structural:
 
     def refit(self, runs: Runs, like: StructuralFit) -> StructuralFit:
         """Fit the forms of the law that another fit chose, as likely as there."""
-        return _fitted(runs, {each.law.form: each.share for each in like.forms})
+        return _fitted(runs, {each.law.form: each.share for each in like.forms}, starts=_STARTS_AGAIN)
 
     def restore(self, state: Mapping[str, Any]) -> StructuralFit:
         """The fitted model of a state. Raises ValueError, KeyError or TypeError for one that is none."""
@@ -193,9 +196,9 @@ class Structural:
         return StructuralFit(forms, _positive(state["seconds"]), needs)
 
 
-def _fitted(runs: Runs, forms: Mapping[Form, float]) -> StructuralFit:
+def _fitted(runs: Runs, forms: Mapping[Form, float], starts: int = _STARTS) -> StructuralFit:
     measured = measured_of(runs)
-    fits = [(fit(measured, form), share) for form, share in forms.items()]
+    fits = [(fit(measured, form, starts), share) for form, share in forms.items()]
     found = tuple(Likely(*each, unsure_of(measured, *each), share) for each, share in fits)
     needs = frozenset().union(*(form.law.needs for form in found)) & runs.roles
     return StructuralFit(found, runs.description.seconds, needs)

@@ -15,7 +15,7 @@ from tracekit.predict.table import Floats, Runs
 
 __all__ = [
     "NOISE",
-    "OF_DEVICES",
+    "_OF_DEVICES",
     "Measured",
     "dropped",
     "fit",
@@ -46,9 +46,8 @@ _LOADING: Final = frozenset({"load", "collate", "growth", "overlap"})
 """The parameters of loading."""
 _ANY: Final = 2.0
 """The same for the factors of devices whose peaks are not known."""
-OF_DEVICES: Final = ("sync_device", "host_device", "sync", "tree", "ring", "scatter", "start_device")
+_OF_DEVICES: Final = ("sync_device", "host_device", "sync", "tree", "ring", "scatter", "start_device")
 """The parameters of several devices, those first that grow with their number in each iteration."""
-_STARTS: Final = 4
 _EVALUATIONS: Final = 150
 _EXACT: Final = 1e-4
 """Times do not follow a law more closely."""
@@ -78,7 +77,7 @@ def measured_of(runs: Runs) -> Measured:
 
 
 def fit(
-    measured: Measured, form: Form, starts: int = _STARTS, near: tuple[Law, Floats] | None = None
+    measured: Measured, form: Form, starts: int, near: tuple[Law, Floats] | None = None
 ) -> tuple[Law, Floats]:
     """The law of this form with its parameters, as logarithms.
 
@@ -247,7 +246,7 @@ def _untold(jobs: Jobs) -> set[str]:
     if bool(np.all(jobs.iterations == 1)):
         found |= {"start"}
     if not vary(jobs.gpus):
-        found |= set(OF_DEVICES)
+        found |= set(_OF_DEVICES)
     if not vary(jobs.layers):
         found |= {"sample_layer", "step_layer"}
     if not vary(jobs.threads):  # and what the host does for each device is as long as what it waits for each

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from tracekit.predict.models.structural_fit import (
     NOISE,
-    OF_DEVICES,
     Measured,
     dropped,
     fit,
@@ -38,6 +37,9 @@ _EXCHANGES: Final = (
     ("sync", "sync_device"),
 )
 """The ways in which devices may exchange gradients, by the parameters that each has."""
+_OTHERS: Final = ("host_device", "scatter")
+"""What else a further device may cost in each iteration."""
+_AT_START: Final = "start_device"
 _AS_WELL: Final = 4.6
 """A form whose criterion is larger than the least by more than this is out: the data is 10 times as likely under the other."""
 _MOST_FORMS: Final = 4
@@ -73,23 +75,33 @@ def choose(measured: Measured) -> dict[Form, float]:
 def _of_several(measured: Measured, form: Form) -> dict[Form, float]:
     """The form with each exchange of gradients that these configurations allow, by its likelihood (that of Schwarz's criterion).
 
-    Of few numbers of devices with noise, several do: what they say of many more devices differs.
+    Of few numbers of devices with noise, several do: what they say of many more devices differs. What a further device costs at the start
+    looks like an exchange if all others may be there as well, so it is asked for beside each.
     """
-    told = set(OF_DEVICES) - dropped(measured.jobs, form)
-    exchanges = {name for names in _EXCHANGES for name in names}
     costs = float(np.log(measured.logs.size))
     most = fit(measured, form, _STARTS_TRIED)
-    form = _sparse(measured, form, sorted(told - exchanges), most, costs)
-    tried = [replace(form, without=(*form.without, *sorted(exchanges - set(names)))) for names in _EXCHANGES]
-    found = sorted((_criterion(measured, each, costs, most), place) for place, each in enumerate(tried))
+    told = dropped(measured.jobs, form)
+    form = _sparse(measured, form, [name for name in _OTHERS if name not in told], most, costs)
+    every = {name for names in _EXCHANGES for name in names}
+    forms = [replace(form, without=(*form.without, *sorted(every - set(names)))) for names in _EXCHANGES]
+    found = _ordered(measured, forms, most, costs)
+    if _AT_START not in told:
+        near = [one for each, one in found if each <= found[0][0] + 2 * _AS_WELL]
+        bare = [replace(one, without=(*one.without, _AT_START)) for one in near]
+        found = min(_ordered(measured, bare, most, costs), found, key=lambda ordered: ordered[0][0])
     least = found[0][0]
     likely = {
-        tried[place]: float(np.exp((least - each) / 2))
-        for each, place in found[:_MOST_FORMS]
+        one: float(np.exp((least - each) / 2))
+        for each, one in found[:_MOST_FORMS]
         if each <= least + _AS_WELL
     }
     whole = sum(likely.values())
     return {each: share / whole for each, share in likely.items()}
+
+
+def _ordered(measured: Measured, forms: Sequence[Form], most: _Fit, costs: float) -> list[tuple[float, Form]]:
+    """The forms and their criteria, the least first."""
+    return sorted(((_criterion(measured, each, costs, most), each) for each in forms), key=lambda one: one[0])
 
 
 def _sparse(measured: Measured, form: Form, names: Sequence[str], most: _Fit, costs: float) -> Form:
