@@ -194,7 +194,7 @@ def test_forms_that_fit_as_well_widen_what_they_say_of_many_devices() -> None:
     assert len(fit.forms) > 1
     assert sum(form.share for form in fit.forms) == pytest.approx(1)
     asked = sweep(gpus=(4.0, 8.0, 16.0, 32.0), batch=(64.0,)).with_columns(iterations=pl.lit(1000.0))
-    wider, said = fit.doubts(runs_of(asked))
+    wider, said = fit.doubts(runs_of(asked), np.zeros(asked.height, bool))
     assert np.all(np.diff(wider[1:]) > 0)
     assert said[0] == ""
     assert said[-1] == "the measured counts of devices do not tell how synchronisation grows"

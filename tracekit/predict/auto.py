@@ -179,7 +179,7 @@ class Predictor:
             asked = whole & (self._weights(places, name) > 0)
             if not asked.any() or not isinstance(member, Doubts):
                 continue
-            each, said = member.doubts(runs.where(asked))
+            each, said = member.doubts(runs.where(asked), places.kind[asked] == INSIDE)
             wider[asked] = np.maximum(wider[asked], each)
             words[asked] = np.where(words[asked] == "", np.array(said, dtype=object), words[asked])
         return wider, words

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.predict.features import one_each, sampled
 from tracekit.predict.model import MODELS, Doubts, Fitted, Refits, Term, model_of
@@ -42,10 +43,10 @@ class Corrected:
         factor = self._factor(runs)
         return {name: part * factor for name, part in self.base.parts(runs).items()}
 
-    def doubts(self, runs: Runs) -> tuple[Floats, list[str]]:
+    def doubts(self, runs: Runs, inside: npt.NDArray[np.bool_]) -> tuple[Floats, list[str]]:
         """Those of the model."""
         if isinstance(self.base, Doubts):
-            return self.base.doubts(runs)
+            return self.base.doubts(runs, inside)
         return np.zeros(runs.height), [""] * runs.height
 
     def lacked(self) -> str:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
+
 from tracekit.errors import UsageError, nearest
 from tracekit.predict.table import Floats, Runs
 
@@ -57,9 +60,9 @@ class Heeds(Protocol):
 class Doubts(Protocol):
     """A fitted model that knows of rows of which it was told too little."""
 
-    def doubts(self, runs: Runs) -> tuple[Floats, list[str]]:
+    def doubts(self, runs: Runs, inside: npt.NDArray[np.bool_]) -> tuple[Floats, list[str]]:
         """By row, by how much what it was not told widens its interval, in logarithms (infinite: it has no answer), and what that is, in
-        words; empty where it was told all.
+        words; empty where it was told all. `inside`: which rows lie within what was measured, where its errors are known.
         """
         ...
 

@@ -94,10 +94,11 @@ class LayerwiseFit:
             found[name] = sums / NS_PER_S / self.seconds
         return found
 
-    def doubts(self, runs: Runs) -> tuple[Floats, list[str]]:
+    def doubts(self, runs: Runs, inside: npt.NDArray[np.bool_]) -> tuple[Floats, list[str]]:
         """Work that is not known counts by its operators only. A network of which more is not known than of any that was measured may take
         all between nothing and twice what the rest of it takes; one of which most is not known has no answer.
         """
+        del inside  # what is not known is so there as well
         work, told = work_of(runs)
         share = np.where(told, work.unknown_of(runs.height), 0.0)
         names = _networks(runs)

@@ -12,6 +12,7 @@ from math import isclose, isfinite, log
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.errors import UsageError
 from tracekit.predict.describe import NUMBERS
@@ -96,9 +97,9 @@ class StructuralFit:
                 found[name] = found.get(name, 0.0) + form.share * values / self.seconds
         return found
 
-    def doubts(self, runs: Runs) -> tuple[Floats, list[str]]:
+    def doubts(self, runs: Runs, inside: npt.NDArray[np.bool_]) -> tuple[Floats, list[str]]:
         """How unsure the parameters are and how far the forms are apart (90 % of a normal distribution), and in words if the latter is
-        much; nothing of rows that it does not answer.
+        much. Nothing within what was measured, where its errors hold all that, and of rows that it does not answer.
         """
         if not self.needs <= runs.roles:
             return np.zeros(runs.height), [""] * runs.height
@@ -108,7 +109,7 @@ class StructuralFit:
         apart = np.sum(shares * (logs - np.sum(shares * logs, axis=0)) ** 2, axis=0)
         unsure = np.sum(shares * np.array([form.variance(jobs) for form in self.forms]), axis=0)
         said = [_UNTOLD if each > _APART else "" for each in _NORMAL * np.sqrt(apart)]
-        return _NORMAL * np.sqrt(apart + unsure), said
+        return np.where(inside, 0.0, _NORMAL * np.sqrt(apart + unsure)), said
 
     def lacked(self) -> str:
         """Nothing for all rows: forms differ where there are many devices."""
