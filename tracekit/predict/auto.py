@@ -125,13 +125,15 @@ class Predictor:
         return [f"{each[0].upper()}{each[1:]}." for each in told if each]
 
     def explain(self) -> list[Term]:
-        """The parameters of each model, of the one with the most weight inside the range first; with several, names begin with theirs."""
+        """The parameters of each model, of the one with the most weight inside the range first; with several, names begin with theirs.
+        What a model and another one correct alike stands once.
+        """
         inside = self.weights[INSIDE]
-        found = []
+        found: dict[Term, str] = {}
         for name in sorted(self.models, key=lambda name: -inside.get(name, 0)):
-            before = f"{name}: " if len(self.models) > 1 else ""
-            found += [replace(term, name=f"{before}{term.name}") for term in self.models[name].explain()]
-        return found
+            for term in self.models[name].explain():
+                found.setdefault(term, f"{name}: {term.name}" if len(self.models) > 1 else term.name)
+        return [replace(term, name=name) for term, name in found.items()]
 
     def members(self) -> pl.DataFrame:
         """Which model answers which question: `question` (an axis beyond whose measured values a row lies, `inside`, or `outside` for all

@@ -104,7 +104,10 @@ def predict_from_trace(
     Raises UsageError for a device that is not in the catalogue, and InconclusiveError for a trace whose times or work do not tell.
     """
     if not 0 < batch < np.inf or (gpus is not None and gpus < 1):
-        raise UsageError("the batch and the number of devices must be above 0")
+        raise UsageError(
+            "the batch and the number of devices must be above 0",
+            remedy="give, for example, --batch 2x or --gpus 8",
+        )
     if not 1 / FARTHEST <= batch <= FARTHEST:
         raise InconclusiveError(
             f"{batch:g} times the batch is too far from the traced one",

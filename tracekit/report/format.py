@@ -31,6 +31,7 @@ from tracekit.trace import Excerpt
 from tracekit.trees import depth_first, parent_rows
 
 __all__ = [
+    "FOLDED",
     "NOT_CAPTURED",
     "RIGHT_ALIGNED",
     "SHAPES",
@@ -95,6 +96,8 @@ def format_value(value: Any, column: Column) -> str:
 _NAMED: Final = frozenset({"category", "measure", "part"})
 SHAPES: Final = frozenset({"shapes", "input_shapes", "output_shapes"})
 """Columns with lists of shapes, as JSON."""
+FOLDED: Final = SHAPES | {"meaning"}
+"""Columns whose texts may take several lines."""
 
 
 def _format_shapes(text: str) -> str:

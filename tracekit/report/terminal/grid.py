@@ -1,4 +1,4 @@
-"""Tables as lines of text that fit a width: long names are shortened, shapes go on below, what does not fit is left out."""
+"""Tables as lines of text that fit a width: long names are shortened, shapes and sentences go on below, what does not fit is left out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import polars as pl
 from rich.cells import cell_len, set_cell_size
 
 from tracekit.names import shorten_name, shorten_names
-from tracekit.report.format import RIGHT_ALIGNED, SHAPES, costliest, format_value, shown_columns
+from tracekit.report.format import FOLDED, RIGHT_ALIGNED, SHAPES, costliest, format_value, shown_columns
 from tracekit.report.model import Column, Table
 
 __all__ = ["grid", "tree_lines"]
@@ -21,9 +21,9 @@ GAP: Final = 2
 LEAST_NAME: Final = 20
 """A name column narrower than this says nothing; rather leave out a figure."""
 GREATEST_TEXT: Final = 72
-LEAST_SHAPES: Final = 24
+LEAST_FOLDED: Final = 24
 """Two shapes of four dimensions."""
-MOST_SHAPE_LINES: Final = 3
+MOST_LINES: Final = 3
 
 BAR: Final = 12
 """Cells of the longest bar."""
@@ -58,13 +58,13 @@ def grid(table: Table, columns: Sequence[Column], *, width: int, rows: int) -> t
 
 
 def _in_width(column: Column, texts: Sequence[str], width: int) -> dict[str, str]:
-    """The texts of a column in this width: names shortened so that they differ, shapes in several lines."""
-    if column.name not in SHAPES:
+    """The texts of a column in this width: names shortened so that they differ, shapes and sentences in several lines."""
+    if column.name not in FOLDED:
         return shorten_names(texts, width)
     folded = {text: textwrap.wrap(text, width) or [""] for text in texts}
     for lines in folded.values():
-        if len(lines) > MOST_SHAPE_LINES:
-            lines[MOST_SHAPE_LINES - 1 :] = [f"… {lines[-1][: width - 2]}"]
+        if column.name in SHAPES and len(lines) > MOST_LINES:
+            lines[MOST_LINES - 1 :] = [f"… {lines[-1][: width - 2]}"]
     return {text: "\n".join(lines) for text, lines in folded.items()}
 
 
@@ -79,7 +79,7 @@ def _fit(
     kept = list(columns)
     while len(kept) > 1:
         least = [
-            min(_natural(c, cells), LEAST_SHAPES if c.name in SHAPES else LEAST_NAME)
+            min(_natural(c, cells), LEAST_FOLDED if c.name in FOLDED else LEAST_NAME)
             if c.unit == "text"
             else _natural(c, cells)
             for c in kept
@@ -92,11 +92,11 @@ def _fit(
 
 
 def _widths(columns: Sequence[Column], cells: dict[str, list[str]], width: int) -> list[int]:
-    """Natural widths; shapes give way first, since they go on below, then the widest text column."""
+    """Natural widths; what goes on below gives way first, then the widest text column."""
     widths = [min(_natural(column, cells), GREATEST_TEXT) for column in columns]
     excess = sum(widths) + GAP * (len(widths) - 1) - width
     while excess > 0:
-        texts = [i for i, one in enumerate(columns) if one.name in SHAPES and widths[i] > LEAST_SHAPES]
+        texts = [i for i, one in enumerate(columns) if one.name in FOLDED and widths[i] > LEAST_FOLDED]
         texts = texts or [i for i, column in enumerate(columns) if column.unit == "text"]
         widest = max(texts or range(len(widths)), key=lambda i: widths[i])
         if widths[widest] <= 1:
