@@ -156,9 +156,8 @@ def runs_from(raw: pl.DataFrame, description: Description, path: Path, *, measur
     ]
     kept = frame.filter(~pl.any_horizontal(*faults.values()))
     if not kept.height:
-        raise InconclusiveError(
-            "no row can be used", path=path, remedy="; ".join(left_out) or "it has no rows"
-        )
+        why = "; ".join(each.removeprefix(f"{clean(path.name)}: ") for each in left_out)
+        raise InconclusiveError("no row can be used", path=path, remedy=why or "it has no rows")
     return Runs(kept, description, tuple(left_out))
 
 
