@@ -173,6 +173,7 @@ def test_one_broken_file_of_a_few_is_left_out(
     assert "1 file could not be read" in " ".join(shown.out.split())
 
 
+@pytest.mark.slow
 def test_a_damaged_file_beside_one_trace_stopped_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,7 @@ def test_parents_depths_and_self_times(spans: list[tuple[int, int, int]]) -> Non
     assert nesting.self_time().tolist() == own
 
 
+@pytest.mark.slow
 @given(SPANS, st.lists(st.tuples(st.integers(-1, 3), st.integers(-2, 40)), min_size=1, max_size=20))
 def test_innermost_open_span(spans: list[tuple[int, int, int]], queries: list[tuple[int, int]]) -> None:
     rows, nesting = ordered(spans)
@@ -71,6 +72,7 @@ def test_innermost_open_span(spans: list[tuple[int, int, int]], queries: list[tu
         assert found == max(is_open, default=-1)
 
 
+@pytest.mark.slow
 @given(SPANS)
 def test_many_times_in_order_find_what_few_find(spans: list[tuple[int, int, int]]) -> None:
     _, nesting = ordered(spans)
@@ -81,6 +83,7 @@ def test_many_times_in_order_find_what_few_find(spans: list[tuple[int, int, int]
     assert (nesting.innermost_at(thread, time) == nesting.innermost_at(thread[::-1], time[::-1])[::-1]).all()
 
 
+@pytest.mark.slow
 @given(SPANS, st.randoms(use_true_random=False))
 def test_nearest_wanted_ancestor(spans: list[tuple[int, int, int]], random: object) -> None:
     rows, nesting = ordered(spans)
@@ -94,6 +97,7 @@ def test_nearest_wanted_ancestor(spans: list[tuple[int, int, int]], random: obje
             assert got[i] == at
 
 
+@pytest.mark.slow
 @given(SPANS, st.randoms(use_true_random=False))
 def test_what_lies_in_a_span_is_a_range_of_rows(spans: list[tuple[int, int, int]], random: Random) -> None:
     rows, nesting = ordered(spans)

@@ -103,6 +103,7 @@ def test_the_planted_operators_are_the_innermost_ranges(marks: str, version: str
     assert checked > 50
 
 
+@pytest.mark.slow
 def test_correlation_ids_of_two_processes_collide(tmp_path: Path) -> None:
     plan = shape_of("range")
     export = both(training(1, plan, Style(nested_calls=0)), training(1, plan, Style(pid=777, nested_calls=0)))

@@ -90,6 +90,7 @@ def test_without_shapes_they_are_not_captured(tmp_path: Path, capsys: pytest.Cap
     assert json.loads(ok(capsys, "info", path, "-f", "json"))["flops"]["source"] is None
 
 
+@pytest.mark.slow
 def test_info_and_report_show_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = loop(tmp_path)
     assert "2.00 GFLOP a step by shapes (analytic)" in " ".join(ok(capsys, "info", path).split())

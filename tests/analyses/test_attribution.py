@@ -37,6 +37,7 @@ def name_of(shape: Shape) -> str:
     return "-".join(changed) or "plain"
 
 
+@pytest.mark.slow
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("shape", SHAPES, ids=name_of)
 def test_every_layer_phase_and_recomputation_is_the_planted_one(shape: Shape, tmp_path: Path) -> None:

@@ -203,6 +203,7 @@ def test_ranges_around_launches_of_random_files_are_those_of_the_oracle(seed: in
     assert len({name for *_, name, _ in expected}) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda p: p.stem)
 def test_ranges_around_launches_of_public_files_are_those_of_the_oracle(path: Path) -> None:

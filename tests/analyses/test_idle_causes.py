@@ -65,6 +65,7 @@ def split_of(gap: Any) -> dict[str, int]:
     return {cause: ns for cause, ns in known.items() if ns}
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_planted_gaps_get_the_planted_causes(name: str, tmp_path: Path) -> None:

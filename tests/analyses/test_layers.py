@@ -218,6 +218,7 @@ def test_groups_count_nested_layers_once() -> None:
     assert found.answer.endswith("The largest: 2 × outer.* (Sequential) 85.7 %, outer 14.3 %.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name", "pattern"),
     [

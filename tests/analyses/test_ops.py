@@ -62,6 +62,7 @@ def expected(truth: Truth, low: int, high: int, wanted: set[int]) -> dict[str | 
     return table
 
 
+@pytest.mark.slow
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: "-".join(map(str, c.values())))

@@ -466,6 +466,7 @@ def test_tables_of_kernels_operators_and_layers_have_the_rates() -> None:
     assert row(by_type, type="Outer")["flops_per_s"] == pytest.approx(second / 5e-6)
 
 
+@pytest.mark.slow
 def test_the_figures_draw_the_rows_below_the_roofs() -> None:
     made = Work()
     made.mm(("gemm", 20 * US))

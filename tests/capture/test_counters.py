@@ -53,6 +53,7 @@ def test_on_a_cpu_nothing_is_asked(tmp_path: Path, monkeypatch) -> None:
     assert manifest.flops_per_step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("profile", "why"),
     [

@@ -123,6 +123,7 @@ def test_values_that_are_read_cost_nothing_on_processors(tmp_path: Path) -> None
     settled(check)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stacks", [True, False], ids=["stacks", "plain"])
 def test_the_verdict_on_the_plain_loop_names_none_of_them(tmp_path: Path, stacks: bool) -> None:
     def check() -> None:

@@ -163,6 +163,7 @@ def test_handlers_threads_and_forked_processes_stay_the_script_s(tmp_path: Path)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"trace.json.gz", "manifest.json"}
 
 
+@pytest.mark.slow
 def test_steps_phases_and_layers_are_in_the_trace(run, tmp_path: Path, load_trace) -> None:
     code = HEAD + "for (x,) in DataLoader([(torch.ones(4),)] * 14, batch_size=2): step(x)\n"
     assert run(code, flags=("--steps", "2", "--warmup", "2"))[0] == 0
@@ -324,6 +325,7 @@ def test_a_script_that_profiles_itself_keeps_its_profile(run) -> None:
     assert run(f"{code}for _ in range(6): step()\n")[0] == 0  # after its own profile
 
 
+@pytest.mark.slow
 def test_a_recording_that_fails_does_not_end_the_script(run, monkeypatch) -> None:
     def full(*_args: object, **_named: object) -> None:
         raise UsageError("there is no room")
@@ -335,12 +337,14 @@ def test_a_recording_that_fails_does_not_end_the_script(run, monkeypatch) -> Non
     assert err.splitlines()[-1] == "tracekit: error: there is no room"
 
 
+@pytest.mark.slow
 def test_stop_ends_the_script_after_the_recorded_steps(run) -> None:
     status, out, _ = run(HEAD + "for i in range(99): step(); print(i)\n", flags=("--stop",))
     assert status == 0
     assert out.split() == ["0", "1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_a_module_runs_by_its_name(run, tmp_path: Path, monkeypatch, capsys) -> None:
     (tmp_path / "work.py").write_text(HEAD + "for i in range(12): step()\nprint(__name__, sys.argv[1:])\n")
     with pytest.raises(SystemExit) as left:
@@ -367,6 +371,7 @@ def test_what_cannot_run_is_one_line(tmp_path: Path, monkeypatch, capsys, words,
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_rank_of_several_has_its_own_folder(run, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -430,6 +435,7 @@ def test_a_function_that_trains_by_itself_is_recorded(tmp_path: Path, capsys, fu
     assert manifest.workload == f"mine.py:{function}"
 
 
+@pytest.mark.slow
 def test_results_are_those_without_the_recording(tmp_path: Path) -> None:
     def train(*, watched: bool) -> list[torch.Tensor]:
         torch.manual_seed(3)
@@ -469,6 +475,7 @@ def test_the_shell_completes_workloads(tmp_path: Path, monkeypatch, typed: str, 
     assert all(name.startswith(typed) for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [

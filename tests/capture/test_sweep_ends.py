@@ -22,6 +22,7 @@ from tracekit.statistics import trimmed_mean
 from tracekit.sweep_index import index_of, read_index
 
 
+@pytest.mark.slow
 def test_changed_setting_adds_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started = pretend(monkeypatch, {})
     swept(tmp_path, 1, 2)
@@ -49,6 +50,7 @@ def test_larger_batches_of_the_same_settings_are_skipped(
     )
 
 
+@pytest.mark.slow
 def test_retry_runs_again_what_did_not_succeed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pretend(monkeypatch, {2: refuse, 1: saying("raise ValueError('no')")})
     swept(tmp_path, 1, 2, 4)
@@ -75,6 +77,7 @@ def test_what_was_skipped_runs_once_the_reason_is_gone(
     assert started == [2, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "status", "error"),
     [

@@ -69,6 +69,7 @@ def test_the_second_time_nothing_is_computed(
     assert len(made) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "more",
@@ -98,6 +99,7 @@ def test_the_width_of_the_terminal_is_part_of_the_question(
     assert len(made) == 3, "JSON knows no width"
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_is_read_again(
     trace: Path, made: list[object], capsys: pytest.CaptureFixture[str]
 ) -> None:

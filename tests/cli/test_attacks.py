@@ -94,6 +94,7 @@ def test_a_disk_that_is_nearly_full(arguments: list[object], unbuffered: str, tm
     assert b"the disk is full" in ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("manifest", ['{"a":' * 50_000 + "1" + "}" * 50_000, "[]", "", '{"name": "a page"}'])
 def test_a_manifest_that_is_none(manifest: str, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One that was nested deep was a fault in tracekit; one of another program kept the folder's traces from being read."""
@@ -141,6 +142,7 @@ def test_no_command_replaces_its_input(linked: str, trace: Path, capsys: pytest.
     assert zipped.read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["trace.json.gz", "manifest.json"])
 def test_no_command_replaces_what_lies_in_a_folder_that_it_is_given(
     output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

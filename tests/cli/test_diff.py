@@ -83,6 +83,7 @@ def test_json_has_every_gate_and_follows_its_schema(
     }
 
 
+@pytest.mark.slow
 def test_formats_and_figures(
     pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -179,6 +179,7 @@ def test_standard_input_is_a_trace() -> None:
     assert json.loads(whole.stdout)["trace"]["event_count"] == 8163
 
 
+@pytest.mark.slow
 def test_a_zip_archive_in_a_pipe_is_its_trace(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
@@ -194,6 +195,7 @@ def test_a_zip_archive_in_a_pipe_is_its_trace(tmp_path: Path) -> None:
     assert not [*(tmp_path / "temporary").iterdir()]
 
 
+@pytest.mark.slow
 def test_a_folder_of_run_folders_is_one_argument(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("cnn_cpu", "encoder_cpu"):
         shutil.copytree(CNN.parent / name, tmp_path / "runs/deep" / name)
@@ -223,6 +225,7 @@ def test_traces_of_one_name_are_told_apart_by_their_folders(
     assert report.startswith("run0/trace.json.gz")
 
 
+@pytest.mark.slow
 def test_what_if_of_two_traces_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     out = ok(capsys, "what-if", CNN, CNN.parent / "encoder_cpu", "--rank", "-f", "json")
     traces = json.loads(out)["traces"]

@@ -249,6 +249,7 @@ def test_no_report_tells_who_recorded_it(
         assert secret not in shown
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda p: p.stem)
 def test_reports_of_public_files(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,6 +70,7 @@ def test_domains_are_chosen_by_name(export: Path, capsys: pytest.CaptureFixture[
     assert paths(whole) == {f"iteration {n}{tail}" for n in range(4) for tail in ("", "/block")}
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 def test_steps_of_an_export_are_inferred(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = answer(capsys, "report", export)

@@ -455,6 +455,7 @@ def big(path: Path, rows: int) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_long_copy_and_leaves_nothing(tmp_path: Path) -> None:
     source = big(tmp_path / "in.sqlite", 300_000)
 

@@ -57,6 +57,7 @@ def told_by(folder: Path) -> bytes:
     return found.lower()
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("binary", [False, True])
 def test_nothing_private_is_left_in_a_folder(binary: bool, tmp_path: Path) -> None:
@@ -181,6 +182,7 @@ def test_a_database_in_utf16_becomes_one_in_utf8(encoding: str, tmp_path: Path) 
     assert any(f"загрузка by {MARKER}" in line for line in dumps[0])
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("form", ["sqlite", "folder"])
 def test_a_dry_run_tells_all_and_writes_nothing(

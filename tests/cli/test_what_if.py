@@ -20,6 +20,7 @@ def run(*words: str) -> int:
     return int(leave.value.code or 0)
 
 
+@pytest.mark.slow
 def test_flags_and_a_file_of_changes_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "changes.toml"
     file.write_text('scale = ["layer:stages.1=0.5"]\nfaster-host = "2x"\nfuse = "optimizer"\n')
@@ -35,6 +36,7 @@ def test_flags_and_a_file_of_changes_say_the_same(tmp_path: Path, capsys: pytest
     assert labels == ["--scale layer:stages.1=0.5", "--faster-host 2x", "--fuse optimizer"]
 
 
+@pytest.mark.slow
 def test_graphs_of_several_layers_are_changes_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +197,7 @@ def test_a_file_that_holds_something_else_is_one_line(
     assert "changes.toml: " in error
 
 
+@pytest.mark.slow
 def test_two_files_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     other = SAMPLE.replace("cnn_cpu", "encoder_cpu")
     for words in (["critical-path", SAMPLE, other], ["what-if", SAMPLE, other, "--faster-host", "2"]):

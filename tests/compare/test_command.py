@@ -69,6 +69,7 @@ def test_what_it_says_of_a_table(capsys: pytest.CaptureFixture[str], table: Path
     assert "wide fp32 – 20.0 ms" in text, "what was not measured is no zero"
 
 
+@pytest.mark.slow
 def test_every_format_has_the_same_figures(capsys: pytest.CaptureFixture[str], table: Path, tmp_path: Path) -> None:  # fmt: skip
     whole = json.loads(answer(capsys, table, "-f", "json")[0])["compare"]
     assert whole["tables"]["speedups"][0]["speedup"] == pytest.approx(6.0)

@@ -204,6 +204,7 @@ def test_the_pareto_set_is_what_nothing_dominates(points: list[tuple[int, int]])
     assert found.tolist() == [not dominated(point) for point in points]
 
 
+@pytest.mark.slow
 @given(st.lists(numbers, min_size=1, max_size=5), st.randoms())
 def test_groups_do_not_touch_each_other(groups: list[list[tuple[int, int]]], random: Random) -> None:
     """Many at once, in any order of their members, are what each is alone."""
@@ -217,6 +218,7 @@ def test_groups_do_not_touch_each_other(groups: list[list[tuple[int, int]]], ran
         assert found[group == at].tolist() == pareto_sets(*each).tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     st.dictionaries(

@@ -187,6 +187,7 @@ def test_processes_that_save_at_once(place: Path) -> None:
 # -- the command ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_way_of_a_baseline(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "baseline", "save", "ddp", DDP)
     path = place / ".tracekit" / "baselines" / "ddp.runs"

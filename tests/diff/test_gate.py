@@ -180,6 +180,7 @@ def loops() -> tuple[Digest, Digest]:
     return digest_of(trace_of(base, 1, on_cpu=False)), digest_of(trace_of(slow, 2, on_cpu=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gate", "outcome"),
     [
@@ -239,6 +240,7 @@ def test_a_step_of_several_ranks_is_as_long_as_that_of_the_slowest() -> None:
     assert (both == np.maximum(step_times([base]), step_times([new]))).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["base", "new side"])
 def test_a_side_that_stalled_proves_nothing(side: str) -> None:
     """A gate failed, and a step was "faster", beside the note that a side stalled for a third of its time."""

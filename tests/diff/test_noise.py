@@ -82,6 +82,7 @@ def test_a_comparison_is_deterministic(runs: list[list[int]]) -> None:
 # -- against scipy ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [8, 10**6])
 def test_the_rank_test_is_that_of_scipy_with_ties_and_without(levels: int) -> None:
     random = np.random.default_rng(levels)

@@ -226,6 +226,7 @@ def test_nothing_is_found_between_runs_of_one_program(on_cpu: bool) -> None:
     assert found.rest == found.change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [True, False], ids=["added", "removed"])
 def test_waits_are_named_with_the_time_that_the_host_needs_to_be_ahead_again(more: bool) -> None:
     program, late = training_loop(), 2 * US

@@ -47,6 +47,7 @@ def widened(work: Work) -> Work:
     return replace(work, shapes=WIDE, ns=4 * work.ns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_cpu", [False, True], ids=["gpu", "cpu"])
 def test_a_wider_layer_is_no_new_operator_where_no_layers_are_known(on_cpu: bool) -> None:
     """`aten::mm is new` and `aten::mm runs 9 times per step, not 12` were told of one layer that became wider."""
@@ -99,6 +100,7 @@ def test_shapes_that_were_not_recorded_are_not_told() -> None:
         assert not any(change.kind == "shape" for change in diff_of(*([side] for side in pair)).changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_cpu", [False, True], ids=["gpu", "cpu"])
 def test_a_block_is_not_blamed_for_wider_layers_in_it(on_cpu: bool) -> None:
     """`layer Block_2 has inputs of different shapes` stood where its norm kept its own, without the shapes."""
@@ -203,6 +205,7 @@ def test_layers_that_do_more_than_before_are_not_said_to_be_only_on_one_side(lay
         assert abs(first.delta_ns) == pytest.approx(total(new) - total(base), rel=0.05)
 
 
+@pytest.mark.slow
 def test_two_programs_without_common_work_both_have_work() -> None:
     """`all work is only in the base` was told of a new side with other work."""
     other = Work(None, "", "aten::other", "other kernel", US // 5, "[[7]]", calls=150)
@@ -229,6 +232,7 @@ def test_calls_of_other_types_are_not_counted_with_those_that_are_gone() -> None
     assert all(title.startswith(start) for title, start in zip(titles, starts, strict=True))
 
 
+@pytest.mark.slow
 def test_one_call_reads_as_a_sentence() -> None:
     """`it runs 1 time per step, not 2`."""
     step = Work(None, "", "aten::_foreach_mul_", "foreach", 300 * US, "[[8]]", phase="optimizer")

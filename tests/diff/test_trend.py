@@ -48,6 +48,7 @@ def test_planted_jumps_are_found_within_one_run(jumps: dict[int, float]) -> None
     assert sum(hits) >= 97
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.003, 0.01, 0.05])
 def test_flat_series_have_no_change(noise: float) -> None:
     false = sum(bool(levels_of(series(seed, 30, {}, noise)).starts) for seed in range(300))

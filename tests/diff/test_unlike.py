@@ -29,6 +29,7 @@ def _without_layers(digest: Digest, mark: str = "", **facts: str) -> Digest:
     )
 
 
+@pytest.mark.slow
 def test_unlike_programs_are_called_so() -> None:
     def notes(base: Digest, new: Digest) -> str:
         return " ".join(diff_of([base], [new]).notes)
@@ -159,6 +160,7 @@ def test_of_a_side_without_work_nothing_else_is_said(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_some_steps_take_longer_in_one_place_is_told_of_that_place() -> None:
     """So few steps prove little, but all of the change is in one operator of one layer."""
     program = training_loop()

@@ -150,6 +150,7 @@ def test_a_row_whose_batch_is_no_number_ended_a_comparison(
     assert "1 row whose batch is not a number" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["1e308", "1e-320", "-1e308"])
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_absurd_numbers_of_a_table_are_none(

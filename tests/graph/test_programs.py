@@ -106,6 +106,7 @@ def test_two_ranks_are_one_graph_and_a_faster_one_is_foretold(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 def test_a_path_goes_to_the_slow_rank_and_back(tmp_path: Path) -> None:
     def rank(first: int, second: int) -> list[Command]:

@@ -359,6 +359,7 @@ def test_the_path_of_a_processor_is_what_its_thread_does() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_planted_traces_of_every_kind(name: str, tmp_path: Path) -> None:

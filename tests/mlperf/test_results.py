@@ -59,6 +59,7 @@ def logged(
 # -- round 0.6 -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @needs_data
 def test_every_run_and_every_score_of_the_tables() -> None:
     runs = read_results([DATA]).runs
@@ -232,6 +233,7 @@ def test_names_that_end_in_the_number_of_chips_are_one_series(
     assert "acme, pod-tf, net: 16 chips train 1.98 times as fast as 8" in answer(capsys, tmp_path)[0]
 
 
+@pytest.mark.slow
 def test_what_limits_each_step_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = results(
         tmp_path,

@@ -70,6 +70,7 @@ def test_planted_traces(style: str, block_bytes: int, tmp_path: Path) -> None:
     assert differences(path, block_bytes) == []
 
 
+@pytest.mark.slow
 @pytest.mark.quick(5)
 @pytest.mark.parametrize("kind", damage.MALFORMED)
 def test_damage_is_found_where_the_other_one_finds_it(kind: str, tmp_path: Path) -> None:
@@ -211,6 +212,7 @@ def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     assert events > whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("switch", ["0", "1"])
 def test_the_variable_turns_it_off(switch: str) -> None:
     program = "from tracekit.readers.kineto import native; print(native.decoder is None)"

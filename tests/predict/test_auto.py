@@ -128,6 +128,7 @@ def test_configurations_too_few_to_leave_one_out_have_no_error_and_wide_interval
     assert again.predict(as_runs(four, tmp_path)).equals(answer)
 
 
+@pytest.mark.slow
 def test_a_fitted_model_answers_without_scikit_learn(
     runs: Runs, predictor: Predictor, tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_a_damaged_run_is_left_out_and_named(tmp_path: Path) -> None:
     assert (made.table["id"].to_list(), len(made.left_out)) == (["whole"], 1)
 
 
+@pytest.mark.slow
 def test_ranks_add_up() -> None:
     table = dataset([FOLDERS["bert_cpu"], FOLDERS["bert_cpu_ddp"]], tracekit.read).table
     one, two = table.rows(named=True)
@@ -93,6 +94,7 @@ def test_ranks_add_up() -> None:
     assert one["gradient_bytes"] == two["gradient_bytes"]
 
 
+@pytest.mark.slow
 def test_the_columns_need_no_description() -> None:
     folders = [FOLDERS[name] for name in ("bert_cpu", "cnn_cpu", "dlrm_cpu")]
     table = dataset(folders, tracekit.read).table

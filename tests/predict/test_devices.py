@@ -112,6 +112,7 @@ def test_a_state_that_is_none_is_refused(broken: dict[str, Any]) -> None:
 needs_data = pytest.mark.skipif(not NEUSIGHT.exists(), reason="needs the shared data")
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize(
     ("device", "most"),

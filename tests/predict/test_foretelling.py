@@ -138,6 +138,7 @@ def test_a_second_device_has_the_room_of_an_axis_that_never_varied(tmp_path: Pat
     assert (answer["high"] / answer["predicted"]).min() >= 0.999 * 2**0.5  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_an_axis_with_two_values_has_half_that_room(tmp_path: Path) -> None:
     """Nothing could be asked along it, and errors along others say nothing of it."""
     frame = planted(repetitions=1, most_gpus=8.0).filter(gflops=8000)

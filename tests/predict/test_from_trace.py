@@ -297,6 +297,7 @@ def _conserved(trace: Trace, **change: Any) -> None:
     assert 0 <= found.unmodelled_share <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("path", SAMPLES[:2], ids=lambda path: path.parent.name)
 def test_parts_sum_to_the_step_of_samples(path: Any) -> None:

@@ -169,6 +169,7 @@ def test_a_state_is_json_and_one_that_is_none_is_refused() -> None:
             MODEL.restore({"law": law, "shapes": {**state["shapes"], **shapes}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
 def test_times_that_follow_no_law_still_give_a_model_that_can_be_kept(scale: float) -> None:
     runs = _runs(_table((2, 4)))

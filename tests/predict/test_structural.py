@@ -111,6 +111,7 @@ def around_a_ring(rows: pl.DataFrame) -> pl.Series:
     return rows.select(0.005 + 0.003 * pl.col("batch") / pl.col("gpus") + ring).to_series()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [amdahl, around_a_ring])
 def test_what_more_devices_cost_is_not_made_from_noise(law: Law) -> None:
     """Each of five costs of a further device kept a little of the noise of 1 to 8 devices: 32 were 10 to 26 % too slow."""
@@ -187,6 +188,7 @@ def test_of_few_runs_more_parameters_have_to_gain_more() -> None:
     assert np.mean(found) <= 2
 
 
+@pytest.mark.slow
 def test_forms_that_fit_as_well_widen_what_they_say_of_many_devices() -> None:
     """Of a tree one form was taken for granted, and no interval held the time of 32 devices."""
     law, rows = exchange(tree=0.004), sweep(gpus=(1.0, 2.0, 4.0, 8.0), batch=(32.0, 64.0, 128.0, 256.0))
@@ -202,6 +204,7 @@ def test_forms_that_fit_as_well_widen_what_they_say_of_many_devices() -> None:
     assert np.all(np.abs(log_ratio) <= np.hypot(wider, 0.05))
 
 
+@pytest.mark.slow
 def test_a_loader_that_keeps_no_pace_is_seen_without_other_numbers_of_threads() -> None:
     """With one number of threads loading had no term: twice the devices behind a loader that keeps no pace were to take half the time."""
 

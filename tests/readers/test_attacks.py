@@ -82,6 +82,7 @@ def cost(tmp_path: Path, text: str) -> float:
     return time.process_time() - began
 
 
+@pytest.mark.slow
 def test_gzip_members_of_one_byte_are_read_together(tmp_path: Path) -> None:
     text = HEAD + ",".join(EVENT % i for i in range(300)) + "]}"
     path = tmp_path / "t.json.gz"

@@ -143,6 +143,7 @@ def test_helpers_change_nothing(natively: bool, tmp_path: Path, monkeypatch: pyt
     assert read(tmp_path, truth).equals(alone)
 
 
+@pytest.mark.slow
 @NATIVELY
 def test_a_damaged_block_in_a_helper_is_read_by_the_caller(
     natively: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

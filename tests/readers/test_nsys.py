@@ -325,6 +325,7 @@ def test_a_call_of_the_driver_inside_one_of_the_runtime_launches_nothing_twice(
 # -- public files ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda p: p.stem)
 def test_public_files_against_sql(path: Path) -> None:

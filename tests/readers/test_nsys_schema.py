@@ -142,6 +142,7 @@ def test_an_overhead_without_a_name_has_the_label_of_its_type(path: Path) -> Non
 # -- tables ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "table", ["UCP_SUBMIT_EVENTS", "UCP_PROGRESS_EVENTS", "UCP_EVENTS", "MPI_P2P_EVENTS"]
 )

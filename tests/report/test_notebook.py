@@ -48,6 +48,7 @@ def test_each_object_is_html(trace: Trace, report: Report) -> None:
     assert "total_ns" in result  # the names by which the figures are reached
 
 
+@pytest.mark.slow
 def test_printed_objects_are_short(trace: Trace, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     result, section = run("kernels", trace), report.section("kernels")

@@ -398,6 +398,7 @@ def ranks(folder: Path) -> list[tuple[Report, Trace]]:
     return made
 
 
+@pytest.mark.slow
 def test_only_a_finding_has_a_severity(tmp_path: Path) -> None:
     pairs = ranks(tmp_path)
     page = html.render_reports(pairs, Page())
@@ -414,6 +415,7 @@ def test_no_line_ends_behind_the_dots_of_a_cut_name(tmp_path: Path) -> None:
     assert "Most in …\u2060Head_0.Linear_25, and more … at the end." in page
 
 
+@pytest.mark.slow
 def test_several_ranks_are_one_page(tmp_path: Path) -> None:
     pairs = ranks(tmp_path)
     page = html.render_reports(pairs, Page())

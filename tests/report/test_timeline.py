@@ -256,6 +256,7 @@ def test_layers_and_phases_are_those_of_the_attribution(planted: Trace) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("path", [pytest.param(None, id="planted"), *traces(*SAMPLES, *PUBLIC)])
 def test_idle_time_is_that_of_the_report(path: Path | None, planted: Trace) -> None:
@@ -338,6 +339,7 @@ def test_runs_lie_within_what_they_stand_for(path: Path) -> None:
         assert max(between, default=0) <= (high - low) // 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "hidden"),
     [(small_traces.host_bound, []), (small_traces.cpu, []), (small_traces.compute_bound, ["python"])],
@@ -444,6 +446,7 @@ def test_evidence_lies_in_the_window(path: Path) -> None:
             assert end > window.start_ns, one
 
 
+@pytest.mark.slow
 def test_a_report_of_the_critical_path_draws_it() -> None:
     trace = tracekit.read(ROOT / "sample_traces" / "cnn_cpu" / "trace.json.gz")
     drawn = timeline(trace, build_report(trace, only=["critical-path"]))

@@ -56,6 +56,7 @@ def test_a_device_waits_as_well() -> None:
     assert 20 * 2 * 2 * US < found.ns_at_stake <= 20 * 90 * US
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how", [{"checked": 0}, {"checked": 9}, {"checked": 5, "nodes": 5}, {"checked": 20, "hooks": True}]
 )

@@ -120,6 +120,7 @@ def test_a_checkpoint_in_one_of_three_steps_was_in_no_finding(pause: int, fires:
     assert (found is not None) == fires
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "title", "advice"),
     [

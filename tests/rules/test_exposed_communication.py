@@ -20,6 +20,7 @@ FSDP_1 = ("annotation", "FullyShardedDataParallel._pre_forward")
 BACKWARD = ("op", "AddmmBackward0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "spans", "word"),
     [

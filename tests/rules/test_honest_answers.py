@@ -116,6 +116,7 @@ def test_what_no_span_shows_is_not_called_python() -> None:
     assert "the main cause is Python." in found.evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", ["steps", "trace"])
 def test_flops_of_hardly_any_computation_are_no_rate(window: Window) -> None:
     """Communication had made 30 % of the time known, and a training step of a ResNet 12.8 MFLOP."""
@@ -128,6 +129,7 @@ def test_flops_of_hardly_any_computation_are_no_rate(window: Window) -> None:
     )
 
 
+@pytest.mark.slow
 def test_counters_without_tensor_cores_give_a_lower_limit() -> None:
     """The layers of AlexNet that run on tensor cores were missing from a sum that said nothing of it."""
     path = public("a100_cupti_counters")

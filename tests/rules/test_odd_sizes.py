@@ -84,6 +84,7 @@ def test_sizes_that_do_no_harm_elsewhere_are_not_named() -> None:
     assert "unaligned sizes (50,257)" in one.title
 
 
+@pytest.mark.slow
 def test_silent_if_odd_sizes_are_as_fast_or_nothing_can_be_compared() -> None:
     assert found(vocabulary(600.0)[0]) is None
     assert found(vocabulary()[0], shapes=False) is None

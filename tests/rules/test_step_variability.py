@@ -117,6 +117,7 @@ def test_names_what_the_host_did_in_the_slow_steps_and_where() -> None:
     assert "train.py(40): save" in found.evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "said", "advice"),
     [

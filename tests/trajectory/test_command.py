@@ -133,6 +133,7 @@ def test_a_sweep_of_two_settings_predicts_what_was_not_run(capsys: pytest.Captur
     assert "the runs differ in threads and batch; choose one: --key threads" in answer(capsys, tmp_path, code=2)[1]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_does_not_belong_together_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     runs = [capture(tmp_path / f"b{batch}", 10.0 + batch, batch=batch) for batch in (1, 8)]
     again = capture(tmp_path / "again", 99, batch=8)
@@ -183,6 +184,7 @@ def test_runs_with_the_same_settings_are_one_point(
     assert told not in trajectory_section(three).answer
 
 
+@pytest.mark.slow
 def test_precision_has_an_order_and_ranks_may_share_a_batch(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:  # fmt: skip
     runs = [capture(tmp_path / name, ms, precision=name) for name, ms in (("bf16", 10), ("fp32", 20))]
     text, _ = answer(capsys, *runs)

@@ -20,6 +20,7 @@ def labels_of(seed: int, kind: str, **more: float) -> tuple[list[str], list[str]
     return found.segments["label"].to_list(), truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_planted_sweeps_get_their_labels_under_noise(kind: str) -> None:
     for seed in range(15):
@@ -78,6 +79,7 @@ def test_units_change_no_label(one: Point, other: Point, kind: str, flop: float,
     assert (before.label, before.intensity) == (after.label, after.intensity)
 
 
+@pytest.mark.slow
 @given(points, points, st.sampled_from(KINDS))
 def test_noise_hides_every_change_of_performance(one: Point, other: Point, kind: str) -> None:
     found = segment_of(replace(one, error=100.0), replace(other, error=100.0), kind)  # type: ignore[arg-type]

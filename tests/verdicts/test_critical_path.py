@@ -96,6 +96,7 @@ def test_a_host_that_is_ahead_is_not_on_the_path(tmp_path: Path) -> None:
     assert not any("critical path" in text for text in (verdict.headline, *verdict.notes))
 
 
+@pytest.mark.slow
 def test_a_capture_whose_steps_were_measured_has_the_path_without_the_recording() -> None:
     """ResNet-50 in bf16 was called device-bound, since its device is busy three quarters of the time; faster kernels would save 12 %."""
     trace = tracekit.read(ROOT / "sample_traces" / "resnet50_gpu_bf16" / "trace.json.gz")

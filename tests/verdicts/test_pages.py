@@ -83,6 +83,7 @@ def params(what: str) -> list[Any]:
 LOW_PRECISION: Final = {"bf16", "fp16", "fp8", "mxfp4", "int8"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", params("kind"))
 def test_the_kind_of_run(path: Path) -> None:
     """Advice depends on these traits of a run."""

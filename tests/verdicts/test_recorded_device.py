@@ -65,6 +65,7 @@ def test_a_device_that_waits_because_of_the_recording_bounds_its_run() -> None:
     assert not any("Recording adds" in note for note in bound.notes)
 
 
+@pytest.mark.slow
 def test_no_finding_about_idle_time_promises_what_recording_adds() -> None:
     trace = recorded(0.45, 1.4)
     parts = parts_of(trace)

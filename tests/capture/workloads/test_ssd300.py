@@ -180,6 +180,7 @@ def test_a_batch_without_objects_has_no_loss_and_finite_gradients():
     assert all(torch.isfinite(parameter.grad).all() for parameter in recipe.model.parameters())
 
 
+@pytest.mark.slow
 def test_made_up_objects_are_as_many_and_as_large_as_stated():
     random = np.random.default_rng(0)
     images = [box_data.random_boxes(random, 2 / 300) for _ in range(20_000)]

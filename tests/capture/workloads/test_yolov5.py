@@ -143,6 +143,7 @@ def test_tiny_training_lowers_the_loss(variant: str, first_update: int) -> None:
     assert sum(losses[-3:]) < 0.97 * sum(losses[:3])
 
 
+@pytest.mark.slow
 def test_forward_and_loss_under_autocast() -> None:
     torch.manual_seed(0)
     recipe = build(tiny_options())
