@@ -98,25 +98,24 @@ def test_an_inconclusive_gate_skips_unless_told_otherwise(suite: pytest.Pytester
     result.stdout.fnmatch_lines(["SKIPPED*3% inconclusive:*fewer than 5 steps prove nothing*"])
 
 
-def test_a_name_that_is_neither_path_nor_baseline_is_an_error(suite: pytest.Pytester) -> None:
-    suite.makepyfile("""
+@pytest.mark.parametrize(
+    ("baseline", "fault"),
+    [
+        ("mian", "there is no baseline 'mian'"),
+        # `there is no baseline 'before.json.gz'` was told of a file that was misspelt.
+        ("before.json.gz", "before.json.gz: no such file"),
+    ],
+)
+def test_what_is_neither_path_nor_baseline_is_an_error(
+    suite: pytest.Pytester, baseline: str, fault: str
+) -> None:
+    suite.makepyfile(f"""
         def test_speed(assert_no_regression):
-            assert_no_regression("slow.json", "mian")
+            assert_no_regression("slow.json", "{baseline}")
     """)
     result = suite.runpytest_inprocess(*PLUGIN)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*there is no baseline 'mian'*"])
-
-
-def test_a_file_that_is_not_there_is_no_name_of_a_baseline(suite: pytest.Pytester) -> None:
-    """`there is no baseline 'before.json.gz'` was told of a file that was misspelt."""
-    suite.makepyfile("""
-        def test_speed(assert_no_regression):
-            assert_no_regression("slow.json", "before.json.gz")
-    """)
-    result = suite.runpytest_inprocess(*PLUGIN)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*before.json.gz: no such file*"])
+    result.stdout.fnmatch_lines([f"*{fault}*"])
 
 
 def test_the_plugin_imports_nothing_heavy() -> None:

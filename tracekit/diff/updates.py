@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.facts.units import count_of, listed
 
-__all__ = ["UPDATE", "Exchanged", "exchanged", "updates"]
+__all__ = ["UPDATE", "exchanged", "updates"]
 
 UPDATE: Final = "update"
 """How the work of updates is matched where the two sides run other operators in them."""
@@ -17,9 +17,6 @@ _SOME: Final = 0.1
 _MOST: Final = 0.6
 """Of the time on one side: most of what it does is something else."""
 _NAMED: Final = 2
-
-Exchanged = tuple[str | None, str | None]
-"""The operators that only the base, and only the new side runs in its updates, in words."""
 
 
 def updates() -> pl.Expr:
@@ -31,8 +28,10 @@ def updates() -> pl.Expr:
     )
 
 
-def exchanged(rows: pl.DataFrame) -> Exchanged | None:
-    """What the updates of one side run in the place of those of the other; None if they run much the same, or one side has none."""
+def exchanged(rows: pl.DataFrame) -> tuple[str | None, str | None] | None:
+    """The operators that only the base, and only the new side runs in its updates, in words; None if both run much the same, or one side
+    has no updates.
+    """
     sums = rows.filter(updates()).group_by(pl.col("operator").cast(pl.String)).agg(
         pl.col("ns").filter("new").sum().alias("after"), pl.col("ns").filter(~pl.col("new")).sum().alias("before"),
     )  # fmt: skip
