@@ -52,6 +52,20 @@ def test_a_table_is_answered_row_by_row(
     assert (answers["predicted"] < answers["high"]).all()
 
 
+def test_questions_have_an_id_where_the_runs_had_none(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Answers to rows `a` and `b` were numbered 0 and 1."""
+    runs, fitted, answers = (tmp_path / name for name in ("runs.csv", "m.json", "answers.csv"))
+    frame = pl.read_csv(table).drop("run")
+    frame.write_csv(runs)
+    ok(capsys, "predict", "fit", runs, "-o", fitted, "--model", "structural")
+    asked = frame.drop("time_s").head(2).with_columns(id=pl.Series(["a", "b"]))
+    asked.write_csv(tmp_path / "asked.csv")
+    ok(capsys, "predict", "run", fitted, "--table", tmp_path / "asked.csv", "-o", answers)
+    assert pl.read_csv(answers)["id"].to_list() == ["a", "b"]
+
+
 def test_a_grid_is_sorted_by_its_price(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ok(capsys, "predict", "run", model, "--set", "batch=32,64,gpus=1,2,4", "--price", "3", "-f", "json")
     rows = json.loads(out)["prediction"]["tables"]["predictions"]

@@ -194,8 +194,13 @@ def _counted(frame: pl.DataFrame, faults: dict[str, pl.Expr]) -> Sequence[tuple[
 
 
 def _id(description: Description, raw: pl.DataFrame) -> pl.Expr:
-    if description.id and description.id in raw.columns:  # a column without a name is none
-        return pl.col(description.id).alias("id")
+    taken = {*description.columns.values(), *description.features}
+    for name in (
+        description.id,
+        "" if "id" in taken else "id",
+    ):  # questions may have an id where runs had none
+        if name and name in raw.columns:  # a column without a name is none
+            return pl.col(name).alias("id")
     return pl.int_range(raw.height, eager=False).cast(pl.String).alias("id")
 
 
