@@ -59,7 +59,7 @@ def test_questions_have_an_id_where_the_runs_had_none(
     runs, fitted, answers = (tmp_path / name for name in ("runs.csv", "m.json", "answers.csv"))
     frame = pl.read_csv(table).drop("run")
     frame.write_csv(runs)
-    ok(capsys, "predict", "fit", runs, "-o", fitted, "--model", "structural")
+    assert run(capsys, "predict", "fit", runs, "-o", fitted, "--model", "structural")[0] == 0
     asked = frame.drop("time_s").head(2).with_columns(id=pl.Series(["a", "b"]))
     asked.write_csv(tmp_path / "asked.csv")
     ok(capsys, "predict", "run", fitted, "--table", tmp_path / "asked.csv", "-o", answers)
