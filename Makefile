@@ -20,7 +20,7 @@ test:
 	$(PYTHON) -m pytest
 
 test-all:
-	$(PYTHON) -m pytest -m "slow or not slow"
+	EVERY_CASE=1 $(PYTHON) -m pytest -m "slow or not slow"
 
 # CASES=100000 takes hours; a case that breaks a law is kept in fuzz-kept/ and repeated with --first SEED --cases 1.
 CASES ?= 2000

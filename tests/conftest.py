@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
+import zlib
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,10 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`@pytest.mark.quick(n)`: all but the first n quick parameters of the test are slow. Tests of one trace follow each other."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`@pytest.mark.quick(n)`: all but the first n quick parameters of the test are slow. `@pytest.mark.sampled(n)`: n of the slow
+    ones are tried, which their names choose; all with EVERY_CASE=1. Tests of one trace follow each other.
+    """
     items.sort(key=lambda item: (item.get_closest_marker("early") is None, _trace(item)))
     seen: Counter[str] = Counter()
     for item in items:
@@ -45,6 +48,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             seen[test] += 1
             if seen[test] > mark.args[0]:
                 item.add_marker(pytest.mark.slow)
+    if "EVERY_CASE" not in os.environ:
+        left_out = _not_drawn(items)
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+
+
+def _not_drawn(items: list[pytest.Item]) -> list[pytest.Item]:
+    """What `sampled` leaves out."""
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled") is not None and item.get_closest_marker("slow") is not None:
+            cases[item.nodeid.partition("[")[0]].append(item)
+    left_out = []
+    for each in cases.values():
+        mark = each[0].get_closest_marker("sampled")
+        drawn = sorted(each, key=lambda item: zlib.crc32(item.nodeid.encode()))
+        left_out += drawn[mark.args[0] if mark is not None else 0 :]
+    return left_out
 
 
 def _trace(item: pytest.Item) -> str:

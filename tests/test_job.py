@@ -223,6 +223,7 @@ def test_flags_reach_the_workers(folder: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", [False, True])
 @pytest.mark.parametrize("form", ["table", "html"])
+@pytest.mark.sampled(2)
 def test_large_traces_of_few_ranks_are_read_one_by_one(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, broken: bool, form: str
 ) -> None:  # fmt: skip

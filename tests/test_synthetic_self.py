@@ -227,6 +227,7 @@ def test_memory_events_add_up() -> None:
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+@pytest.mark.sampled(8)
 def test_a_written_file_parses_back_exactly(tmp_path: Path, style: str, suffix: str) -> None:
     planted = generate(5, tick_ns=1000 if style == "year2021" else 1)
     path = write(planted, tmp_path / f"trace{suffix}", style)
@@ -247,6 +248,7 @@ def test_a_written_file_parses_back_exactly(tmp_path: Path, style: str, suffix: 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("style", [name for name in STYLES if name != "strings"])
+@pytest.mark.sampled(4)
 def test_every_style_keeps_the_facts(style: str) -> None:
     planted = generate(6, tick_ns=1000, python_stacks=False)
     shift = 0 if STYLES[style].clock == "base" else planted.config.base_ns

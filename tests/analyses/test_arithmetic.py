@@ -104,6 +104,7 @@ def test_info_and_report_show_them(tmp_path: Path, capsys: pytest.CaptureFixture
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.parent.name)
+@pytest.mark.sampled(4)
 def test_shapes_agree_with_torchs_counter(path: Path) -> None:
     """It counts matrix products alone, without biases, and the attention of the small encoder is told otherwise."""
     trace = tracekit.read(path)

@@ -40,6 +40,7 @@ def name_of(shape: Shape) -> str:
 @pytest.mark.slow
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("shape", SHAPES, ids=name_of)
+@pytest.mark.sampled(8)
 def test_every_layer_phase_and_recomputation_is_the_planted_one(shape: Shape, tmp_path: Path) -> None:
     truth = layered(0, shape)
     trace = tracekit.read(write(truth.planted, tmp_path / "t.json"))

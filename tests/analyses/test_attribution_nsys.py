@@ -87,6 +87,7 @@ def check(traces: list[Trace], expected: list[Expected]) -> None:
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("marks", MARKS)
+@pytest.mark.sampled(4)
 def test_planted_places_in_every_version(marks: str, version: str, tmp_path: Path) -> None:
     export = training(VERSIONS.index(version), shape_of(marks), Style(marks=marks))
     check(tracekit.read_all(write_sqlite(export.program, tmp_path / "t.sqlite", version)), export.expected)
@@ -95,6 +96,7 @@ def test_planted_places_in_every_version(marks: str, version: str, tmp_path: Pat
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("marks", ["capture", "record", "fsdp"])
 @pytest.mark.parametrize("changed", SHAPES)
+@pytest.mark.sampled(4)
 def test_planted_places_of_every_plan(changed: str, marks: str, tmp_path: Path) -> None:
     export = training(5, shape_of(marks, **SHAPES[changed]), Style(marks=marks))
     check(tracekit.read_all(write_parquetdir(export.program, tmp_path / "t")), export.expected)

@@ -92,6 +92,7 @@ def test_gpu_timeline(row: dict[str, Any]) -> None:
 
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("row", rows("kernel_summary"))
+@pytest.mark.sampled(8)
 def test_kernel_summary(row: dict[str, Any]) -> None:
     trace = trace_of(row["trace"])
     table = kernels(select(trace, window="trace")).by_name
@@ -208,6 +209,7 @@ def test_overview(row: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("window", ["steps", "trace"])
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
+@pytest.mark.sampled(8)
 def test_conservation_laws(path: Any, window: Any) -> None:
     scope = scope_of(path, window)
     for row in breakdown(scope).devices.iter_rows(named=True):

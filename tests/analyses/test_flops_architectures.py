@@ -152,6 +152,7 @@ def by_trace(step: Callable[[], None], folder: Any) -> dict[str, int]:
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("name", [*OURS, *OF_TRANSFORMERS])
 @pytest.mark.filterwarnings("ignore")  # of the models' own code
+@pytest.mark.sampled(8)
 def test_a_training_step_counts_as_torch_counts_it(name: str, tmp_path: Any) -> None:
     if name in OF_TRANSFORMERS:
         pytest.importorskip("transformers")

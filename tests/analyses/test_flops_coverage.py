@@ -126,6 +126,7 @@ def test_a_trace_without_activities_has_no_share(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", [*SAMPLES, *PUBLIC], ids=lambda path: path.name if path in PUBLIC else path.parent.name
 )
+@pytest.mark.sampled(8)
 def test_what_is_known_and_what_is_not_make_the_whole(path: Path) -> None:
     known = coverage(tracekit.read(path))
     assert known.flops_ns + known.bytes_ns <= known.launched_ns <= known.device_ns

@@ -229,6 +229,7 @@ def works(trace: tracekit.Trace) -> Counter[tuple[str, int, int, int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(8)
 def test_an_operator_on_processors_tells_what_its_tensors_hold(name: str, tmp_path: Path) -> None:
     run, expected = CASES[name]
     found = works(recorded(run, tmp_path))

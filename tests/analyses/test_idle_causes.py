@@ -68,6 +68,7 @@ def split_of(gap: Any) -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.sampled(4)
 def test_planted_gaps_get_the_planted_causes(name: str, tmp_path: Path) -> None:
     right = total = 0
     planted: Counter[str] = Counter()

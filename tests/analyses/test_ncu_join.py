@@ -295,6 +295,7 @@ def by_hand(steps: list[list[Key]], launches: list[tuple[Key, int]]) -> list[int
 
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("seed", range(80))
+@pytest.mark.sampled(8)
 def test_the_join_is_that_of_the_rule(report, seed: int) -> None:
     rng = random.Random(seed)
     one = [(rng.choice("abc"), rng.randint(1, 2)) for _ in range(rng.randint(1, 8))]

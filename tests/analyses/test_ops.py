@@ -67,6 +67,7 @@ def expected(truth: Truth, low: int, high: int, wanted: set[int]) -> dict[str | 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: "-".join(map(str, c.values())))
 @pytest.mark.parametrize("window", ["steps", "trace"])
+@pytest.mark.sampled(8)
 def test_against_brute_force(seed: int, config: dict[str, Any], window: Any, tmp_path: Path) -> None:
     truth = generate(seed, python_stacks=False, **config)
     trace = tracekit.read(write(truth, tmp_path / "t.json"))

@@ -576,6 +576,7 @@ def assert_laws(result: Roofline) -> None:
 
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("path", [*SAMPLES, *PUBLIC], ids=lambda path: path.parent.name + path.name)
+@pytest.mark.sampled(4)
 def test_the_laws_hold_on_real_traces(path: Path) -> None:
     for trace in tracekit.read_all(path):
         result = roofline(trace)

@@ -228,6 +228,7 @@ def test_training_a_convolutional_network_takes_three_times_the_forward(name: st
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", each(set(WORKLOADS) - {"ssd300", "yolov5", "resnet50"}))
+@pytest.mark.sampled(4)
 def test_the_loss_falls_on_one_batch(name: str, precision: Precision) -> None:
     recipe = built(name)
     training = Training(recipe, settings(name, precision=precision), CPU)

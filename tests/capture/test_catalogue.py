@@ -102,6 +102,7 @@ def test_figures_are_the_published_ones(name: str) -> None:
         if entry.name in RECOUNTED
     ],
 )
+@pytest.mark.sampled(4)
 def test_a_recount_gives_the_same(entry: Entry) -> None:
     base, _, variant = entry.name.partition(":")
     assert count(base, variant) == entry

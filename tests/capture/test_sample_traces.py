@@ -51,6 +51,7 @@ def test_the_readme_names_each_sample_with_its_command() -> None:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
+@pytest.mark.sampled(4)
 def test_a_sample_holds_what_its_manifest_says(sample: Path, load_trace) -> None:
     manifest = read_manifest(sample / "manifest.json")
     runs = [run for run in manifest.runs if run.level == "MLG"]

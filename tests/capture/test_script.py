@@ -224,6 +224,7 @@ TESTED_FIRST = HEAD + "for _ in range(9): net(torch.ones(1, 4))\nfor _ in range(
         (TESTED_FIRST, {"<root>": 3, "criterion": 3}),
     ],
 )
+@pytest.mark.sampled(4)
 def test_a_step_is_an_update_or_without_an_optimizer_a_round_of_calls(
     run, tmp_path: Path, load_trace, code: str, calls: dict[str, int]
 ) -> None:
@@ -303,6 +304,7 @@ def test_what_was_recorded_before_an_early_end_is_kept(
         (SERVICE, 2, "calls its model in the thread 'worker_0', and only the main thread is watched"),
     ],
 )
+@pytest.mark.sampled(4)
 def test_nothing_recorded_is_one_line_and_no_folder(
     run, tmp_path: Path, code: str, status: int, line: str
 ) -> None:

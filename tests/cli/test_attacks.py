@@ -325,6 +325,7 @@ def steering(tmp_path: Path) -> Path:
         ),
     ],
 )
+@pytest.mark.sampled(4)
 def test_nothing_steers_the_terminal(
     command: str, steering: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

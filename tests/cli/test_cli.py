@@ -50,6 +50,7 @@ def test_report_on_real_traces(path: Path, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("analysis", [a.name for a in BUILT_IN])
+@pytest.mark.sampled(4)
 def test_every_analysis_in_every_format(
     analysis: str, gpu_trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -257,6 +258,7 @@ def test_errors_are_one_line_with_the_right_code(
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("command", ["report", "info", "doctor", "kernels"])
 @pytest.mark.parametrize("kind", ["empty", "truncated", "png", "cut_gz", "text"])
+@pytest.mark.sampled(4)
 def test_bad_input_never_gives_a_traceback(
     command: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,6 +79,7 @@ def test_the_check_finds_what_is_packed() -> None:
     ],
     ids=" ".join,
 )
+@pytest.mark.sampled(4)
 def test_nothing_private_is_printed(
     private: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

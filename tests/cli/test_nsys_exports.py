@@ -37,6 +37,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("name", [analysis.name for analysis in BUILT_IN])
+@pytest.mark.sampled(4)
 def test_every_analysis(name: str, export: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(json.loads(ok(capsys, name, export, "-f", "json"))["analyses"]) == [name]
 

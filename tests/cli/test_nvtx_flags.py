@@ -56,6 +56,7 @@ def trace(tmp_path: Path) -> Path:
     ],
     ids=" ".join,
 )
+@pytest.mark.sampled(4)
 def test_every_command_takes_them_and_no_answer_is_of_the_other_question(
     command: list[str], trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

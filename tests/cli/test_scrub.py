@@ -241,6 +241,7 @@ def test_random_secrets_in_random_cells_are_not_in_the_copy(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda path: path.stem)
+@pytest.mark.sampled(4)
 def test_frames_and_sums_of_public_exports_are_the_same(path: Path, tmp_path: Path) -> None:
     after = tmp_path / "out.sqlite"
     scrub(path, after)
@@ -262,6 +263,7 @@ def test_frames_and_sums_of_public_exports_are_the_same(path: Path, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PUBLIC_NSYS, ids=lambda path: path.stem)
+@pytest.mark.sampled(4)
 def test_reports_of_public_exports_are_the_same(path: Path, tmp_path: Path) -> None:
     (tmp_path / "scrubbed").mkdir()
     scrub(path, tmp_path / "scrubbed" / path.name)
@@ -305,6 +307,7 @@ HOSTILE = (
     "name",
     [*HOSTILE, *(pytest.param(name, marks=pytest.mark.slow) for name in nsys_odd.ODD if name not in HOSTILE)],
 )
+@pytest.mark.sampled(4)
 def test_odd_exports_are_read_alike_or_refused(name: str, tmp_path: Path) -> None:
     before = nsys_odd.ODD[name](tmp_path)
     try:

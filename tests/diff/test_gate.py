@@ -79,6 +79,7 @@ def test_noise_does_not_fail_a_gate_and_five_percent_does(kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("steps", "runs"), [(30, 1), (30, 3)])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(2)
 def test_of_200_pairs_two_fail_by_noise_at_most_and_190_of_five_percent(
     kind: str, steps: int, runs: int
 ) -> None:

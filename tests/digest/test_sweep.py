@@ -97,6 +97,7 @@ def swept(scope: Scope) -> Counter[tuple[int, str, str]]:
 
 @pytest.mark.quick(15)
 @pytest.mark.parametrize("seed", range(60))
+@pytest.mark.sampled(8)
 def test_every_ns_is_given_as_a_sweep_gives_it(seed: int, tmp_path: Path) -> None:
     planted(tmp_path / "trace.json", random.Random(seed))
     scope = select(tracekit.read(tmp_path / "trace.json", cache=False))

@@ -8,9 +8,9 @@ import pytest
 from campaign import campaign
 from laws import Answer, broken_laws, disagreements
 
-CASES = 50
+CASES = 20
 PARTS = 4
-"""Of 50 cases each, which tests of other files run beside."""
+"""Of 20 cases each, which tests of other files run beside."""
 
 
 def report(tree: object, code: int = 0, err: str = "") -> list[str]:

@@ -39,6 +39,7 @@ SEEDS = range(7)
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.sampled(4)
 def test_a_prediction_is_what_the_program_does_when_it_runs_again(
     seed: int, streams: int, tmp_path: Path
 ) -> None:
@@ -73,6 +74,7 @@ def test_a_prediction_is_what_the_program_does_when_it_runs_again(
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("rooted", [False, True])
+@pytest.mark.sampled(4)
 def test_two_ranks_are_one_graph_and_a_faster_one_is_foretold(
     seed: int, rooted: bool, tmp_path: Path
 ) -> None:

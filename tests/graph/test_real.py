@@ -117,6 +117,7 @@ def test_what_if_says_the_same_of_the_recorded_path(path: Path) -> None:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
+@pytest.mark.sampled(4)
 def test_less_work_never_takes_longer_and_no_change_changes_nothing(path: Path) -> None:
     scope = scope_of(path)
     assert predicted(scope, []) == scope.duration
@@ -362,6 +363,7 @@ def test_the_path_of_a_processor_is_what_its_thread_does() -> None:
 @pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.sampled(2)
 def test_planted_traces_of_every_kind(name: str, tmp_path: Path) -> None:
     for seed in range(3):
         trace = tracekit.read(write(generate(seed, **CONFIGS[name]), tmp_path / "t.json"))

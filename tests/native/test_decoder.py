@@ -36,6 +36,7 @@ def decoded(text: bytes) -> native.Block | None:
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
+@pytest.mark.sampled(4)
 def test_real_traces_are_equal_and_read_natively(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert differences(path) == []
     # What no longer is for it would be read slowly, and nobody would notice.
@@ -52,6 +53,7 @@ def test_real_traces_are_equal_and_read_natively(path: Path, monkeypatch: pytest
     [*((path, 30_000) for path in SAMPLES), *((path, 1 << 20) for path in PUBLIC)],
     ids=lambda value: f"{value.parent.name}-{value.name}" if isinstance(value, Path) else str(value),
 )
+@pytest.mark.sampled(4)
 def test_real_traces_in_small_blocks(path: Path, block_bytes: int) -> None:
     if path.stat().st_size * 12 / block_bytes > 200:
         pytest.skip("hundreds of blocks")
@@ -73,6 +75,7 @@ def test_planted_traces(style: str, block_bytes: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.quick(5)
 @pytest.mark.parametrize("kind", damage.MALFORMED)
+@pytest.mark.sampled(4)
 def test_damage_is_found_where_the_other_one_finds_it(kind: str, tmp_path: Path) -> None:
     data, ends = dump_with_ends(generate(seed=11, steps=1, layers=1), "compact")
     path = tmp_path / "t.json"
@@ -89,7 +92,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_mutants(bases: Path, tmp_path: Path) -> None:
-    for seed in range(80):
+    for seed in range(40):
         kind, path, block_bytes = mutate(seed, bases, tmp_path / "case")
         assert raw_differences(path, block_bytes) == [], f"seed {seed} ({kind})"
 
@@ -126,6 +129,7 @@ def test_the_last_of_two_categories_does_not_move_an_event() -> None:
 @pytest.mark.parametrize(
     "key", ["ts", "dur", "pid", "tid", "id", "name", "stream", "est. achieved occupancy %", "grid"]
 )
+@pytest.mark.sampled(8)
 def test_one_odd_number(key: str, number: str, tmp_path: Path) -> None:
     """Between others, and with a start beside it that only its text holds exactly."""
     event = json.loads(EVENT)

@@ -37,6 +37,7 @@ def test_random_traces(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.sampled(4)
 def test_many_random_traces(name: str) -> None:
     compared = [agrees([drawn(seed, origin_ns=1_000)], name) for seed in range(4, 9)]
     assert sum(compared) > 2
@@ -54,6 +55,7 @@ def test_several_processes_together(name: str) -> None:
 @pytest.mark.parametrize(
     "path", REAL, ids=lambda path: path.name if "trace" not in path.name else path.parent.name
 )
+@pytest.mark.sampled(4)
 def test_real_traces(path: Path) -> None:
     trace = tracekit.read(path)
     compared = {name for name in REPORTS if agrees([trace], name)}

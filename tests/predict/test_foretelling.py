@@ -39,6 +39,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         ),
     ],
 )
+@pytest.mark.sampled(2)
 def test_a_planted_law_is_foretold_beyond_its_rows(split: str, model: str, tmp_path: Path) -> None:
     runs = as_runs(planted(repetitions=2, most_gpus=8.0 if "gpus" in split else 4.0), tmp_path)
     (fold,) = folds_of(runs, split)

@@ -307,6 +307,7 @@ def test_parts_sum_to_the_step_of_samples(path: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PUBLIC, ids=lambda path: path.name.partition(".")[0])
+@pytest.mark.sampled(3)
 def test_parts_sum_to_the_step_of_public_traces(path: Any) -> None:
     trace = tracekit.read(path)
     steps: list[float] = []

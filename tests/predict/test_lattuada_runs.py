@@ -56,6 +56,7 @@ def runs_of(name: str) -> Runs:
         ("depth_2gpu", "layers>4", 1.0),
     ],
 )
+@pytest.mark.sampled(2)
 def test_the_asked_error_is_kept(name: str, split: str, most: float) -> None:
     found = evaluate(runs_of(name), split, models=["auto"])
     row = found.models.row(by_predicate=pl.col("model") == "auto", named=True)

@@ -61,6 +61,7 @@ def places_in(said: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @pytest.mark.slow
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("value", [None, "os.system", -1, 1e308, 10**30, [], {}, [[]], True, "\x1b[31m"])
+@pytest.mark.sampled(4)
 def test_any_part_replaced_is_refused_in_a_line_or_answers(
     value: object, kept: dict[str, Any], runs: Runs, tmp_path: Path
 ) -> None:

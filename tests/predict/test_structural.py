@@ -152,6 +152,7 @@ def exchange(**costs: float) -> Law:
         pytest.param(exchange(any=0.02), id="the same for all"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_twice_the_devices_of_any_exchange_are_foretold(law: Law) -> None:
     """Of a tree there was no form, and of a ring with a cost for each message, this cost was often left out: 16 devices were up to 9 % off."""
     rows = sweep(
@@ -398,6 +399,7 @@ SPLITS = {
 @pytest.mark.slow
 @pytest.mark.skipif(not LATTUADA.exists(), reason="the public measurements are not beside the checkout")
 @pytest.mark.parametrize("asked", SPLITS, ids=" ".join)
+@pytest.mark.sampled(3)
 def test_the_errors_on_measured_runs_stay(asked: tuple[str, str]) -> None:
     name, split = asked
     path = LATTUADA / f"{name}.csv"

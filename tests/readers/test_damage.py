@@ -124,6 +124,7 @@ def test_bare_values_are_missing_values(token: str, truth: Planted, tmp_path: Pa
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("kind", damage.MALFORMED)
+@pytest.mark.sampled(8)
 def test_one_malformed_event_costs_no_other(kind: str, style: str, truth: Planted, tmp_path: Path) -> None:
     """A 42 between two events once cost a neighbour, and deep nesting once ended in a RecursionError."""
     data, ends = dump_with_ends(truth, style)
@@ -261,6 +262,7 @@ def test_odd_arguments_of_single_events(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [*SAMPLES[::3], *PUBLIC[:9:2]], ids=lambda p: f"{p.parent.name}-{p.name}")
+@pytest.mark.sampled(4)
 def test_mutated_real_traces_never_crash(path: Path, tmp_path: Path) -> None:
     """Bytes flipped, cut out, doubled and inserted: a report or one clear error, nothing else."""
     original = gzip.decompress(path.read_bytes())

@@ -113,6 +113,7 @@ def test_several_gzip_members_and_padding_are_one_stream(tmp_path: Path) -> None
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("block", [1000, 64, 4096])
 @pytest.mark.parametrize("style", ["kineto", "compact", "indent2", "shuffled", "trailing", "array"])
+@pytest.mark.sampled(4)
 def test_small_blocks_change_nothing(
     block: int, style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

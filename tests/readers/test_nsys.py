@@ -209,6 +209,7 @@ def check_against_sql(path: Path, traces: list[Trace]) -> None:
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("marks", MARKS)
+@pytest.mark.sampled(4)
 def test_counts_and_sums_are_those_of_sql(marks: str, version: str, tmp_path: Path) -> None:
     program = training(3, shape_of(marks), Style(marks=marks)).program
     path = write_sqlite(program, tmp_path / "t.sqlite", version)

@@ -250,6 +250,7 @@ PLACES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(4)
 def test_columns_of_other_types_are_null(kind: str, tmp_path: Path) -> None:
     path = write_parquetdir(small(), tmp_path / "t")
     for table, columns in PLACES.items():

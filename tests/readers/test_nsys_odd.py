@@ -56,12 +56,14 @@ def test_a_multiprocessor_of_absurd_size_is_not_known(tmp_path: Path) -> None:
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("name", [name for name in ODD if name not in WOULD_HANG])
+@pytest.mark.sampled(4)
 def test_odd_files(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check(*report(ODD[name](tmp_path), capsys), readable=name in READABLE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WOULD_HANG)
+@pytest.mark.sampled(4)
 def test_what_the_file_computes_is_not_computed(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tracekit", "report", str(ODD[name](tmp_path)), "--no-cache"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)

@@ -200,6 +200,7 @@ DESCRIPTIONS = (
 
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("table", EVENTS.split())
+@pytest.mark.sampled(8)
 def test_events_that_are_not_read_are_named(path: Path, table: str) -> None:
     add_table(path, table, "start, value", {"start": 1}, {"start": 2})
     trace = read(path)
@@ -219,6 +220,7 @@ def test_all_tables_that_are_not_read_are_named_with_their_rows(
 
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("table", DESCRIPTIONS.split())
+@pytest.mark.sampled(8)
 def test_what_describes_other_tables_is_not_counted_as_unread(path: Path, table: str) -> None:
     add_table(path, table, "a, b", {"a": 1}) if table not in _there(path) else None
     assert unread(read(path)) is None

@@ -68,12 +68,14 @@ def enriched(trace: Trace, target: Path) -> tuple[list[dict[str, Any]], dict[str
 @pytest.mark.parametrize(
     "path", traces(*(path for path in (*SAMPLES, *PUBLIC) if path.stat().st_size < 300_000))
 )
+@pytest.mark.sampled(4)
 def test_real_traces_go_round(path: Path, tmp_path: Path) -> None:
     enriched(trace_of(path), tmp_path / ("rank0.json.gz" if "rank0" in path.name else "x.json.gz"))
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("style", sorted(STYLES))
+@pytest.mark.sampled(4)
 def test_every_way_of_writing_a_trace(style: str, tmp_path: Path) -> None:
     source = write(generate(seed=11, steps=2, workers=1, tick_ns=1000), tmp_path / "rank-0.json", style)
     mine, counts = enriched(tracekit.read(source), tmp_path / "out-rank-0.json")

@@ -113,6 +113,7 @@ COMMUNICATING = ("ddp", "cpu_only", "hta_nccl")
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
+@pytest.mark.sampled(4)
 def test_every_trace_gives_a_report(path: Path) -> None:
     report = report_of(path)
     there = {"workload"} if path in SAMPLES else set()

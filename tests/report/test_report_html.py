@@ -300,6 +300,7 @@ def test_a_browser_that_cannot_unpack_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("path", traces(*PUBLIC))
+@pytest.mark.sampled(4)
 def test_every_trace_makes_a_page(path: Path) -> None:
     page = html.render(report_of(path), trace_of(path))
     assert page.count("<h1>") == 1
@@ -316,6 +317,7 @@ setTimeout(() => { document.title = JSON.stringify([document.documentElement.scr
 
 @needs_browser
 @pytest.mark.parametrize("name", ["bert_cpu", "cnn_cpu", "resnet50_gpu_bf16", "yolov5_gpu_fp32"])
+@pytest.mark.sampled(2)
 def test_a_page_is_short_before_anything_is_opened(name: str, tmp_path: Path) -> None:
     (path,) = (one for one in (*SAMPLES, *GPU_SAMPLES) if one.parent.name == name)
     page = re.sub(

@@ -36,6 +36,7 @@ def test_schema_is_one() -> None:
 
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
+@pytest.mark.sampled(4)
 def test_json_follows_the_schema(path: Path) -> None:
     text = json_.render(report_of(path))
     validator().validate(json.loads(text, parse_constant=_refuse))

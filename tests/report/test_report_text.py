@@ -112,6 +112,7 @@ def test_section_snapshot(tmp_path: Path) -> None:
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("width", [40, 80, 132])
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
+@pytest.mark.sampled(8)
 def test_no_line_is_wider_than_the_terminal(path: Path, width: int) -> None:
     text = terminal.render(report_of(path), Page(width))
     assert max(map(cell_len, text.splitlines())) <= width

@@ -167,6 +167,7 @@ def test_the_step_in_full_is_the_median_one(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("path", traces(*SAMPLES, *PUBLIC))
+@pytest.mark.sampled(4)
 def test_packing_loses_nothing(path: Path) -> None:
     trace = trace_of(path)
     made = shapes_drawn(trace, report_of(path))
@@ -259,6 +260,7 @@ def test_layers_and_phases_are_those_of_the_attribution(planted: Trace) -> None:
 @pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("path", [pytest.param(None, id="planted"), *traces(*SAMPLES, *PUBLIC)])
+@pytest.mark.sampled(4)
 def test_idle_time_is_that_of_the_report(path: Path | None, planted: Trace) -> None:
     """Of the whole window, before the first activity and after the last one too, to the nanosecond by cause."""
     trace = planted if path is None else trace_of(path)

@@ -91,6 +91,7 @@ def test_lines_have_indents_and_bars() -> None:
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
 @pytest.mark.parametrize("path", traces(*SAMPLES))
+@pytest.mark.sampled(4)
 def test_lines_fit(path: Path, width: int) -> None:
     lines = tree_lines(tree_of(trace_of(path)), width=width, rows=40)
     assert max(map(cell_len, lines)) <= max(width, 40)

@@ -74,9 +74,9 @@ def test_the_best_of_a_grid_is_found_from_less_than_half_of_it(law: Law) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 def test_the_gain_lies_in_its_interval(law: Law) -> None:
-    found = [recommended(law, seed, 0.01) for seed in range(60)]
-    assert sum(share >= 0.97 for share, _ in found) >= 57
-    assert sum(inside for _, inside in found) >= 51  # 95 % are meant
+    found = [recommended(law, seed, 0.01) for seed in range(30)]
+    assert sum(share >= 0.97 for share, _ in found) >= 28
+    assert sum(inside for _, inside in found) >= 25  # 95 % are meant
 
 
 def test_measured_runs_stand_as_they_are() -> None:

@@ -324,6 +324,7 @@ def of_others(fault: Fault) -> set[str]:
 
 
 @pytest.mark.parametrize(("fault", "way"), params())
+@pytest.mark.sampled(4)
 def test_the_planted_fault_is_first(fault: Fault, way: str, tmp_path: Path) -> None:
     loop = fault.loop()
     report = report_of(loop, tmp_path, way)
@@ -353,6 +354,7 @@ HEALTHY: Final = {
         for way in (WAYS if loop is not Reading else ("plain",))
     ],
 )
+@pytest.mark.sampled(4)
 def test_a_healthy_run_gets_no_warning(loop: type[Loop], way: str, tmp_path: Path) -> None:
     healthy(report_of(loop(), tmp_path, way))
 

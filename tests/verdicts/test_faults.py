@@ -79,6 +79,7 @@ def report(variant: Variant, *, marked: bool = True) -> tuple[Report, Run]:
 
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("variant", variants())
+@pytest.mark.sampled(12)
 def test_the_planted_fault_is_first(variant: Variant) -> None:
     made, run = report(variant)
     verdict = made.verdict
@@ -95,6 +96,7 @@ def test_the_planted_fault_is_first(variant: Variant) -> None:
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if not fault.needs_steps])
+@pytest.mark.sampled(4)
 def test_without_marked_steps_it_is_first_too(name: str) -> None:
     """The window is another one then, and so is the time in it."""
     fault = FAULTS[name]
@@ -120,6 +122,7 @@ HEALTHY = [
 @pytest.mark.parametrize("stacks", [True, False])
 @pytest.mark.parametrize("seed", [7, None])
 @pytest.mark.parametrize(("base", "fields"), HEALTHY)
+@pytest.mark.sampled(8)
 def test_a_healthy_run_gets_no_warning(
     base: type, fields: dict[str, Any], seed: int | None, stacks: bool
 ) -> None:

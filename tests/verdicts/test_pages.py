@@ -85,6 +85,7 @@ LOW_PRECISION: Final = {"bf16", "fp16", "fp8", "mxfp4", "int8"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", params("kind"))
+@pytest.mark.sampled(4)
 def test_the_kind_of_run(path: Path) -> None:
     """Advice depends on these traits of a run."""
     page, scope, _ = reported(path)
@@ -166,6 +167,7 @@ def test_the_advice_fits(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", params("never"))
+@pytest.mark.sampled(8)
 def test_nothing_is_said_that_is_not_so(path: Path) -> None:
     page, _, report = reported(path)
     screen = first_screen(report)

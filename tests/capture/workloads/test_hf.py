@@ -139,6 +139,7 @@ def parameters(model: torch.nn.Module) -> int:
 # Forward and backward of every one of them: tests/analyses/test_flops_architectures.py.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(ARCHITECTURES)[::3])
+@pytest.mark.sampled(8)
 def test_a_tiny_model_trains_a_step(name: str) -> None:
     recipe = build(name)
     before = {key: value.detach().clone() for key, value in recipe.model.named_parameters()}
