@@ -29,6 +29,7 @@ from typing import Any, Final
 from make_trace import enlarge, source_trace
 from run import Cost, best, measure
 
+from tracekit.analyses.ranks.summary import packed
 from tracekit.cli.workers import NO_PROFILE
 from tracekit.job import job_of, rank_sets, summarise
 from tracekit.job.rank_set import Member
@@ -174,7 +175,7 @@ def many_ranks(source: Path, work: Path, sizes: Sequence[int]) -> list[str]:
             table = job_of(rank_sets(members)[0]).table
             joint = time.process_time() - began
             worst = set(table.sort("caused_ns", descending=True)["rank"].head(len(job.late)).to_list())
-            share = len(members[0].summary.packed())
+            share = len(packed([members[0].summary]))
             print(
                 f"{size:>5}{wall:>6.0f} s{cpu * 1000:>9.0f} ms{share / 1000:>8.1f} kB{max(peak for _, peak in used):>12.0f} MB"
                 f"{joint:>10.2f} s{_used()[1]:>15.0f} MB  {len(worst & job.late)} of {len(job.late)}",

@@ -392,6 +392,31 @@ def test_ctrl_c_leaves_nothing(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tasks", [3, 1])
+@pytest.mark.parametrize("pool", [_Dying, engine._Pool])
+def test_workers_that_join_several_ranks_change_no_figure(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int, pool: type
+) -> None:
+    """What a dead worker had joined is read again, each rank alone; a rank that cannot be read takes no other with it."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "rank-3.json").write_bytes(b"nothing")
+    alone = summarise(paths(tmp_path), jobs=1)
+    monkeypatch.setattr(engine, "_LEAST_TASKS", tasks)
+    monkeypatch.setattr(engine, "_Pool", pool)
+    monkeypatch.setattr(_Dying, "killed", 0)
+    seen: list[int] = []
+    outcomes = summarise(paths(tmp_path), jobs=2, progress=lambda done, _size: seen.append(done))
+    assert seen[-1] == 8
+    assert pool is _Dying or seen[0] == 8 // tasks
+    assert [one.path for one in outcomes] == paths(tmp_path)
+    assert [one.error for one in outcomes] == [one.error for one in alone]
+    assert [one.error is not None for one in outcomes] == [rank == 3 for rank in range(8)]
+    assert all(
+        same(a.summaries[0], b.summaries[0]) for a, b in zip(outcomes, alone, strict=True) if a.error is None
+    )
+
+
+@pytest.mark.slow
 def test_a_given_executor_does_the_work(folder: Path) -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         made = summarise(paths(folder)[:2], Options(window="trace"), executor=pool)
@@ -452,7 +477,7 @@ def dask(tmp_path: Path) -> Iterator[tuple[str, Callable[..., subprocess.Popen[b
 
 @pytest.mark.slow
 def test_dask_workers_answer_as_this_process_does_and_one_may_die(
-    folder: Path, dask: tuple[str, Callable[..., subprocess.Popen[bytes]]]
+    folder: Path, dask: tuple[str, Callable[..., subprocess.Popen[bytes]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     distributed = pytest.importorskip("distributed")
     file, start = dask
@@ -460,7 +485,8 @@ def test_dask_workers_answer_as_this_process_does_and_one_may_die(
     alone = summarise(paths(folder), jobs=1)
     with distributed.Client(scheduler_file=file, timeout=60) as client:
         client.wait_for_workers(2, timeout=60)
-        for kills in (False, True):
+        for kills, tasks in ((False, 8), (True, 4)):
+            monkeypatch.setattr(engine, "_LEAST_TASKS", tasks)
             seen: list[int] = []
 
             def kill(done: int, _size: int, kills: bool = kills, seen: list[int] = seen) -> None:
@@ -471,7 +497,7 @@ def test_dask_workers_answer_as_this_process_does_and_one_may_die(
             made = summarise(paths(folder), executor=client.get_executor(pure=False), progress=kill)
             assert [one.error for one in made] == [None] * 8
             assert all(same(a.summaries[0], b.summaries[0]) for a, b in zip(made, alone, strict=True))
-            assert seen == [*range(1, 9)]
+            assert seen == [*range(8 // tasks, 9, 8 // tasks)]
 
 
 @pytest.mark.slow

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -33,8 +35,11 @@ __all__ = [
     "SENT",
     "Facts",
     "Summary",
+    "joined",
+    "packed",
     "packed_frame",
     "summary_of",
+    "unpacked",
 ]
 
 MOST_CALLS: Final = 20_000
@@ -120,26 +125,58 @@ class Summary:
         """Whether it has more calls than were sent."""
         return self.calls.height < self.facts.all_calls
 
-    def packed(self) -> bytes:
-        """The same as bytes, for another process or machine.
-
-        >>> import tracekit
-        >>> from tracekit.analyses.scope import select
-        >>> made = summary_of(select(tracekit.read("sample_traces/bert_cpu_ddp/trace-rank0.json.gz")))
-        >>> Summary.unpacked(made.packed()).calls.equals(made.calls)
-        True
-        """
-        frames = {name: packed_frame(getattr(self, name)) for name in _FRAMES}
-        return msgspec.msgpack.encode((self.facts, frames, self.packed_work))
-
-    @staticmethod
-    def unpacked(data: bytes) -> Summary:
-        """What `packed` made. Raises msgspec.DecodeError for other bytes."""
-        facts, frames, work = msgspec.msgpack.decode(data, type=tuple[Facts, dict[str, bytes], bytes])
-        return Summary(facts, **{name: _frame(frames[name]) for name in _FRAMES}, packed_work=work)
-
 
 _FRAMES: Final = ("steps", "calls", "layers", "causes", "timeline")
+
+
+class _Packed(msgspec.Struct, frozen=True):
+    """Summaries as they travel: each table holds the rows of all of them, whose numbers stand beside, so that what they share is sent once."""
+
+    facts: list[Facts]
+    heights: dict[str, list[int]]
+    tables: dict[str, bytes]
+    works: list[bytes]
+
+
+def packed(summaries: Sequence[Summary]) -> bytes:
+    """Summaries as bytes, for another process or machine.
+
+    >>> import tracekit
+    >>> from tracekit.analyses.scope import select
+    >>> made = summary_of(select(tracekit.read("sample_traces/bert_cpu_ddp/trace-rank0.json.gz")))
+    >>> (again,) = unpacked(packed([made]))
+    >>> again.calls.equals(made.calls)
+    True
+    """
+    tables = {name: [getattr(one, name) for one in summaries] for name in _FRAMES if summaries}
+    return msgspec.msgpack.encode(
+        _Packed(
+            [one.facts for one in summaries],
+            {name: [each.height for each in frames] for name, frames in tables.items()},
+            {name: packed_frame(pl.concat(frames)) for name, frames in tables.items()},
+            [one.packed_work for one in summaries],
+        )
+    )
+
+
+def unpacked(data: bytes) -> list[Summary]:
+    """What `packed` made, in order. Raises msgspec.DecodeError for other bytes."""
+    made = msgspec.msgpack.decode(data, type=_Packed)
+    parts = {name: _parts(_frame(made.tables[name]), heights) for name, heights in made.heights.items()}
+    return [
+        Summary(facts, **{name: parts[name][at] for name in _FRAMES}, packed_work=made.works[at])
+        for at, facts in enumerate(made.facts)
+    ]
+
+
+def joined(several: Sequence[bytes]) -> bytes:
+    """What `packed` made several times, as one."""
+    return several[0] if len(several) == 1 else packed([one for each in several for one in unpacked(each)])
+
+
+def _parts(frame: pl.DataFrame, heights: Sequence[int]) -> list[pl.DataFrame]:
+    ends = accumulate(heights, initial=0)
+    return [frame.slice(start, height) for start, height in zip(ends, heights, strict=False)]
 
 
 def packed_frame(frame: pl.DataFrame) -> bytes:

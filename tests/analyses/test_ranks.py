@@ -23,7 +23,14 @@ from tracekit.analyses.ranks import (
     waits_of,
     worst_beside,
 )
-from tracekit.analyses.ranks.summary import MOST_CALLS, MOST_STEPS, MOST_WORK, packed_frame
+from tracekit.analyses.ranks.summary import (
+    MOST_CALLS,
+    MOST_STEPS,
+    MOST_WORK,
+    packed,
+    packed_frame,
+    unpacked,
+)
 from tracekit.analyses.scope import select
 
 SLOW = Fault(rank=6, kind="compute", ns=400_000, layer=2)
@@ -31,7 +38,7 @@ SLOW = Fault(rank=6, kind="compute", ns=400_000, layer=2)
 
 def summaries(job: Job, folder: Path, **how: bool) -> list[Summary]:
     made = [summary_of(select(tracekit.read(path))) for path in write_job(job, folder, **how)]
-    return [Summary.unpacked(one.packed()) for one in made]
+    return unpacked(packed(made))
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +145,7 @@ def stretched(frame: pl.DataFrame, height: int, rng: np.random.Generator) -> pl.
 
 @pytest.mark.slow
 def test_a_summary_is_small(ranks: list[Summary], tmp_path: Path) -> None:
-    assert max(len(one.packed()) for one in ranks) < 40_000
+    assert max(len(packed([one])) for one in ranks) < 40_000
     one = summaries(simulate(seed=4, ranks=2, columns=1, steps=60), tmp_path)[0]
     assert one.work["step"].n_unique() == MOST_STEPS
     # As long as one can be, with times as a real trace has them.
@@ -148,7 +155,7 @@ def test_a_summary_is_small(ranks: list[Summary], tmp_path: Path) -> None:
         calls=stretched(one.calls, MOST_CALLS, rng),
         packed_work=packed_frame(stretched(one.work, MOST_WORK, rng)),
     )
-    assert 400_000 < len(long.packed()) < 1_000_000
+    assert 400_000 < len(packed([long])) < 1_000_000
 
 
 @pytest.mark.slow

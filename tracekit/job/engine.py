@@ -1,7 +1,8 @@
 """What is made of many traces, each where it is read: in this process, in others, or on other machines.
 
 Any `concurrent.futures.Executor` will do. A worker gets a path or an address and plain options, and gives back bytes, such as those
-of a bounded summary. A trace that cannot be read is a row with its error; if a worker dies, its traces are tried again.
+of a bounded summary. Of many ranks it reads several and joins their summaries, so that the process that collects them has few answers to
+join. A trace that cannot be read is a row with its error; if a worker dies, its traces are tried again, each alone.
 
 What reads and analyses is imported once the workers have started, because both take half a second.
 """
@@ -17,10 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from multiprocessing import resource_tracker
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
 from tracekit.files import keep_inputs, roomy_place, scratch_folder
@@ -44,6 +46,10 @@ __all__ = [
 ]
 
 _TRIES: Final = 3
+_LEAST_TASKS: Final = 512
+"""Workers get so many tasks at least, where there are so many traces: enough for each of them to be busy to the end."""
+_MOST_JOINED: Final = 32
+"""So many traces in one task at most: what a worker joins is lost with it."""
 _MOST_CALLS: Final = 4_000_000
 """So many calls of all ranks together are compared in one process; a million takes it half a GB."""
 _LEAST_CALLS: Final = 500
@@ -120,12 +126,13 @@ def summarise(
     chosen = options or Options()
     if chosen.most_calls is None:
         chosen = replace(chosen, most_calls=max(_LEAST_CALLS, _MOST_CALLS // max(len(paths), 1)))
-    answers = make(paths, _summaries, chosen, executor=executor, jobs=jobs, progress=progress)
-    from tracekit.analyses.ranks import Summary  # noqa: PLC0415 - see above
-
+    joined = min(_MOST_JOINED, max(1, len(paths) // _LEAST_TASKS))
+    ask = _Asking(_Task(_summaries, chosen, _join, joined), _summaries_in, progress)
     return [
-        Outcome(one.path, tuple(map(Summary.unpacked, one.packed)), one.error, one.misused, one.remedy)
-        for one in answers
+        Outcome(path, (), made.line, made.misused, made.remedy)
+        if isinstance(made, _Fault)
+        else Outcome(path, tuple(made))
+        for path, made in ask.all(paths, executor, jobs)
     ]
 
 
@@ -144,15 +151,13 @@ def make(
     `jobs` processes do, by default one for each core, or this one for a few files. What a file or a worker does raises
     nothing. Raises UsageError if the executor itself ends.
     """
-    wanted = list(dict.fromkeys(paths))
-    keep_inputs(map(Path, wanted))
-    ask = _Asking(maker, options or Options(), len(wanted), progress or (lambda _done, _all: None))
-    count = min(jobs or cores(), len(wanted))
-    if executor is None and (count <= 1 or (jobs is None and len(wanted) < _FEW)):
-        ask.here(wanted)
-    else:
-        ask.workers(wanted, executor, count)
-    return [ask.answer(path) for path in wanted]
+    ask = _Asking(_Task(maker, options or Options(), list), list[bytes], progress)
+    return [
+        Answer(path, (), made.line, made.remedy, made.misused)
+        if isinstance(made, _Fault)
+        else Answer(path, tuple(made))
+        for path, made in ask.all(paths, executor, jobs)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,19 +169,35 @@ class _Fault:
     misused: bool = False
 
 
-_Made = list[bytes] | _Fault
+_T = TypeVar("_T")
 
 
-def _work(path: str, maker: Maker, options: Options) -> _Made:
-    """Runs in a worker."""
-    try:
-        return list(maker(path, options))
-    except UnreadableTraceError as error:
-        return _Fault(error.fault, error.remedy)
-    except TracekitError as error:
-        return _Fault(str(error), misused=isinstance(error, UsageError))
-    except Exception as error:  # noqa: BLE001 - one rank must not take the others down; its row says what happened
-        return _Fault(f"a fault in tracekit ({type(error).__name__}: {error})")
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What a worker does with its files."""
+
+    maker: Maker
+    options: Options
+    join: Callable[[list[bytes]], Any]
+    """Makes one thing, which travels, of what was made of all the files."""
+    files: int = 1
+    """So many are read in one task the first time."""
+
+    def of(self, paths: Sequence[str]) -> tuple[list[int | _Fault], Any]:
+        """How many things were made of each file, and all of them, joined. Runs in a worker."""
+        made = [self._of(path) for path in paths]
+        counts = [one if isinstance(one, _Fault) else len(one) for one in made]
+        return counts, self.join([each for one in made if not isinstance(one, _Fault) for each in one])
+
+    def _of(self, path: str) -> list[bytes] | _Fault:
+        try:
+            return list(self.maker(path, self.options))
+        except UnreadableTraceError as error:
+            return _Fault(error.fault, error.remedy)
+        except TracekitError as error:
+            return _Fault(str(error), misused=isinstance(error, UsageError))
+        except Exception as error:  # noqa: BLE001 - one rank must not take the others down; its row says what happened
+            return _Fault(f"a fault in tracekit ({type(error).__name__}: {error})")
 
 
 def _summaries(path: str, options: Options) -> Iterator[bytes]:
@@ -185,76 +206,105 @@ def _summaries(path: str, options: Options) -> Iterator[bytes]:
     return summaries(path, options)
 
 
-class _Asking:
+def _join(packed: list[bytes]) -> bytes:
+    from tracekit.analyses.ranks.summary import joined  # noqa: PLC0415 - see above
+
+    return joined(packed)
+
+
+def _summaries_in(packed: bytes) -> list[Summary]:
+    from tracekit.analyses.ranks.summary import unpacked  # noqa: PLC0415 - see above
+
+    return unpacked(packed)
+
+
+_Reply = tuple[list[int | _Fault], Any]
+
+
+class _Asking(Generic[_T]):
     """The answers so far. Of what workers leave without one the fault stands beside."""
 
-    def __init__(self, maker: Maker, options: Options, size: int, progress: Progress) -> None:
-        self._maker, self._options, self._size, self._progress = maker, options, size, progress
-        self._answers: dict[str, _Made] = {}
+    def __init__(self, task: _Task, separate: Callable[[Any], list[_T]], progress: Progress | None) -> None:
+        self._task, self._separate = task, separate
+        self._progress = progress or (lambda _done, _all: None)
+        self._size = 0
+        self._answers: dict[str, list[_T] | _Fault] = {}
         self._lost: dict[str, _Fault] = {}
 
-    def answer(self, path: str) -> Answer:
-        """The answer for a file."""
+    def all(
+        self, paths: Sequence[str], executor: Executor | None, jobs: int | None
+    ) -> list[tuple[str, list[_T] | _Fault]]:
+        """What was made of each file, once, in their order (see `make`)."""
+        wanted = list(dict.fromkeys(paths))
+        self._size = len(wanted)
+        keep_inputs(map(Path, wanted))
+        count = min(jobs or cores(), len(wanted))
+        if executor is None and (count <= 1 or (jobs is None and len(wanted) < _FEW)):
+            for path in wanted:
+                self._came([path], self._task.of([path]))
+        else:
+            self._workers(wanted, executor, count)
+        return [(path, self._answer(path)) for path in wanted]
+
+    def _answer(self, path: str) -> list[_T] | _Fault:
         made = self._answers.get(path) or self._lost.get(path) or _Fault(_DIED)
-        if isinstance(made, _Fault):
-            return Answer(path, (), " ".join(made.line.split()), made.remedy, made.misused)
-        return Answer(path, tuple(made))
+        return replace(made, line=" ".join(made.line.split())) if isinstance(made, _Fault) else made
 
-    def here(self, paths: Sequence[str]) -> None:
-        """Read the files in this process."""
-        for path in paths:
-            self._came(path, _work(path, self._maker, self._options))
-
-    def workers(self, paths: Sequence[str], executor: Executor | None, count: int) -> None:
+    def _workers(self, paths: Sequence[str], executor: Executor | None, count: int) -> None:
         """Let workers read them. What a dead one had is asked again, at last alone, so that a file that kills takes no other with it."""
         for attempt in range(_TRIES):
             left = [path for path in paths if path not in self._answers]
+            size = 1 if attempt else self._task.files
+            tasks = [left[at : at + size] for at in range(0, len(left), size)]
             alone = attempt == _TRIES - 1 and executor is None
-            for batch in [[path] for path in left] if alone else [left] if left else []:
+            for batch in [[task] for task in tasks] if alone else [tasks] if tasks else []:
                 if executor is not None:
                     self._collect(executor, batch)
                     continue
                 with _processes(min(count, len(batch))) as pool:
                     self._collect(pool, batch)
 
-    def _came(self, path: str, answer: _Made) -> None:
-        self._answers[path] = answer
+    def _came(self, paths: Sequence[str], reply: _Reply) -> None:
+        counts, joined = reply
+        made = iter(self._separate(joined))
+        for path, count in zip(paths, counts, strict=True):
+            self._answers[path] = count if isinstance(count, _Fault) else list(islice(made, count))
         self._progress(len(self._answers), self._size)
 
-    def _collect(self, executor: Executor, paths: Sequence[str]) -> None:
-        """Ask for these files and take the answers as they come; of a broken pool those that still come."""
-        came: SimpleQueue[Future[_Made]] = SimpleQueue()
-        left: dict[Future[_Made], str] = {}
+    def _collect(self, executor: Executor, tasks: Sequence[Sequence[str]]) -> None:
+        """Ask for these tasks and take the answers as they come; of a broken pool those that still come."""
+        came: SimpleQueue[Future[_Reply]] = SimpleQueue()
+        left: dict[Future[_Reply], Sequence[str]] = {}
         # A pool that breaks meanwhile takes no more; what it did not take is asked again.
         with suppress(BrokenExecutor, OSError), interrupts_later():
-            for path in paths:
-                future = executor.submit(_work, path, self._maker, self._options)
-                left[future] = path
+            for paths in tasks:
+                future = executor.submit(self._task.of, paths)
+                left[future] = paths
                 future.add_done_callback(came.put)
         broken = False
         try:
             from tracekit.job import parts  # noqa: F401, PLC0415 - who asked needs it for the answers
 
             while left and (done := _next(came, _GRACE_S if broken else None)) is not None:
-                path = left.pop(done)
+                paths = left.pop(done)
                 if done.cancelled():
                     raise UsageError(
-                        f"the workers' scheduler has ended, and {len(left) + 1:,} of {self._size:,} traces are not read",
+                        f"the workers' scheduler has ended, and {self._size - len(self._answers):,} of {self._size:,} traces are not read",
                         remedy="start it and this command again",
                     )
                 fault = done.exception()
                 if fault is None:
-                    self._came(path, done.result())
+                    self._came(paths, done.result())
                 else:
                     broken = broken or isinstance(fault, BrokenExecutor)
-                    self._lost[path] = _why(fault)
+                    self._lost |= dict.fromkeys(paths, _why(fault))
         finally:
             if not isinstance(executor, _Pool):
                 for future in left:
                     future.cancel()
 
 
-def _next(came: SimpleQueue[Future[_Made]], most_s: float | None) -> Future[_Made] | None:
+def _next(came: SimpleQueue[Future[_Reply]], most_s: float | None) -> Future[_Reply] | None:
     """The next future that came; None if none does for so long.
 
     The wait is one of short ones, because Ctrl-C may reach another thread and wake none.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.analyses.attribution.layer_ranges import choose_ranges
 from tracekit.analyses.ranks import summary_of
-from tracekit.analyses.ranks.summary import MOST_CALLS
+from tracekit.analyses.ranks.summary import MOST_CALLS, packed
 from tracekit.analyses.scope import Scope, select
 from tracekit.api import read_all
 from tracekit.classify import recategorise
@@ -22,7 +22,7 @@ __all__ = ["scopes_of", "summaries"]
 def summaries(path: str, options: Options) -> Iterator[bytes]:
     """The packed summary of each process in a file. Raises what `scopes_of` raises."""
     most = MOST_CALLS if options.most_calls is None else min(MOST_CALLS, options.most_calls)
-    return (summary_of(scope, most).packed() for scope in scopes_of(path, options))
+    return (packed([summary_of(scope, most)]) for scope in scopes_of(path, options))
 
 
 def scopes_of(
