@@ -5,13 +5,15 @@
 
 Both sweeps are runs of their own, with other seeds: the command sees none of those that judge it. It sees every second
 combination and the corners. Each sweep goes through its combinations `--repeat` times, the two in turns, so that a machine that others
-use disturbs all alike. Exit code 1 if one of its configurations reaches less than 97 % of the best one's samples a second.
+use disturbs all alike. The best of many noisy medians is best by luck in part, so if it is another configuration than the recommended one, both run
+again in turns. Exit code 1 if one of the recommended configurations reaches less than 97 % of the best one's samples a second.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from tracekit.trajectory import read_runs, trajectories_of
 
 DEFAULT = ["cnn@64", "resnet50:18@64", "yolov5:n@128"]
 AIM = 0.97
+AGAIN = 10
 
 
 def main() -> int:
@@ -55,15 +58,23 @@ def _one(name: str, cells: dict[tuple[int, int], bool], steps: int, repeat: int,
             _run(name, batch, threads, 2 * seed, steps, seen, ("M", "MLG") if seed == 0 else ("M",))
     found = trajectories_of(read_runs([seen], tracekit.read), "batch")
     print(f"\n{trajectory_section(found)}")
-    runs = pl.concat(every).drop_nulls("throughput_per_s").group_by("batch", "threads", maintain_order=True)
-    medians = runs.agg(pl.col("throughput_per_s").median()).rows()
-    rates: dict[tuple[int, int], float] = {(batch, threads): rate for batch, threads, rate in medians}
+    rates = _medians(every)
     place = found.recommendations[0][1].best.place
     best = max(rates, key=lambda cell: rates[cell])
     chosen = (int(place["batch"]), int(place["threads"]))
+    if chosen != best:
+        turns = product(range(AGAIN), (chosen, best))
+        rates = _medians(_run(name, *cell, 2 * (repeat + turn), steps, folder / "again", ("M",)) for turn, cell in turns)  # fmt: skip
     share = rates[chosen] / rates[best]
     print(f"{name}: recommended batch {chosen[0]}, threads {chosen[1]}: {share:.1%} of the best of the whole grid, batch {best[0]}, threads {best[1]}")  # fmt: skip
     return share
+
+
+def _medians(runs: Iterable[pl.DataFrame]) -> dict[tuple[int, int], float]:
+    """Samples a second by batch and threads."""
+    grouped = pl.concat(runs).drop_nulls("throughput_per_s").group_by("batch", "threads", maintain_order=True)
+    medians = grouped.agg(pl.col("throughput_per_s").median()).rows()
+    return {(batch, threads): rate for batch, threads, rate in medians}
 
 
 def _run(name: str, batch: int, threads: int, seed: int, steps: int, folder: Path, levels: tuple[Level, ...]) -> pl.DataFrame:  # fmt: skip
