@@ -41,6 +41,8 @@ class Alignment:
     """
     numbered: bool
     """Whether the profiler recorded the numbers of the calls that were matched; else their times tell."""
+    begins: tuple[int, ...] = ()
+    """When the window of each rank begins, on the clock of the job; empty if it is not known."""
 
 
 def align(summaries: Sequence[Summary]) -> Alignment:
@@ -82,6 +84,9 @@ def align(summaries: Sequence[Summary]) -> Alignment:
         clocks,
         missing,
         bool(numbered),
+        tuple(
+            int(at) + one.facts.window_start_ns for at, one in zip(clocks["shift_ns"], summaries, strict=True)
+        ),
     )
 
 

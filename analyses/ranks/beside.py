@@ -10,6 +10,8 @@ import polars as pl
 
 from tracekit.analyses.ranks.align import Alignment
 from tracekit.analyses.ranks.summary import Summary
+from tracekit.analyses.ranks.waits import Waits
+from tracekit.facts.collectives import MESSAGES
 from tracekit.trace import Schema
 
 __all__ = ["Beside", "beside", "worst_beside"]
@@ -37,7 +39,9 @@ _ITEMS: Final[Schema] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Beside:
-    """A late and a fast rank (their places) between their last common collective and the collective `match`."""
+    """A late and a fast rank (their places) between when all ranks of the collective `match` last went on together, else their last common
+    collective, and this one.
+    """
 
     match: int
     late: int
@@ -52,11 +56,17 @@ class Beside:
     """The row of `items` that first differs by a tenth of `longer_ns`, of those whose `what` differs by at least half as much as that which differs most; None if nothing does."""
 
 
-def beside(summaries: Sequence[Summary], aligned: Alignment, match: int, late: int, fast: int) -> Beside:
+def beside(
+    summaries: Sequence[Summary], aligned: Alignment, waits: Waits, match: int, late: int, fast: int
+) -> Beside:
     """The two ranks, which both took part in the collective `match`, before it."""
     rows = _numbered(aligned)
     (start, call), (fast_start, fast_call) = (_of(rows, match, at) for at in (late, fast))
     before = _common(rows, late, call).join(_common(rows, fast, fast_call), on="match", suffix="_fast")
+    # What is asked for ahead begins at other times than the work before it, so only a collective that holds all up divides the work.
+    together = waits.collectives.filter(pl.col("match") == match, ~pl.col("name").is_in(MESSAGES))["since"]
+    if together.len():
+        before = before.clear() if together[0] is None else before.filter(pl.col("match") == together[0])
     shared = before.sort("call").tail(1)[["call", "call_fast", "end", "end_fast"]].rows()
     # Without an earlier one, both from the begin of their windows.
     since, fast_since, end, fast_end = shared[0] if shared else (-1, -1, 0, 0)
@@ -76,19 +86,17 @@ def beside(summaries: Sequence[Summary], aligned: Alignment, match: int, late: i
 
 
 def worst_beside(
-    summaries: Sequence[Summary], aligned: Alignment, blame: pl.DataFrame, late: int, fast: int | None = None
+    summaries: Sequence[Summary], aligned: Alignment, waits: Waits, late: int, fast: int | None = None
 ) -> Beside | None:
     """The late rank before the collective that it delayed longest, beside the rank that was fastest there, if their difference explains
     the delay, else before the next one; or beside `fast`, before the longest delay of a collective of both. None if there is none.
-
-    `blame` has the columns of `ranks.blame.BLAME`.
     """
     rows = _numbered(aligned)
     # Times behind the last call whose work is there would be missing, not short.
     shown = summaries[late].work["call"].max()
     both = rows.filter(pl.col("at") == (late if fast is None else fast))[["match"]]
     delays = (
-        blame.filter(pl.col("at") == late)
+        waits.blame.filter(pl.col("at") == late)
         .group_by(pl.col("origin").alias("match"))
         .agg(pl.col("ns").max())
         .join(rows.filter(pl.col("at") == late)[["match", "call"]], on="match")
@@ -101,7 +109,7 @@ def worst_beside(
         other = _fastest(rows, match, late) if fast is None else fast
         if other is None:
             continue
-        one = beside(summaries, aligned, match, late, other)
+        one = beside(summaries, aligned, waits, match, late, other)
         if fast is not None or (one.first is not None and one.longer_ns >= _EXPLAINS * ns):
             return one
     return None

@@ -1,76 +1,198 @@
-"""For whom the ranks really wait: a rank that comes last because it had to wait for another one passes the blame on."""
+"""For whom the ranks really wait: a rank that comes last because it had to wait for another one passes the blame on.
+
+A rank's own clock stands still while it is blocked, that is, while it waits in a collective or for a message and computes nothing
+meanwhile. What it takes longer by this clock than the others of the group, since they last went on together, is its own delay;
+the rest it brought along from the call that blocked it longest since then, and there it goes to the rank that came last. A delay that
+computation hides shows again in every collective until somebody is blocked by it: it counts where it first shows.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.ranks.own_clock import Rows, longer_in_collectives, longer_in_messages
 from tracekit.facts.collectives import MESSAGES
+from tracekit.facts.units import NS_PER_US
 from tracekit.groups import or_none
+from tracekit.spans import BoolArray, Int64Array
 from tracekit.trace import Schema
 
 __all__ = ["BLAME", "blame_of", "delays_of"]
 
 BLAME: Final[Schema] = {"match": pl.Int64, "origin": pl.Int64, "at": pl.Int64, "ns": pl.Int64}
 _MOST_HOPS: Final = 100
-"""So far a delay is followed; what is left then stays with the rank that was reached."""
+"""So far a delay is followed."""
+
+_SHOWS_NS: Final = NS_PER_US
+"""On the way back, calls that show less are passed over."""
+_SOON_NS: Final = 5 * NS_PER_US
+"""What stands behind another call in a stream begins so soon after it."""
 
 
-def blame_of(calls: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
+def blame_of(calls: pl.DataFrame, collectives: pl.DataFrame, begins: Int64Array) -> pl.DataFrame:
     """Who caused the time `alone_ns` by which one rank was the last in each collective; columns of `BLAME`.
 
-    A rank's own part of a delay is what it takes longer from its previous collective to this one than the middle of the other ranks. After a
-    message, the time counts from when it had to wait no longer, since it may work while the message is on its way. The rest
-    it brought along from the previous collective, where it goes to the rank that came last, and so on. `origin` is the collective before which the
-    delay arose, `at` the rank, `ns` the time. For each `match` the times sum to `alone_ns`.
+    `calls` are those of `ranks.waits`, one for each rank and match: `match`, `at`, `name`, `step`, `bytes`, `source`, `destination`, `start`, `ready` (when the last rank came), `end`, `wait_ns`,
+    `blocked_ns` (no time counts twice); `collectives` have `match`, `last`, `alone_ns`, and `since` of
+    `ranks.own_clock.together_since`. `begins` says when the window of each rank begins. `origin` is the collective before which the delay arose, `at` the rank,
+    `ns` the time. For each `match` the times sum to `alone_ns` at most: what no rank took longer, such as the time in which a pipeline
+    fills, is nobody's delay.
     """
-    since_end, since_message = (
-        pl.col("start") - done.shift(1).over("at")
-        for done in (pl.col("end"), pl.col("start") + pl.col("wait_ns"))
+    calls = calls.sort("at", "ready", "start")
+    rows = Rows(calls, collectives, begins)
+    if not calls.height:
+        return pl.DataFrame(schema=BLAME)
+    message = calls["name"].is_in(MESSAGES).to_numpy()
+    of_messages, received = longer_in_messages(calls, rows)
+    queued = _behind(calls, rows)
+    longer = np.where(message, of_messages, longer_in_collectives(rows))
+    longer = np.where(queued < 0, np.floor(np.maximum(np.nan_to_num(longer), 0)), 0).astype(np.int64)
+    since = np.where(message & ~np.isnan(of_messages), received, rows.since_time)
+    new, before = _first_shown(rows, longer, since)
+    # A message that compares with none has what the rank's next collective shows of it.
+    ahead = np.where(np.isnan(of_messages) & (queued < 0), _next_collective(rows, message), -1)
+    origin = np.where(ahead < 0, np.arange(ahead.size), ahead)
+    return _followed(
+        rows, collectives, _Steps(origin, new[origin], before, since, queued, calls["wait_ns"].to_numpy())
     )
-    after_message = pl.col("name").is_in(MESSAGES).shift(1).over("at")
-    rows = calls.sort("at", "start").select(
-        "match",
-        "at",
-        pl.col("match").shift(1).over("at").alias("previous"),
-        pl.when(after_message).then(since_message.clip(lower_bound=0)).otherwise(since_end).alias("own"),
-    )
-    last = collectives.select("match", pl.col("last").alias("at"), "alone_ns")
-    others = rows.join(last[["match", "at"]], on=["match", "at"], how="anti")
-    middle = others.group_by("match").agg(pl.col("own").median().alias("middle"))
-    table = last.join(rows, on=["match", "at"]).join(middle, on="match", how="left").sort("match")
-    excess = (pl.col("own") - pl.col("middle")).clip(lower_bound=0).round().cast(pl.Int64)
-    return _followed(table.select("match", "at", "alone_ns", excess.alias("own"), "previous"))
-
-
-def _followed(table: pl.DataFrame) -> pl.DataFrame:
-    """The rows of `BLAME`; all collectives go back one collective at a time."""
-    match, late = table["match"].to_numpy(), table["at"].to_numpy()
-    own = or_none(table["own"], 0)
-    places = table[["match"]].with_row_index("place")
-    back = table.select(pl.col("previous").alias("match")).join(
-        places, on="match", how="left", maintain_order="left"
-    )
-    previous = back["place"].cast(pl.Int64).fill_null(-1).to_numpy()
-    settles = (previous < 0) | table["own"].is_null().to_numpy()
-    begun = np.flatnonzero(or_none(table["alone_ns"], 0) > 0)
-    here, left = begun, or_none(table["alone_ns"], 0)[begun]
-    made = []
-    for hop in range(_MOST_HOPS):
-        if not len(here):
-            break
-        last_one = hop == _MOST_HOPS - 1
-        part = left if last_one else np.where(settles[here], left, np.minimum(left, own[here]))
-        made.append(np.stack([match[begun], match[here], late[here], part], axis=1)[part > 0])
-        left = left - part
-        on = left > 0
-        begun, here, left = begun[on], previous[here[on]], left[on]
-    rows = np.concatenate(made) if made else np.zeros((0, len(BLAME)), dtype=np.int64)
-    return pl.DataFrame(rows.astype(np.int64), schema=BLAME, orient="row").sort("match", maintain_order=True)
 
 
 def delays_of(blame: pl.DataFrame) -> pl.DataFrame:
     """`origin`, `at`, `ns`: each delay once, however many collectives have to wait for it."""
     return blame.group_by("origin", "at").agg(pl.col("ns").max()).sort("origin", "at")
+
+
+def _next_collective(rows: Rows, message: BoolArray) -> Int64Array:
+    """For each message the row of the rank's next collective, if that compares what ranks did in a time around the message; else −1."""
+    found = np.full(message.size, -1, dtype=np.int64)
+    whole, parts = (np.flatnonzero(each) for each in (~message, message))
+    if not whole.size:
+        return found
+    whole = whole[np.lexsort((rows.start[whole], rows.at[whole]))]
+    keys = rows.key(rows.at[whole], rows.start[whole])
+    following = whole[
+        np.minimum(np.searchsorted(keys, rows.key(rows.at[parts], rows.start[parts])), whole.size - 1)
+    ]
+    same = (rows.at[following] == rows.at[parts]) & (rows.since_time[following] <= rows.start[parts])
+    found[parts] = np.where(same, following, -1)
+    return found
+
+
+def _behind(calls: pl.DataFrame, rows: Rows) -> Int64Array:
+    """For each call that begins as soon as another one of the rank ends, which waited while the rank computed, the row of that one: it stood behind it
+    in a queue, so its start does not say when the rank was ready. −1 for others.
+    """
+    end = calls["end"].to_numpy()
+    order = np.flatnonzero(calls["wait_ns"].to_numpy() > 2 * rows.blocked)
+    order = order[np.lexsort((end[order], rows.at[order]))]
+    if not order.size:
+        return np.full(end.size, -1)
+    at = (
+        np.searchsorted(rows.key(rows.at[order], end[order]), rows.key(rows.at, rows.start), side="right") - 1
+    )
+    found = order[np.maximum(at, 0)]
+    soon = (at >= 0) & (rows.at[found] == rows.at) & (rows.start - end[found] <= _SOON_NS)
+    return np.where(soon, found, -1)
+
+
+def _first_shown(rows: Rows, longer: Int64Array, since: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Of each call what is new in how much longer the rank took: what its earlier calls after the time `since` have not shown.
+    And the row of the rank's latest call before it that showed something new, −1 if there is none.
+    """
+    new = np.zeros_like(longer)
+    order = np.lexsort((rows.start, rows.at))
+    later = order[longer[order] > 0]
+    first = np.searchsorted(
+        rows.key(rows.at, rows.start)[later], rows.key(rows.at[later], since[later]), side="right"
+    )
+    told = [0]
+    for before, ns in zip(first.tolist(), longer[later].tolist(), strict=True):
+        told.append(max(told[-1], told[before] + ns))
+    new[later] = np.diff(np.array(told, dtype=np.int64))
+    shows = np.where(new[order] >= _SHOWS_NS, np.arange(order.size), -1)
+    latest = np.concatenate([[-1], np.maximum.accumulate(shows)[:-1]])
+    before = np.full(longer.size, -1, dtype=np.int64)
+    before[order] = np.where((latest >= 0) & (rows.at[order[latest]] == rows.at[order]), order[latest], -1)
+    return new, before
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Longest:
+    """Which of a range of rows is blocked longest, in two steps for each question."""
+
+    levels: list[Int64Array]
+
+    @staticmethod
+    def of(values: Int64Array) -> _Longest:
+        """Ready for ranges of any length."""
+        levels, width = [np.arange(values.size)], 1
+        while 2 * width <= values.size:
+            left, right = levels[-1][:-width], levels[-1][width:]
+            levels.append(np.where(values[right] >= values[left], right, left))
+            width *= 2
+        return _Longest(levels)
+
+    def within(self, values: Int64Array, first: Int64Array, until: Int64Array) -> Int64Array:
+        """The row; −1 for no rows."""
+        found = np.full(first.size, -1, dtype=np.int64)
+        size = until - first
+        for level, rows in enumerate(self.levels):
+            mine = np.flatnonzero((size >= 1 << level) & (size < 2 << level))
+            left, right = rows[first[mine]], rows[until[mine] - (1 << level)]
+            found[mine] = np.where(values[right] >= values[left], right, left)
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Steps:
+    """What the way back needs of each call."""
+
+    origin: Int64Array
+    """The row of the call that shows what the rank did longer before it."""
+    own: Int64Array
+    """How much of that is new there."""
+    before: Int64Array
+    """The row of the rank's latest call before it that shows something new; −1 if there is none."""
+    since: Int64Array
+    """Since when the rank took longer."""
+    queued: Int64Array
+    """The row of the call of the rank that it stood behind; −1 if it did not."""
+    waited: Int64Array
+
+
+def _followed(rows: Rows, collectives: pl.DataFrame, steps: _Steps) -> pl.DataFrame:
+    """The rows of `BLAME`; all collectives go back one call at a time."""
+    match, last, alone = (collectives[name].to_numpy() for name in ("match", "last", "alone_ns"))
+    last_row = np.full(match.size, -1, dtype=np.int64)
+    came_last = rows.at == last[rows.match]
+    last_row[rows.match[came_last]] = np.flatnonzero(came_last)
+    longest = _Longest.of(rows.blocked)
+    begun = np.flatnonzero((or_none(collectives["alone_ns"], 0) > 0) & (last_row >= 0))
+    here, left = last_row[begun], alone[begun].astype(np.int64)
+    late = here  # the call that was late, when it is an earlier one of its rank that shows why
+    made = [np.zeros((0, len(BLAME)), dtype=np.int64)]
+    for _ in range(_MOST_HOPS):
+        if not here.size:
+            break
+        part = np.minimum(left, steps.own[here])
+        origin = match[rows.match[steps.origin[here]]]
+        made.append(np.stack([match[begun], origin, rows.at[here], part], axis=1)[part > 0])
+        left = left - part
+        queued, before = steps.queued[late], steps.before[here]
+        blocking = longest.within(
+            rows.blocked, *rows.range_of(rows.at[late], rows.since_time[late], rows.start[late])
+        )
+        hidden = (queued >= 0) & ((blocking < 0) | (steps.waited[queued] > rows.blocked[blocking]))
+        cause = np.where(hidden, queued, blocking)
+        brought = np.where(hidden, steps.waited[queued], rows.blocked[blocking])
+        shown = ~hidden & (before >= 0) & (rows.start[before] > steps.since[late])
+        left = np.where(shown, left, np.minimum(left, brought))
+        here = np.where(shown, before, last_row[rows.match[cause]])
+        late = np.where(shown, late, here)
+        on = (left > 0) & (shown | (cause >= 0)) & (here >= 0)
+        begun, here, late, left = begun[on], here[on], late[on], left[on]
+    return pl.DataFrame(np.concatenate(made), schema=BLAME, orient="row").sort("match", maintain_order=True)

@@ -59,7 +59,7 @@ def _own_times(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -
     waited = (
         waits.calls.join(step, on=["match", "at"], how="left")
         .group_by("at", "step")
-        .agg(pl.col("new_wait_ns").sum().alias("wait_ns"))
+        .agg(pl.col("blocked_ns").sum().alias("wait_ns"))
     )
     times = pl.concat(
         [

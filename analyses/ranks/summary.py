@@ -113,8 +113,8 @@ class Summary:
 
     @property
     def work(self) -> pl.DataFrame:
-        """What the devices did apart from communication, in order of time: `step` (`NO_STEP` for none), `call` (the place in `calls` of the next call that starts
-        after it), `kind`, `what`, `where`, `first` (when it first started), `ns`, `count` (of its activities or gaps), `flops` (as far as they can be told). Of the
+        """What the devices did apart from communication, in order of time: `step` (`NO_STEP` for none), `call` (the place in `calls` of the first call that starts
+        when it has ended), `kind`, `what`, `where`, `first` (when it first started), `ns`, `count` (of its activities or gaps), `flops` (as far as they can be told). Of the
         kind `layer`, `what` is its path and `where` the phase; of `operator`, the work in no layer, its name and the phase; of `idle`, the cause and the line of
         Python or the layer. The first steps, at most `MOST_STEPS`, and the parts that take most.
         """
@@ -281,7 +281,8 @@ def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
         )
     )
     both = pl.concat([computed, idle])
-    call = np.searchsorted(starts.to_numpy(), both["start"].to_numpy(), side="right")
+    # A call may wait for what has ended before it; what only begins before it goes on beside it.
+    call = np.searchsorted(starts.to_numpy(), (both["start"] + both["ns"]).to_numpy(), side="left")
     both = (
         both.with_columns(pl.Series("call", call.astype(np.int64)))
         .group_by("step", "call", "kind", "what", "where")

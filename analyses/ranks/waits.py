@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.ranks.align import Alignment
 from tracekit.analyses.ranks.blame import blame_of, delays_of
+from tracekit.analyses.ranks.own_clock import together_since
 from tracekit.facts.collectives import MESSAGES, SYNCHRONISING
 
 __all__ = ["Waits", "waits_of"]
 
 
 _NEEDED: Final = (
-    "match", "at", "name", "group", "group_size", "step", "start", "end", "duration_ns", "bytes", "bus_bytes",
+    "match", "at", "key", "name", "group", "group_size", "source", "destination", "step", "start", "end", "duration_ns", "exposed_ns", "bytes",
+    "bus_bytes",
 )  # fmt: skip
 
 
@@ -26,14 +29,14 @@ class Waits:
     collectives: pl.DataFrame
     """One row per collective and per message (named `send`) by start: `match`, `name`, `group`, `step`, `ranks`; `start` (of the first rank), `end`;
     `latency_ns`, the least duration of a rank, of a message from when both ranks are there until it is received; `skew_ns`, from the first
-    start to the last; `last`, the place of the rank that came last, and `alone_ns`, by how much it came after the one before it as far as a rank
-    waited for it, without the time in which an earlier collective waits for it as well; `bytes` and the bandwidths in the latency, `algorithm_gbps` and
-    `bus_gbps`.
+    start to the last; `last`, the place of the rank that came last, and `alone_ns`, by how much it came after the one before it as far as it
+    blocked a rank, without the time in which an earlier collective waits for it as well; `bytes` and the bandwidths in the latency, `algorithm_gbps` and
+    `bus_gbps`; `since`, the `match` of the collective after which its ranks last went on together (`ranks.own_clock.together_since`).
     """
     calls: pl.DataFrame
     """One row per call: `match`, `at`, `start`, `end`; `wait_ns`, from its own start to the last one, at most its duration, and `new_wait_ns`, the
     part of it in which no earlier call of the rank waits: calls of one rank may run at the same time. A sender or a root that was done before the last
-    rank came did not wait.
+    rank came did not wait. `blocked_ns` is the part of the wait in which the rank computed nothing, no time twice; all of it where that is not known.
     """
     ranks: pl.DataFrame
     """One row per rank with calls: `at`, `collectives`, `wait_ns`, the time in which any call waits, `last`, how often it came last, `caused_ns`, its delays
@@ -47,21 +50,14 @@ class Waits:
 def waits_of(aligned: Alignment) -> Waits:
     """The waits of a job."""
     calls = aligned.calls.select(_NEEDED).filter(pl.col("match").is_not_null())
-    start = pl.col("start")
-    last = start.max().over("match")
-    waits = pl.col("name").is_in(list(SYNCHRONISING)) | (pl.col("end") > last)
-    calls = calls.with_columns(
-        pl.when(waits)
-        .then(pl.min_horizontal(last - start, pl.col("duration_ns")))
-        .otherwise(0)
-        .alias("wait_ns"),
-        (start.rank("ordinal", descending=True).over("match") == 1).alias("is_last"),
-    )
-    calls = _with_new_time(
-        calls.with_columns((start + pl.col("wait_ns")).alias("waited")), "start", "waited", "at"
-    ).rename({"new_ns": "new_wait_ns"})
+    calls = _with_waits(calls)
     collectives = _collectives(calls)
-    blame = blame_of(calls, collectives)
+    collectives = collectives.with_columns(together_since(calls, collectives))
+    begins = np.full(
+        int(calls["at"].to_numpy().max(initial=-1)) + 1, calls["start"].to_numpy().min(initial=0)
+    )
+    begins = np.array(aligned.begins, dtype=np.int64) if aligned.begins else begins
+    blame = blame_of(calls, collectives, begins)
     delays = delays_of(blame)
     ranks = (
         calls.group_by("at")
@@ -75,7 +71,36 @@ def waits_of(aligned: Alignment) -> Waits:
         .with_columns(pl.col("caused_ns", "unseen_ns").fill_null(0))
         .sort("at")
     )
-    return Waits(collectives, calls[["match", "at", "start", "end", "wait_ns", "new_wait_ns"]], ranks, blame)
+    return Waits(
+        collectives,
+        calls[["match", "at", "start", "end", "wait_ns", "new_wait_ns", "blocked_ns"]],
+        ranks,
+        blame,
+    )
+
+
+def _with_waits(calls: pl.DataFrame) -> pl.DataFrame:
+    """With `ready`, `wait_ns`, `new_wait_ns`, `blocked_ns`, `held` and `is_last`."""
+    start, duration = pl.col("start"), pl.col("duration_ns")
+    waits = pl.col("name").is_in(list(SYNCHRONISING)) | (pl.col("end") > pl.col("ready"))
+    wait = pl.min_horizontal(pl.col("ready") - start, duration)
+    # What runs beside a call mostly runs at its beginning.
+    blocked = (pl.col("exposed_ns") - (duration - pl.col("wait_ns"))).clip(0, pl.col("wait_ns"))
+    calls = (
+        calls.with_columns(start.max().over("match").alias("ready"))
+        .with_columns(pl.when(waits).then(wait).otherwise(0).alias("wait_ns"))
+        .with_columns(
+            (start + pl.col("wait_ns")).alias("waited"),
+            blocked.fill_null(pl.col("wait_ns")).alias("blocked_ns"),
+            (2 * pl.col("exposed_ns") >= duration).fill_null(value=True).alias("held"),
+            (start.rank("ordinal", descending=True).over("match") == 1).alias("is_last"),
+        )
+        .with_columns((pl.col("waited") - pl.col("blocked_ns")).alias("blocked_from"))
+    )
+    calls = _with_new_time(calls, "start", "waited", "at").rename({"new_ns": "new_wait_ns"})
+    calls = calls.with_columns(pl.col("blocked_ns").alias("held_up_ns"))
+    calls = _with_new_time(calls, "blocked_from", "waited", "at")
+    return calls.with_columns(pl.col("new_ns").alias("blocked_ns")).drop("new_ns")
 
 
 def _with_new_time(rows: pl.DataFrame, begin: str, end: str, of: str) -> pl.DataFrame:
@@ -117,7 +142,7 @@ def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
             pl.col("at").filter("is_last").first().alias("last"),
             start.filter(~pl.col("is_last")).max().alias("before_last"),
             start.max().alias("last_start"),
-            pl.col("wait_ns").max(),
+            pl.col("held_up_ns").max(),
             pl.col("bytes").max(),
             (pl.col("bytes").max() / latency).alias("algorithm_gbps"),
             (pl.col("bus_bytes").max() / latency).alias("bus_gbps"),
@@ -127,8 +152,8 @@ def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
             for name in ("algorithm_gbps", "bus_gbps")
         )
     )
-    waited_from = pl.max_horizontal("before_last", pl.col("last_start") - pl.col("wait_ns"))
+    waited_from = pl.max_horizontal("before_last", pl.col("last_start") - pl.col("held_up_ns"))
     found = _with_new_time(
         found.with_columns(waited_from.alias("before_last")), "before_last", "last_start", "last"
     ).rename({"new_ns": "alone_ns"})
-    return found.drop("before_last", "last_start", "wait_ns").sort("start", "match")
+    return found.drop("before_last", "last_start", "held_up_ns").sort("start", "match")

@@ -13,6 +13,7 @@ from tracekit.analyses.ranks.align import Alignment
 from tracekit.analyses.ranks.blame import blame_of
 from tracekit.analyses.ranks.clocks import clocks_of
 from tracekit.analyses.ranks.matching import by_time, missing_calls
+from tracekit.analyses.ranks.own_clock import together_since
 from tracekit.analyses.ranks.waits import waits_of
 
 INTS = pl.Int64
@@ -149,14 +150,22 @@ def test_blame_follows_a_delay_back_to_where_it_arose() -> None:
         (3, 1, 167, 170), (3, 0, 160, 170), (3, 4, 160, 170),
     ]  # fmt: skip
     before = [(0, rank, 0, 90) for rank in range(5)]
+    ready = pl.col("start").max().over("match")
+    key = pl.col("match").replace_strict({0: "all", 1: "a", 2: "b", 3: "b"})
     calls = pl.DataFrame(before + rows, schema=("match", "at", "start", "end"), orient="row").with_columns(
-        (pl.col("start").max().over("match") - pl.col("start")).alias("wait_ns"),
-        pl.lit("all_reduce").alias("name"),
-    )
+        ready.alias("ready"), *((ready - pl.col("start")).alias(name) for name in ("wait_ns", "blocked_ns")), key.alias("key"),
+        *(pl.lit(None, dtype=INTS).alias(name) for name in ("step", "bytes", "source", "destination")),
+        name=pl.lit("all_reduce"), held=pl.lit(value=True),
+    )  # fmt: skip
     collectives = pl.DataFrame(
-        [(0, 0, 0), (1, 2, 30), (2, 1, 30), (3, 1, 7)], schema=("match", "last", "alone_ns"), orient="row"
+        [(0, 0, 0, 0), (1, 100, 2, 30), (2, 114, 1, 30), (3, 160, 1, 7)],
+        schema=("match", "start", "last", "alone_ns"),
+        orient="row",
     )
-    assert blame_of(calls, collectives).rows() == [(1, 1, 2, 30), (2, 1, 2, 30), (3, 3, 1, 7)]
+    collectives = collectives.with_columns(together_since(calls, collectives))
+    assert collectives["since"].to_list() == [None, 0, 0, 2]
+    blame = blame_of(calls, collectives, np.zeros(5, dtype=np.int64))
+    assert blame.rows() == [(1, 1, 2, 30), (2, 1, 2, 30), (3, 3, 1, 7)]
 
 
 def test_waits_of_calls_that_run_at_once_count_once() -> None:
@@ -171,14 +180,16 @@ def test_waits_of_calls_that_run_at_once_count_once() -> None:
         (pl.col("end") - pl.col("start")).alias("duration_ns"),
         *(pl.lit(1).alias(name) for name in ("bytes", "bus_bytes", "step")),
         pl.lit(3).alias("group_size"),
-        *(pl.lit("g").alias(name) for name in ("name", "group")),
+        *(pl.lit("g").alias(name) for name in ("key", "name", "group")),
+        *(pl.lit(None, dtype=INTS).alias(name) for name in ("source", "destination", "exposed_ns")),
     )
     waits = waits_of(Alignment(calls, pl.DataFrame(), pl.DataFrame(), numbered=True))
     # Rank 0 waits from 100 to 150, from 120 to 190 and from 300 to 310; rank 1 from 104 and 118.
     assert waits.ranks["wait_ns"].to_list() == [90 + 10, 86, 20]
     # The ranks before it come at 104 and 120: from 150 on the second one waits alone.
     assert waits.collectives["alone_ns"].to_list() == [46, 40, 10]
-    assert waits.ranks["caused_ns"].to_list() == [0, 10, 86]
+    # Rank 2 is 48 later than the middle of the others to the first one, as far as they wait 46, and by 23 more to the second one.
+    assert waits.ranks["caused_ns"].to_list() == [0, 10, 46 + 23]
 
 
 def test_a_call_that_one_rank_of_two_lost_is_missing_and_a_send_is_not() -> None:

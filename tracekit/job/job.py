@@ -54,7 +54,7 @@ class Job:
         beside the fastest rank of that collective, if their difference explains the delay. None if there is no such collective.
         """
         summaries = [member.summary for member in self.ranks.members]
-        return worst_beside(summaries, self.aligned, self.waits.blame, late, fast)
+        return worst_beside(summaries, self.aligned, self.waits, late, fast)
 
 
 def job_of(ranks: RankSet) -> Job:

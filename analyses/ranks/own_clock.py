@@ -1,0 +1,162 @@
+"""How much longer a rank took than the others by its own clock, which stands still while it is blocked."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracekit.facts.collectives import MESSAGES
+from tracekit.groups import groups, or_none
+from tracekit.spans import Int64Array
+
+__all__ = ["Floats", "Rows", "longer_in_collectives", "longer_in_messages", "together_since"]
+
+_HELD: Final = 0.75
+"""If so many of the ranks of a collective compute nothing during most of it, all go on together after it."""
+_MOSTLY: Final = 0.9
+
+Floats = npt.NDArray[np.float64]
+
+
+def together_since(calls: pl.DataFrame, collectives: pl.DataFrame) -> pl.Series:
+    """For each collective the `match` of the latest one before it after which all its ranks went on together; null if there is none.
+
+    That is one of a group that holds all its ranks, in which most of them computed nothing (`held`), and that was `ready` before the
+    first of them came.
+    """
+    members: defaultdict[str, set[int]] = defaultdict(set)
+    groups_of: defaultdict[int, set[str]] = defaultdict(set)
+    for key, at in calls[["key", "at"]].unique().rows():
+        members[key].add(at)
+        groups_of[at].add(key)
+    synchronised = calls.filter(~pl.col("name").is_in(MESSAGES)).group_by("match").agg(
+        pl.col("key", "ready").first(), pl.col("held").mean()
+    ).filter(pl.col("held") >= _HELD).sort("ready", "match")  # fmt: skip
+    keys = calls.group_by("match").agg(pl.col("key").first(), pl.col("at"), pl.col("name").first())
+    rows = collectives[["match", "start"]].join(keys, on="match", how="left", maintain_order="left")
+    found = np.full(rows.height, -1, dtype=np.int64)
+    by_key = {key: one for (key,), one in synchronised.group_by("key", maintain_order=True)}
+    # Of a message its two ranks are the group.
+    of_pair = rows["name"].is_in(MESSAGES)
+    kind = pl.struct(
+        pl.when(of_pair).then(None).otherwise("key").alias("key"), pl.when(of_pair).then("at").alias("at")
+    )
+    for _, same in rows.with_row_index("row").group_by(kind):
+        ranks = set(same["at"][0]) if of_pair[same["row"][0]] else members[same["key"][0]]
+        around = [key for key in groups_of[min(ranks)] if ranks <= members[key] and key in by_key]
+        if not around:
+            continue
+        earlier = pl.concat([by_key[key] for key in sorted(around)]).sort("ready", "match")
+        at = np.searchsorted(earlier["ready"].to_numpy(), same["start"].to_numpy(), side="left") - 1
+        found[same["row"].to_numpy()] = np.where(at < 0, -1, earlier["match"].to_numpy()[at])
+    return pl.Series("since", found).set(pl.Series(found < 0), None)
+
+
+class Rows:
+    """The calls by rank and by when the last rank came, as arrays, with the ranks' own clocks."""
+
+    def __init__(self, calls: pl.DataFrame, collectives: pl.DataFrame, begins: Int64Array) -> None:
+        self.at, self.start, self.ready = (calls[name].to_numpy() for name in ("at", "start", "ready"))
+        self.blocked = calls["blocked_ns"].to_numpy()
+        self.begins = begins
+        low = min(int(self.start.min(initial=0)), int(begins.min(initial=0)))
+        self._low, self._span = low, int(self.ready.max(initial=low)) - low + 2
+        self._keys = self.key(self.at, self.ready)
+        self._passed = np.concatenate([[0], np.cumsum(self.blocked)])
+        ranks = np.arange(begins.size + 1)
+        self._first = np.searchsorted(self.at, ranks, side="left")
+        place = {match: row for row, match in enumerate(collectives["match"].to_list())}
+        self.match = np.array([place[match] for match in calls["match"].to_list()], dtype=np.int64)
+        """The row of the collective of each call."""
+        since = or_none(collectives["since"])
+        ready = np.zeros(collectives.height, dtype=np.int64)
+        ready[self.match] = self.ready
+        self.since = np.array([place.get(match, -1) for match in since.tolist()], dtype=np.int64)[self.match]
+        self.since_time = np.where(self.since < 0, begins[self.at] if self.at.size else 0, ready[self.since])
+        self.own_start = self.own(self.at, self.start)
+
+    def key(self, at: Int64Array, time: Int64Array) -> Int64Array:
+        """A number that orders by rank, then by time."""
+        return at * self._span + np.clip(time - self._low, 0, self._span - 1)
+
+    def until(self, at: Int64Array, time: Int64Array, *, before: bool = False) -> Int64Array:
+        """How many rows stand before those of the rank that are ready later than a time (`before`: at it or later)."""
+        return np.searchsorted(self._keys, self.key(at, time), side="left" if before else "right")
+
+    def own(self, at: Int64Array, time: Int64Array) -> Int64Array:
+        """The time by the rank's own clock: without that in which it was blocked."""
+        blocked: Int64Array = self._passed[self.until(at, time)] - self._passed[self._first[at]]
+        return time - blocked
+
+    def range_of(self, at: Int64Array, after: Int64Array, time: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """The rows of the rank that were ready after one time and before another."""
+        first = self.until(at, after)
+        return first, np.maximum(self.until(at, time, before=True), first)
+
+
+def _middle_of_others(group: Int64Array, values: Floats) -> Floats:
+    """For each row the median of the values of the other rows of its group, without NaN; NaN if there are none."""
+    found = np.full(values.size, np.nan)
+    rows = np.flatnonzero(~np.isnan(values))
+    rows = rows[np.lexsort((values[rows], group[rows]))]
+    if not rows.size:
+        return found
+    begins = np.flatnonzero(np.append(True, np.diff(group[rows]) != 0))
+    size = np.diff(np.append(begins, rows.size))
+    first, others = np.repeat(begins, size), np.repeat(size, size) - 1
+    place, ordered = np.arange(rows.size) - first, values[rows]
+    halves = []
+    for middle in ((others - 1) // 2, others // 2):
+        at = np.minimum(first + middle + (middle >= place), rows.size - 1)
+        halves.append(ordered[at])
+    found[rows] = np.where(others > 0, (halves[0] + halves[1]) / 2, np.nan)
+    return found
+
+
+def longer_in_collectives(rows: Rows) -> Floats:
+    """How much longer each rank took, by its own clock, than the middle of the others since they went on together."""
+    own = (rows.own_start - rows.own(rows.at, rows.since_time)).astype(np.float64)
+    return own - _middle_of_others(rows.match, own)
+
+
+def longer_in_messages(calls: pl.DataFrame, rows: Rows) -> tuple[Floats, Int64Array]:
+    """The same of sends that pass on what the rank received: since the n-th receive of the step in a direction to the n-th send in it. Other ranks with
+    messages of this size in this direction are those to compare with, each by what it mostly stays below: stages fill at other times. And since when it counts.
+    """
+    found, since = np.full(calls.height, np.nan), rows.start.copy()
+    where = ["at", "step", "onward", "bytes"]
+    table = pl.DataFrame(
+        {
+            "row": np.arange(calls.height), "at": rows.at, "own": rows.own_start, "ready": rows.ready,
+            **{name: calls[name] for name in ("name", "step", "bytes", "start")},
+            "onward": calls["destination"] > calls["source"],
+        }
+    ).filter(pl.col("name").is_in(MESSAGES)).sort("start")  # fmt: skip
+    counts = (
+        pl.col("name").filter(pl.col("name") == "send").len()
+        == pl.col("name").filter(pl.col("name") == "recv").len()
+    )
+    table = table.filter(counts.over(where)).with_columns(
+        pl.int_range(pl.len()).over(*where, "name").alias("number")
+    )
+    received = table.filter(pl.col("name") == "recv").select(*where, "number", "ready")
+    both = table.filter(pl.col("name") == "send").join(
+        received, on=[*where, "number"], suffix="_before", nulls_equal=True
+    )
+    both = both.filter(pl.col("ready_before") <= pl.col("start"))
+    if not both.height:
+        return found, since
+    at = both["at"].to_numpy()
+    own = pl.Series("own", both["own"].to_numpy() - rows.own(at, both["ready_before"].to_numpy()))
+    both = both.with_columns(own.cast(pl.Float64))
+    usual = both.group_by("onward", "bytes", "at", maintain_order=True).agg(pl.col("own").quantile(_MOSTLY))
+    kind = groups(usual["onward"].to_numpy().astype(np.int64), or_none(usual["bytes"])).of
+    middle = pl.Series("middle", _middle_of_others(kind, usual["own"].to_numpy()))
+    both = both.join(usual.drop("own").with_columns(middle), on=["onward", "bytes", "at"], nulls_equal=True)
+    found[both["row"].to_numpy()] = (both["own"] - both["middle"]).to_numpy()
+    since[both["row"].to_numpy()] = both["ready_before"].to_numpy()
+    return found, since

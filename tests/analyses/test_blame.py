@@ -1,0 +1,136 @@
+"""Who is blamed for waits, on jobs whose truth is known: how much longer they last with a slow rank than without."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tracekit.analyses.ranks import waits_of
+from tracekit.analyses.ranks.align import Alignment
+
+LATENCY = 10_000
+SCHEMA = {
+    **dict.fromkeys(("match", "at"), pl.Int64), **dict.fromkeys(("key", "name", "group"), pl.String),
+    **dict.fromkeys(("group_size", "source", "destination", "step", "start", "end", "duration_ns", "exposed_ns", "bytes", "bus_bytes"), pl.Int64),
+}  # fmt: skip
+
+
+@dataclass
+class Job:
+    """The calls of some ranks on one clock, and when each rank is done."""
+
+    ranks: int
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    done: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    step: int = 0
+
+    def meet(
+        self,
+        starts: dict[int, int],
+        name: str = "all_reduce",
+        key: str = "all",
+        *,
+        beside: bool = False,
+        **what: int,
+    ) -> int:
+        """All of them start a call, which ends when the last one has come and the data has moved. When that is. They
+        compute `beside` it; who sends always does.
+        """
+        end = max(starts.values()) + LATENCY
+        match = self.rows[-1]["match"] + 1 if self.rows else 0
+        for at, start in starts.items():
+            names = {"name": name} if name != "send" else {"name": "send" if at == what["source"] else "recv"}
+            row = {
+                "match": match, "at": at, "key": key, **names, "group": key, "group_size": len(starts), "step": self.step, "start": start, "end": end,
+                "duration_ns": end - start,
+                "exposed_ns": 0 if beside or at == what.get("source") else end - start, "bytes": 8, "bus_bytes": 8, "source": None, "destination": None,
+            }  # fmt: skip
+            self.rows.append({**row, **what})
+        return end
+
+    def caused(self) -> dict[int, int]:
+        """Rank by rank, for how long the others wait for it."""
+        calls = pl.DataFrame(self.rows, SCHEMA).sort("start", "at")
+        aligned = Alignment(calls, pl.DataFrame(), pl.DataFrame(), numbered=True, begins=(0,) * self.ranks)
+        found = waits_of(aligned)
+        assert (
+            found.blame.group_by("match")
+            .agg(pl.col("ns").sum())
+            .join(found.collectives, on="match")
+            .filter(pl.col("ns") > pl.col("alone_ns"))
+            .is_empty()
+        )
+        return dict(found.ranks["at", "caused_ns"].rows())
+
+
+def buckets(late_ns: int, steps: int = 3) -> tuple[Job, int]:
+    """Four ranks whose backward pass hides all reductions but the last one; rank 1 starts each step late."""
+    job, now = Job(4), 0
+    for job.step in range(steps):
+        begin = [now + (late_ns if at == 1 else 0) for at in range(4)]
+        free = 0
+        for bucket in range(1, 7):
+            ready = {at: max(begin[at] + bucket * 100_000, free) for at in range(4)}
+            free = job.meet(ready, beside=bucket < 6)
+        now = free
+    return job, now
+
+
+def test_a_delay_that_shows_in_many_buckets_counts_once() -> None:
+    """A rank that came 150 µs late to each step was blamed for 1.3 ms a step: at each bucket the others seemed to wait for it anew."""
+    job, span = buckets(60_000)
+    lost = span - buckets(0)[1]
+    caused = job.caused()
+    assert caused[1] == pytest.approx(lost, rel=0.01)
+    assert sum(caused.values()) == caused[1]
+    assert sum(buckets(0)[0].caused().values()) == 0
+
+
+def pipeline(
+    slow: int | None = None, more_ns: int = 0, stages: int = 4, parts: int = 4, steps: int = 3
+) -> tuple[Job, int]:
+    """Stages that pass micro-batches on, all forward passes before the backward ones; at the end of a step all of them meet."""
+    job, free = Job(stages), [0] * stages
+
+    def passes(order: range, ns: int) -> None:
+        came: dict[tuple[int, int], int] = {}
+        for part in range(parts):
+            for at in order:
+                begin = max(free[at], came.get((at, part), 0))
+                free[at] = begin + ns + (more_ns if at == slow else 0)
+                if (there := at + order.step) in order:
+                    came[there, part] = job.meet(
+                        {at: free[at], there: free[there]},
+                        "send",
+                        f"{min(at, there)}",
+                        source=at,
+                        destination=there,
+                    )
+
+    for job.step in range(steps):
+        passes(range(stages), 100_000)
+        passes(range(stages - 1, -1, -1), 200_000)
+        free = [job.meet(dict(enumerate(free)))] * stages
+    return job, free[0]
+
+
+def test_nobody_is_blamed_for_how_long_a_pipeline_takes_to_fill() -> None:
+    """Of equal stages one was said to keep the others waiting for a quarter of the time."""
+    job, span = pipeline()
+    assert max(job.caused().values()) < 0.02 * span
+
+
+@pytest.mark.parametrize("slow", range(4))
+def test_the_slow_stage_of_a_pipeline_is_blamed(slow: int) -> None:
+    """Where receives are asked for early, the way back went in circles and ended at any rank."""
+    job, span = pipeline(slow, 80_000)
+    lost = span - pipeline()[1]
+    caused = job.caused()
+    worst = max(caused, key=lambda at: caused[at])
+    assert worst == slow
+    assert 0.5 * lost < caused[slow] < 1.5 * lost
+    assert sum(ns for at, ns in caused.items() if at != slow) < 0.2 * lost
