@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import polars as pl
 
 from tracekit.analyses.flops import MOST, ODD_INPUTS, Inputs, json_list
 from tracekit.facts.collectives import ELEMENT_BYTES, bus_factor
 
 __all__ = ["elements_in", "elements_of", "with_sizes"]
+
+_CUT: Final = "...]"
+"""So PyTorch ends a list of more than 30 numbers."""
 
 
 def elements_of(shapes: str | None) -> int | None:
@@ -60,6 +65,10 @@ def _carried(row: dict[str, object], rank: int | None) -> float | None:
     size, ranks = row["bytes"], row["group_size"]
     if not isinstance(size, int) or not isinstance(ranks, int):
         return None
+    if row["name"] == "all_to_all" and any(
+        str(row[f"split_{way}"] or "").endswith(_CUT) for way in ("in", "out")
+    ):
+        return None  # what stays on this rank is not told
     uneven = (
         [
             _to_others(row[f"split_{way}"], row[f"elements_{way}"], row["group_ranks"], rank)

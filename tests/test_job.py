@@ -385,7 +385,8 @@ def test_ctrl_c_leaves_nothing(folder: Path, tmp_path: Path) -> None:
             assert process.poll() is None
         time.sleep(0.5)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(60) == 130
+        # To a shell both are 130: a signal that comes while Python ends is left to the system.
+        assert process.wait(60) in (130, -signal.SIGINT)
         assert process.stderr is not None
         assert process.stderr.read() == b"tracekit: error: interrupted\n"
     assert not [*tmp_path.iterdir()]

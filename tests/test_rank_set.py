@@ -157,6 +157,37 @@ def test_other_jobs_and_how_to_see_them(four: list[Member]) -> None:
 
 
 @pytest.mark.slow
+def test_two_jobs_that_ran_at_one_time_stay_apart(four: list[Member]) -> None:
+    """Ranks 0 and 1 of one and ranks 2 and 3 of the other were made one job, in which nobody was late."""
+    begin = four[0].summary.facts.origin_utc_ns or 10**18
+    hosts = [
+        renamed(member, f"host{(at // 2 + job) % 2}_{100 * job + at}.pt.trace.json", origin_utc_ns=begin + 3_000_000 * job + at, compute_ns=job)
+        for job in range(2) for at, member in enumerate(four)
+    ]  # fmt: skip
+    assert [[member.summary.facts.compute_ns for member in one.members] for one in rank_sets(hosts)] == [
+        [0] * 4,
+        [1] * 4,
+    ]
+    named = [
+        renamed(member, f"{job}_rank{at}.json", origin_utc_ns=begin, compute_ns=ord(job))
+        for job in "ab"
+        for at, member in enumerate(four)
+    ]
+    assert [[member.summary.facts.compute_ns for member in one.members] for one in rank_sets(named)] == [
+        [97] * 4,
+        [98] * 4,
+    ]
+
+
+@pytest.mark.slow
+def test_ranks_that_did_the_same_at_the_same_time_are_no_copies(four: list[Member]) -> None:
+    """Of eight ranks, each with its number in its file, six were copies of others, and there was no trace of them."""
+    alike = [renamed(four[0], f"rank{at}.json", rank=at, world_size=4) for at in range(4)]
+    (one,) = rank_sets(alike)
+    assert ([member.rank for member in one.members], one.copies) == ([0, 1, 2, 3], 0)
+
+
+@pytest.mark.slow
 def test_records_that_a_rank_lacks_are_said(four: list[Member]) -> None:
     broken = renamed(four[2], "rank-2.json", incomplete=True)
     assert told(*four[:2], broken, four[3]) == "The trace of rank 2 lacks records."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.analyses.ranks.clocks import clocks_of, in_utc, origins
+from tracekit.analyses.ranks.clocks import clocks_of, in_utc, origins, with_messages
 from tracekit.analyses.ranks.matching import (
     all_calls,
     at_one_time,
@@ -75,9 +75,14 @@ def align(summaries: Sequence[Summary]) -> Alignment:
         )
         match = in_groups(calls, match, summaries)
     clocks = clocks_of(calls, match, origin)
-    match = _next(match, messages(calls, clocks["shift_ns"].to_numpy()))
-    shift = pl.Series(clocks["shift_ns"].to_numpy()[calls["at"].to_numpy()])
-    moved = calls.with_columns(pl.col("start", "end") + shift, match.alias("match"))
+    shift = clocks["shift_ns"].to_numpy()
+    if clocks.select(pl.coalesce("first", "at").n_unique()).item() > 1:
+        clocks = with_messages(clocks, calls, messages(calls, shift, timed=False))
+        shift = clocks["shift_ns"].to_numpy()
+    match = _next(match, messages(calls, shift))
+    moved = calls.with_columns(
+        pl.col("start", "end") + pl.Series(shift[calls["at"].to_numpy()]), match.alias("match")
+    )
     missing = missing_calls(moved)
     return Alignment(
         moved.drop("size", "kind", "place").sort("start", "at", maintain_order=True),

@@ -160,11 +160,11 @@ def in_groups(calls: pl.DataFrame, match: pl.Series, summaries: Sequence[Summary
     return pl.Series("match", numbers, dtype=pl.Int64)
 
 
-def messages(calls: pl.DataFrame, shift: Int64Array) -> pl.Series:
+def messages(calls: pl.DataFrame, shift: Int64Array, *, timed: bool = True) -> pl.Series:
     """The number of the message of each send and each receive, whose ranks were recorded; null for all else.
 
     The n-th send from one rank to another in a step is the n-th receive, if both have equally many there, all pairs are of one size, and none is
-    received before it was sent (by the clocks of the job, `shift` for each rank). A trace without steps counts as one.
+    received before it was sent (by the clocks of the job, `shift` for each rank; not looked at unless `timed`). A trace without steps counts as one.
     """
     known = calls["name"].is_in(MESSAGES) & calls["source"].is_not_null() & calls["destination"].is_not_null()
     none = pl.Series("match", [None] * calls.height, dtype=pl.Int64)
@@ -182,7 +182,7 @@ def messages(calls: pl.DataFrame, shift: Int64Array) -> pl.Series:
         (pl.len().over(two) == len(MESSAGES))
         & (pl.col("name").n_unique().over(two) == len(MESSAGES))
         & (pl.col("bytes").n_unique().over(two) == 1)
-        & (received.over(two) + CLOCKS_NS >= sent.over(two)).fill_null(value=False)
+        & ((received.over(two) + CLOCKS_NS >= sent.over(two)).fill_null(value=False) | (not timed))
     )
     number = pl.struct(two).rank("dense").cast(pl.Int64)
     match = rows.select(pl.when(fits.all().over(pair)).then(number)).to_series()

@@ -11,7 +11,7 @@ from synthetic.job import LATENCY, simulate
 
 from tracekit.analyses.ranks.align import Alignment
 from tracekit.analyses.ranks.blame import blame_of
-from tracekit.analyses.ranks.clocks import clocks_of
+from tracekit.analyses.ranks.clocks import clocks_of, with_messages
 from tracekit.analyses.ranks.matching import by_time, missing_calls
 from tracekit.analyses.ranks.own_clock import together_since
 from tracekit.analyses.ranks.waits import waits_of
@@ -56,6 +56,45 @@ def test_a_drift_of_the_clock_is_in_the_uncertainty() -> None:
     errors = np.abs(drifted + made["offset_ns"] - ends)
     assert np.mean(errors <= made["uncertainty_ns"]) >= 0.9
     assert made["uncertainty_ns"] <= errors.max()
+
+
+def test_a_rank_that_is_late_out_of_one_collective_keeps_its_offset() -> None:
+    """One of ten calls that ended 60 µs late made the range larger than the offset, which was thrown away."""
+    ends = np.arange(10) * 1_000_000
+    ahead = ends + 40_000 + np.arange(10) % 3 * 100
+    ahead[4] += 60_000
+    calls = pl.DataFrame({"at": np.repeat([0, 1], 10), "end": np.concatenate([ends, ahead])}).with_columns(
+        name=pl.lit("all_reduce")
+    )
+    made = clocks_of(calls, pl.Series(np.tile(np.arange(10), 2)), np.zeros(2, dtype=np.int64)).row(
+        1, named=True
+    )
+    assert (made["offset_ns"], made["uncertainty_ns"]) == (-40_100, 200)
+
+
+def test_messages_both_ways_relate_clocks_that_no_collective_does() -> None:
+    """The clocks of the stages of a pipeline were 3 ms apart, were said to agree to 1 µs, and half of the messages matched nothing."""
+    truth = [0, 200_000, 100_000, 300_000]
+    ahead = {0: 0, 1: 3_000_000}
+    rows = []
+    for match, (sender, start) in enumerate(zip((0, 1, 0, 1), truth, strict=True)):
+        rows += [
+            (at, "send" if at == sender else "recv", start + ahead[at], start + 40_000 + ahead[at], match)
+            for at in (0, 1)
+        ]
+    calls = pl.DataFrame(rows, schema=("at", "name", "start", "end", "match"), orient="row")
+    clocks = clocks_of(calls, calls["match"], np.zeros(2, dtype=np.int64))
+    made = with_messages(clocks, calls, calls["match"])
+    assert made.row(1, named=True) == {
+        "at": 1,
+        "shift_ns": -3_000_000,
+        "offset_ns": -3_000_000,
+        "uncertainty_ns": 40_000,
+        "calls": 0,
+        "first": 0,
+    }
+    one_way = calls.filter(pl.col("match") % 2 == 0)
+    assert with_messages(clocks, one_way, one_way["match"]).equals(clocks)
 
 
 def test_the_surest_way_counts_and_parts_without_one_are_null() -> None:

@@ -60,6 +60,12 @@ def by_torch(work: Callable[[], Any]) -> int:
     return counter.get_total_flops()
 
 
+def test_complex_products_are_four_times_what_torch_counts(tmp_path) -> None:
+    """It counts 2 · m · n · k of any type; peaks are those of real numbers."""
+    one, other = torch.randn(6, 7, dtype=torch.complex64), torch.randn(7, 8, dtype=torch.complex64)
+    assert recorded(lambda: one @ other, tmp_path) == 4 * by_torch(lambda: one @ other)
+
+
 def convolved(
     dimensions: int, *, backward: bool, groups: int = 1, transposed: bool = False
 ) -> Callable[[], Any]:

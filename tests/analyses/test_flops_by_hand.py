@@ -191,6 +191,55 @@ def test_work_by_hand(name: str, inputs: list[Any], expected: tuple[int | None, 
     assert works(name, *inputs) == expected
 
 
+WAVES = "c10::complex<float>"
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "flops"),
+    [
+        ("aten::mm", [t(3, 4, dtype=WAVES), t(4, 5, dtype=WAVES)], 8 * 60),
+        ("aten::addmm", [t(5, dtype=WAVES), t(3, 4, dtype=WAVES), t(4, 5, dtype=WAVES), s(1), s(1)], 8 * 60 + 2 * 15),
+        ("aten::mv", [t(3, 4, dtype=WAVES), t(4, dtype=WAVES)], 8 * 12),
+        ("aten::mul", [t(3, 4, dtype=WAVES), t(3, 4, dtype=WAVES)], 6 * 12),
+        ("aten::mul", [t(3, 4, dtype=WAVES), t(3, 4)], 2 * 12),
+        ("aten::add", [t(3, 4, dtype=WAVES), t(3, 4, dtype=WAVES), s(1)], 2 * 12),
+        ("aten::abs", [t(3, 4, dtype=WAVES)], 4 * 12),
+        ("aten::tanh", [t(3, 4, dtype=WAVES)], None),  # what it takes is not known
+        ("aten::sum", [t(3, 4, dtype=WAVES), NONE], 2 * 12),
+        ("aten::index_add_", [t(3, 4, dtype=WAVES), s(0), t(2, dtype=LONG), t(2, 4, dtype=WAVES), s(1)], 2 * 8),
+    ],
+)  # fmt: skip
+def test_complex_numbers_are_counted_as_the_real_ones_of_which_they_consist(name: str, inputs: list[Any], flops: int | None) -> None:  # fmt: skip
+    """Against a peak of real operations a complex product reached a quarter of what it did."""
+    assert works(name, *inputs)[0] == flops
+
+
+def test_the_size_of_a_complex_number_is_a_real_one() -> None:
+    assert works("aten::abs", t(3, 4, dtype=WAVES))[1:] == (96, 48)
+    assert works("aten::norm", t(3, 4, dtype=WAVES), s(2))[1:] == (96, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "flops"),
+    [
+        ("aten::add", [t(3, 4, dtype=LONG), t(3, 4, dtype=LONG), s(1)], 0),
+        ("aten::mul", [t(3, 4, dtype="int"), s(3)], 0),
+        ("aten::mul", [t(3, 4, dtype="int"), s(2.5)], 12),
+        ("aten::sqrt", [t(3, 4, dtype=LONG)], 12),  # it makes fractions
+        ("aten::add_", [t(3, 4), t(3, 4, dtype=LONG), s(1)], 12),
+        ("aten::sum", [t(3, 4, dtype="bool"), NONE], 0),
+        ("aten::sum", [t(3, 4, dtype=LONG), s([1]), s(False), s(6)], 12),  # as float
+        ("aten::cumsum", [t(3, 4, dtype=LONG), s(0), NONE], 0),
+        ("aten::scatter_add_", [t(3, 4, dtype=LONG), s(0), t(3, 4, dtype=LONG), t(3, 4, dtype=LONG)], 0),
+        ("aten::_int_mm", [t(3, 4, dtype="signed char"), t(4, 5, dtype="signed char")], 120),
+        ("aten::add", [t(3, 4, dtype="c10::Float8_e3m4"), t(3, 4, dtype="c10::Float8_e3m4"), s(1)], 12),
+    ],
+)  # fmt: skip
+def test_arithmetic_of_integers_is_no_floating_point_operation(name: str, inputs: list[Any], flops: int) -> None:  # fmt: skip
+    """An int64 addition had FLOP/s and no roof, while a maximum of the same tensors had that of the memory."""
+    assert works(name, *inputs)[0] == flops
+
+
 def launched(folder: Any, operators: list[tuple[str, dict[str, Any], str]], **of_kernels: Any) -> Any:
     """A trace of operators that launch one kernel of 10 µs each: their names, inputs and the kernels' names."""
     events: list[dict[str, Any]] = []

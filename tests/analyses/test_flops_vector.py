@@ -97,6 +97,11 @@ def reductions() -> Iterator[tuple[str, tuple[Any, ...]]]:
         for dims in ([1], [0, -1]) if name != "prod" else (1, -1):
             between = (2.0,) if name in ("norm", "linalg_vector_norm") else ()
             yield name, (x(3, 4, 5), *between, dims)
+    waves = x(3, 4).to(torch.complex64)
+    for name in ("abs", "neg", "sgn"):
+        yield name, (waves,)
+    yield from [("mul", (waves, x(4, 1, 4))), ("sum", (waves, [1])), ("norm", (waves, 2.0, [1]))]
+    yield from [("var", (waves, [1])), ("var_mean", (waves, [1])), ("cumsum", (waves, 0))]
     integers = indices(3, 4, most=9)
     yield from [("sum", (x(3, 4),)), ("mean", (x(3, 4),)), ("sum", (integers,)), ("sum", (integers, [1]))]
     yield from [

@@ -192,3 +192,69 @@ def test_work_above_the_roof_is_not_said_to_reach_a_part_of_it(tmp_path: Path) -
     assert found.efficiency > 1
     assert "reaches" not in found.answer
     assert "What is slower would take 9.00 µs less at the roof." in found.answer
+
+
+def rated(trace: tracekit.Trace, **compute: float) -> str:
+    """The answer under measured ceilings of 1 TB/s and these peaks."""
+    peaks = {(precision, "vector"): rate for precision, rate in compute.items()}
+    measured = Ceilings("a device", "measured on 2026-01-02", peaks, {"DRAM": 1e12}, threads=1)
+    return roofline(replace(trace, ceilings=measured)).answer
+
+
+def on_device(folder: Path, *calls: tuple[str, dict[str, Any], str, int]) -> tracekit.Trace:
+    launched(folder, *calls)
+    path = folder / "t.json"
+    written = json.loads(path.read_text())
+    written["deviceProperties"] = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}]
+    path.write_text(json.dumps(written))
+    return tracekit.read(path)
+
+
+def inputs(*sizes: list[int], dtype: str) -> dict[str, Any]:
+    return {"Input Dims": list(sizes), "Input type": [dtype] * len(sizes), "Concrete Inputs": [""] * len(sizes)}  # fmt: skip
+
+
+def test_arithmetic_above_its_peak_is_not_explained_by_caches(tmp_path: Path) -> None:
+    product = inputs([1024, 1024], [1024, 1024], dtype="float")
+    trace = on_device(tmp_path, ("aten::mm", product, "cudaLaunchKernel", 100))
+    told = rated(trace, fp32=1e12)  # 2.1 GFLOP in 100 µs
+    assert "caches hold" not in told
+    assert "no cache makes arithmetic faster: its peak was measured too low" in told
+    assert "0 ns less" not in told
+    cached = on_device(tmp_path, ("aten::relu", inputs([4096, 4096], dtype="float"), "cudaLaunchKernel", 10))
+    assert "as where caches hold what it reads" in rated(cached, fp32=1e15)
+
+
+def test_why_nothing_has_a_roof_is_the_true_reason(tmp_path: Path) -> None:
+    """With measured ceilings it was said that `tracekit machine` measures them, and it measures no int8."""
+    trace = on_device(tmp_path, ("aten::_int_mm", inputs([64, 64], [64, 64], dtype="signed char"), "cudaLaunchKernel", 9))  # fmt: skip
+    told = rated(trace, fp32=1e12)
+    assert "The ceilings measured on a device have no peak in int8, the precision of this work, which `tracekit machine` does not measure." in told  # fmt: skip
+    update = {
+        "Input Dims": [*[[[64, 64]]] * 3, *[[]] * 7],
+        "Input type": [*["TensorList"] * 3, *["Scalar"] * 7],
+        "Concrete Inputs": ["", "", "", "0.0", "0.9", "0.1", "0.0", "False", "False", "False"],
+    }
+    told = rated(on_device(tmp_path, ("aten::_fused_sgd_", update, "cudaLaunchKernel", 9)), fp32=1e12)
+    assert "aten::_fused_sgd_, 9.00 µs (bytes: the types in its lists are not recorded)" in told
+    assert "tracekit machine" not in told
+
+
+def test_a_type_that_is_not_known_is_named(tmp_path: Path) -> None:
+    """900 µs without bytes were not in the largest unknown, which was said to be of 300 µs."""
+    strange = inputs([64, 64], [64, 64], dtype="c10::Float8_e3m4")
+    found = roofline(
+        on_device(
+            tmp_path,
+            ("aten::mm", strange, "cudaLaunchKernel", 90),
+            ("mylib::secret", inputs([8], dtype="float"), "cudaLaunchKernel", 30),
+            ("aten::relu", inputs([64, 64], dtype="c10::Float8_e3m4"), "cudaLaunchKernel", 20),
+        )
+    )
+    assert "The largest unknown is aten::mm, 90.0 µs (bytes: unknown type c10::Float8_e3m4)." in found.answer
+    assert found.unmodelled is not None
+    assert found.unmodelled["name", "reason"].rows() == [
+        ("aten::mm", "bytes: unknown type c10::Float8_e3m4"),
+        ("mylib::secret", "no formula for it"),
+        ("aten::relu", "unknown type c10::Float8_e3m4"),
+    ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -63,8 +65,8 @@ def rank_sets(members: Sequence[Member]) -> list[RankSet]:
     """The jobs, the largest first.
 
     Traces that give the job one size and one backend, and of which no two have the same rank, are one job. Where ranks come again, those
-    of each folder are one, and in a folder those that were recorded at the same time (by the UTC of their origins), or whose names give
-    one replica. A trace alone is no job.
+    of each folder are one, and in a folder those that were recorded at the same time (by the UTC of their origins), whose names give
+    one replica or agree but for numbers, or that began together. A trace alone is no job.
     """
     kinds: dict[tuple[int | None, str | None], list[Member]] = {}
     for member in members:
@@ -87,7 +89,8 @@ def _apart(kind: list[Member]) -> Iterator[list[Member]]:
         folders.setdefault(Path(member.path).parent, []).append(member)
     for together in folders.values():
         for same_time in _by_time(together) if _repeated(together) else [together]:
-            yield from _by_replica(same_time) if _repeated(same_time) else [same_time]
+            for replica in _by_replica(same_time) if _repeated(same_time) else [same_time]:
+                yield from _at_one_time(replica) if _repeated(replica) else [replica]
 
 
 def _by_replica(members: list[Member]) -> Iterator[list[Member]]:
@@ -96,6 +99,30 @@ def _by_replica(members: list[Member]) -> Iterator[list[Member]]:
     for member in members:
         replicas.setdefault(place_in_name(member.path).get("dp"), []).append(member)
     yield from replicas.values()
+
+
+def _at_one_time(members: list[Member]) -> list[list[Member]]:
+    """The jobs that ran at one time, each with its ranks once: those whose names agree but for numbers, else those that began together; all of them, if
+    neither tells them apart.
+    """
+    named: dict[str, list[Member]] = {}
+    for member in members:
+        named.setdefault(re.sub(r"\d+", "", Path(member.path).name), []).append(member)
+    jobs = max(Counter(member.rank for member in members if member.rank is not None).values())
+    facts = [member.summary.facts for member in members]
+    begun = list[list[Member]]()
+    if all(one.origin_utc_ns is not None for one in facts):
+        begins = [(one.origin_utc_ns or 0) + one.window_start_ns for one in facts]
+        order = sorted(range(len(members)), key=lambda at: begins[at])
+        gaps = sorted(range(1, len(order)), key=lambda at: begins[order[at - 1]] - begins[order[at]])[
+            : jobs - 1
+        ]
+        edges = [0, *sorted(gaps), len(order)]
+        begun = [[members[at] for at in order[first:until]] for first, until in pairwise(edges)]
+    for parts in ([*named.values()], begun):
+        if len(parts) > 1 and min(map(len, parts)) > 1 and not any(map(_repeated, parts)):
+            return parts
+    return [members]
 
 
 def _by_time(members: list[Member]) -> Iterator[list[Member]]:
@@ -136,7 +163,10 @@ def _distinct(members: Sequence[Member]) -> list[Member]:
     seen: dict[object, list[Member]] = {}
     kept = []
     for member in members:
-        same = seen.setdefault(msgspec.structs.replace(member.summary.facts, name="", rank=None), [])
+        facts = member.summary.facts
+        # A file that says how large its job is says its rank too; else the rank is that of its name, and a copy has another name.
+        said = None if facts.world_size is None else facts.rank
+        same = seen.setdefault(msgspec.structs.replace(facts, name="", rank=said), [])
         if not any(member.summary.calls.equals(other.summary.calls) for other in same):
             same.append(member)
             kept.append(member)

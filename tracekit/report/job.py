@@ -21,6 +21,7 @@ __all__ = ["job_section", "latest"]
 MOST_RANKS: Final = 1_000
 """Rows of the table of ranks."""
 _IN_ORDER: Final = 8
+_MOST_SIZES: Final = 8
 """Up to so many ranks stand in their order; of more, those that delay others most come first."""
 _MOST_ITEMS: Final = 6
 """Rows in which two ranks stand side by side."""
@@ -148,10 +149,15 @@ def _collectives_table(job: Job) -> Table:
     found = job.waits.collectives
     waits = job.waits.calls.group_by("match").agg(pl.col("wait_ns").sum())
     latency = pl.col("latency_ns")
-    uneven = pl.col("name").is_in(list(UNEVEN))
+    moved = job.aligned.calls.group_by("match").agg((pl.col("bytes").n_unique() == 1).alias("even"))
+    # Sizes that hardly ever come again are one row, and so is what moves other sizes on each rank.
+    sizes = ~pl.col("name").is_in(list(UNEVEN)) | pl.col("even") & (
+        pl.col("bytes").n_unique().over("name", "ranks", "even") <= _MOST_SIZES
+    )
     frame = (
         found.join(waits, on="match", how="left")
-        .group_by("name", "ranks", pl.when(~uneven).then("bytes").alias("size"))
+        .join(moved, on="match", how="left")
+        .group_by("name", "ranks", pl.when(sizes).then("bytes").alias("size"))
         .agg(
             pl.col("bytes").median().round().cast(pl.Int64),
             pl.col("group").n_unique().cast(pl.Int64).alias("groups"),

@@ -7,7 +7,7 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.analyses.idle.causes import cause_name
-from tracekit.analyses.ranks import Beside
+from tracekit.analyses.ranks import Alignment, Beside
 from tracekit.analyses.ranks.matching import UNKNOWN_GROUP
 from tracekit.facts.collectives import MESSAGES
 from tracekit.facts.stack_names import COMMUNICATION_LAYER, DATA_LAYER, NO_LAYERS
@@ -16,7 +16,17 @@ from tracekit.job import Job
 from tracekit.names import shorten_name
 from tracekit.report.job_set import oddities_of
 
-__all__ = ["FELT", "PAIR", "answer_of", "call_name", "item_name", "place_name", "question_of", "who"]
+__all__ = [
+    "FELT",
+    "PAIR",
+    "agreement_of",
+    "answer_of",
+    "call_name",
+    "item_name",
+    "place_name",
+    "question_of",
+    "who",
+]
 
 FELT: Final = 0.02
 """A delay of less than this part of the window is not worth a name."""
@@ -252,9 +262,18 @@ def _rests_on(job: Job) -> str:
         if sent
         else []
     )
-    unsure = job.table["uncertainty_ns"].drop_nulls().to_list()
-    clocks = f"; clocks agree to {_within(max(unsure))}" if unsure and count else ""
+    clocks = f"; {agreement_of(job.aligned)}" if count and job.table["uncertainty_ns"].count() else ""
     return f"This is based on {' and '.join([ranks, *matched])}{clocks}.{_cut(job)}"
+
+
+def agreement_of(aligned: Alignment) -> str:
+    """How well the clocks agree, which collectives or messages relate."""
+    related = aligned.clocks.drop_nulls("first")
+    agree = f"clocks agree to {_within(max(related['uncertainty_ns'].to_list()))}"
+    parts = related["first"].n_unique()
+    if parts == 1:
+        return agree
+    return f"{agree} within each of {format_count(parts)} parts of the job, which no collective and no messages both ways connect, so times of one say little of those of another"
 
 
 def _cut(job: Job) -> str:

@@ -17,7 +17,7 @@ from tracekit.cli.output import emit, say
 from tracekit.cli.sources import expanded, tell_unread
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.facts.terminal_text import printable
-from tracekit.facts.units import NS_PER_US, count_of, format_ns
+from tracekit.facts.units import count_of
 from tracekit.files import keep_inputs, refuse_input
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ def _clocks(job: Job) -> str:
     if not known:
         utc = all(member.summary.facts.origin_utc_ns is not None for member in job.ranks.members)
         return f"; no collective relates their clocks, so {'they are as the files say' if utc else 'their places are a guess'}"
-    agree = f"; clocks agree to {format_ns(max(known)) if max(known) >= NS_PER_US else 'less than 1 µs'}"
-    return agree + (
+    from tracekit.report.job_words import agreement_of
+
+    return f"; {agreement_of(job.aligned)}" + (
         f", but no collective relates the clocks of {count_of(without, 'trace')}" if without else ""
     )
