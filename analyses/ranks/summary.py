@@ -115,8 +115,8 @@ class Summary:
     def work(self) -> pl.DataFrame:
         """What the devices did apart from communication, in order of time: `step` (`NO_STEP` for none), `call` (the place in `calls` of the first call that starts
         when it has ended), `kind`, `what`, `where`, `first` (when it first started), `ns`, `count` (of its activities or gaps), `flops` (as far as they can be told). Of the
-        kind `layer`, `what` is its path and `where` the phase; of `operator`, the work in no layer, its name and the phase; of `idle`, the cause and the line of
-        Python or the layer. The first steps, at most `MOST_STEPS`, and the parts that take most.
+        kind `layer`, `what` is its path and `where` the phase; of `operator`, the work in no layer, its name and the phase; of `idle`, the cause and the layer
+        and line of Python, as far as they are known. The first steps, at most `MOST_STEPS`, and the parts that take most.
         """
         return _frame(self.packed_work)
 
@@ -274,7 +274,7 @@ def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
             "step",
             pl.lit("idle").alias("kind"),
             pl.col("cause").cast(pl.String).alias("what"),
-            pl.coalesce("frame", "path").alias("where"),
+            pl.coalesce(pl.format("{} at {}", "path", "frame"), "frame", "path").alias("where"),
             "start",
             pl.col("duration_ns").alias("ns"),
             pl.lit(0, dtype=pl.Int64).alias("flops"),

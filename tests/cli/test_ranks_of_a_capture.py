@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import polars as pl
 import pytest
 from paths import SAMPLES
 
@@ -62,3 +64,14 @@ def test_a_report_begins_with_the_joint_view(capsys: pytest.CaptureFixture[str])
 def test_throughput_is_said_to_be_that_of_all_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(shown(capsys, "report", str(FOLDER), "--rank", "1").split())
     assert "142 samples a second over all 2 ranks (4 samples in each step of the slowest rank)" in text
+
+
+@pytest.mark.slow
+def test_tables_hold_the_joint_view_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`-f csv` had a folder for each rank and nothing of the job, which no output had call by call."""
+    shown(capsys, "report", str(FOLDER), "-f", "csv", "-o", str(tmp_path))
+    ranks, calls = (pl.read_csv(tmp_path / "job" / f"job.{name}.csv") for name in ("ranks", "calls"))
+    waited = calls.group_by("rank").agg(pl.col("wait_ns").sum()).sort("rank")
+    assert waited.equals(ranks.select("rank", "wait_ns"))
+    assert (calls.height, calls["collective"].n_unique(), calls["came_last"].sum()) == (12, 6, 6)
+    assert (ranks["overlap_share"].is_between(0, 1)).all()

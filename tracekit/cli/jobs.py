@@ -33,6 +33,7 @@ _PROGRESS_EVERY_S: Final = 0.2
 class Joint:
     """A job: its section, and the path, rank and name of the trace to look at first."""
 
+    job: Job
     section: Section
     path: str
     rank: int | None
@@ -126,7 +127,7 @@ def _joint(
     first = found[0].members[latest(job) if chosen is None else chosen[0]]
     answer = " ".join(filter(None, [section.answer, *more]))
     return Joint(
-        replace(section, answer=answer), first.path, first.rank, first.summary.facts.name, tuple(members)
+        job, replace(section, answer=answer), first.path, first.rank, first.summary.facts.name, tuple(members)
     )
 
 

@@ -33,7 +33,7 @@ class Job:
     waits: Waits
     table: pl.DataFrame
     """One row per rank, in their order: `at`, `rank`, `trace`, the parts of its window (`window_ns`, `compute_share`,
-    `exposed_communication_share`, `idle_share`), `compared_ns`, the part of the window whose calls were compared with those of the other ranks,
+    `exposed_communication_share`, `idle_share`), `overlap_share`, the part of its communication beside which it computes, `compared_ns`, the part of the window whose calls were compared with those of the other ranks,
     the columns of `ranks.stragglers.STRAGGLERS`, and its clock: `offset_ns`, `uncertainty_ns`.
     """
     heat: Heat | None
@@ -91,6 +91,9 @@ def _parts(ranks: RankSet, compared: Sequence[int]) -> pl.DataFrame:
             "trace": member.summary.facts.name,
             "window_ns": member.summary.facts.window_ns,
             "compared_ns": compared[at],
+            "overlap_share": 1 - member.summary.facts.exposed_communication_ns / communication
+            if communication
+            else None,
             **{
                 f"{part}_share": getattr(member.summary.facts, f"{part}_ns") / whole if whole else None
                 for part in ("compute", "exposed_communication", "idle")
@@ -98,8 +101,9 @@ def _parts(ranks: RankSet, compared: Sequence[int]) -> pl.DataFrame:
         }
         for at, member in enumerate(ranks.members)
         for whole in (member.summary.facts.window_ns * max(member.summary.facts.active_devices, 1),)
+        for communication in (member.summary.facts.communication_ns,)
     ]
     return pl.DataFrame(rows, schema={
-        "at": pl.Int64, "rank": pl.Int64, "trace": pl.String, "window_ns": pl.Int64, "compared_ns": pl.Int64, "compute_share": pl.Float64,
+        "at": pl.Int64, "rank": pl.Int64, "trace": pl.String, "window_ns": pl.Int64, "compared_ns": pl.Int64, "overlap_share": pl.Float64, "compute_share": pl.Float64,
         "exposed_communication_share": pl.Float64, "idle_share": pl.Float64,
     })  # fmt: skip

@@ -16,7 +16,7 @@ from tracekit.report.job_heat import heat_figure, heat_table
 from tracekit.report.job_words import FELT, answer_of, call_name, place_name, question_of
 from tracekit.report.model import Section, Table, table_of
 
-__all__ = ["job_section", "latest"]
+__all__ = ["calls_table", "job_section", "latest"]
 
 MOST_RANKS: Final = 1_000
 """Rows of the table of ranks."""
@@ -173,6 +173,26 @@ def _collectives_table(job: Job) -> Table:
     )
     shown = ("name", "ranks", "groups", "bytes", "count", "latency_ns", "skew_ns", "wait_ns", "bus_gbps")
     return _table("collectives", "Collectives by size", frame, shown)
+
+
+def calls_table(job: Job) -> Table:
+    """The part of each rank in each collective: who waited, for how long, and who came last."""
+    of_all = ("match", "last", "latency_ns", "skew_ns", "algorithm_gbps", "bus_gbps")
+    calls = job.aligned.calls.drop_nulls("match").select(
+        "match", "at", "name", "group", "step", "bytes", "exposed_ns"
+    )
+    frame = (
+        job.waits.calls.join(calls, on=["match", "at"], how="left", maintain_order="left")
+        .join(job.waits.collectives.select(of_all), on="match", how="left", maintain_order="left")
+        .join(job.table.select("at", "rank"), on="at", how="left", maintain_order="left")
+        .with_columns((pl.col("at") == pl.col("last")).alias("came_last"))
+        .sort("start", "at")
+        .select(
+            pl.col("match").alias("collective"), "name", "group", "step", "rank", "start", "end", "bytes", "exposed_ns", "wait_ns", "blocked_ns",
+            "came_last", "latency_ns", "skew_ns", "algorithm_gbps", "bus_gbps",
+        )
+    )  # fmt: skip
+    return table_of("calls", "Calls of the ranks", frame, "collective name rank wait_ns", _TITLES)
 
 
 def _table(name: str, title: str, frame: pl.DataFrame, shown: tuple[str, ...]) -> Table:

@@ -16,10 +16,10 @@ from tracekit.errors import UsageError
 from tracekit.facts.terminal_text import UNSAFE
 from tracekit.files import write_all
 from tracekit.report.json.render import render_data, report_dict, section_dict
-from tracekit.report.model import Report, Table
+from tracekit.report.model import Report, Section, Table
 from tracekit.trace import FRAMES, Trace
 
-__all__ = ["MANIFEST", "encode_frame", "write", "write_trace"]
+__all__ = ["MANIFEST", "encode_frame", "write", "write_section", "write_trace"]
 
 _ENCODERS: Final[dict[str, Callable[[pl.DataFrame, BytesIO], None]]] = {
     "parquet": lambda frame, stream: frame.write_parquet(stream),
@@ -41,6 +41,20 @@ def write(report: Report, directory: str | os.PathLike[str], format: str = "parq
     """
     _check(format)
     return write_all(directory, _files(report, format))
+
+
+def write_section(
+    section: Section, directory: str | os.PathLike[str], format: str = "parquet"
+) -> tuple[Path, ...]:
+    """The same for the tables of one section, such as the joint view of a job."""
+    _check(format)
+    return write_all(
+        directory,
+        (
+            (f"{_safe(section.name)}.{_safe(table.name)}.{format}", encode_frame(table.frame, format))
+            for table in section.tables
+        ),
+    )
 
 
 def _files(report: Report, format: str) -> Iterator[tuple[str, bytes]]:
@@ -79,7 +93,9 @@ def encode_frame(frame: pl.DataFrame, format: str) -> bytes:
 
 
 def _as_text(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with texts, and names of columns, that neither a terminal nor a spreadsheet acts upon."""
+    """The frame with texts, and names of columns, that neither a terminal nor a spreadsheet acts upon. Several values of a cell are divided by spaces."""
+    lists = [name for name, kind in frame.schema.items() if isinstance(kind, pl.List)]
+    frame = frame.with_columns(pl.col(name).cast(pl.List(pl.String)).list.join(" ") for name in lists)
     texts = [name for name, kind in frame.schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)]
     names = pl.DataFrame({"name": frame.columns}).select(_inert("name")).to_series()
     return frame.with_columns(map(_inert, texts)).rename(dict(zip(frame.columns, names, strict=True)))

@@ -86,9 +86,9 @@ def report(
     workers, pair, paths = Workers(engine, scheduler, jobs), _ranks_of(compare), listed(traces)
     page = out.page_for(chosen)
     as_text = figures is None and Can.FILES not in chosen.can
-    alone = every or bool(only) or not as_text or selection.chooses
+    alone = every or bool(only) or figures is not None or selection.chooses
     # Workers fetch what is at an address themselves; and to hash many files would take as long as to read them.
-    many = not alone and len(paths) > 1 and (len(paths) > MOST_IN_FULL or workers.chosen)
+    many = as_text and not alone and len(paths) > 1 and (len(paths) > MOST_IN_FULL or workers.chosen)
     joint, sources = (
         _joined(paths, selection, reading, ncu, workers, pair)
         if many
@@ -100,7 +100,7 @@ def report(
         if (answer := question.answer()) is not None:
             out.emit(answer, output)
             return
-    if not many and not alone and not ncu and _are_large(paths, chosen):
+    if as_text and not many and not alone and not ncu and _are_large(paths, chosen):
         if Can.PROSE in chosen.can:
             joint, sources = _joined(paths, selection, reading, ncu, workers, pair)
         else:
@@ -120,7 +120,7 @@ def report(
     if figures is not None:
         _draw(reports, figures, figure_format)
     if output is not None and Can.FILES in chosen.can:
-        _write_tables(reports, output, chosen)
+        _write_tables(reports, output, chosen, joint)
         return
     text = formats.render_reports(chosen, _told_apart(reports, read), page, overview)
     all_read = joint is None or joint.section.table("unread") is None
@@ -306,11 +306,20 @@ def _told_apart(reports: Sequence[tuple[Report, Trace]], read: Sequence[Trace]) 
     ]
 
 
-def _write_tables(reports: Sequence[tuple[Report, Trace]], output: Path, chosen: Format) -> None:
-    from tracekit.report.tables import write
+def _write_tables(
+    reports: Sequence[tuple[Report, Trace]], output: Path, chosen: Format, joint: Joint | None
+) -> None:
+    from tracekit.report.tables import write, write_section
 
     for one, folder in _folders(reports, output):
         write(one, folder, chosen.value)
+    if joint is not None:
+        from tracekit.report.job import calls_table
+
+        section = joint.section
+        write_section(
+            replace(section, tables=(*section.tables, calls_table(joint.job))), output / "job", chosen.value
+        )
 
 
 def _folders(reports: Sequence[tuple[Report, Trace]], folder: Path) -> list[tuple[Report, Path]]:
