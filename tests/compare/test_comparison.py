@@ -238,3 +238,26 @@ def test_speedups_of_any_table(measured: dict[tuple[str, str, str, int], float])
     check(found, truth)
     for one, other in product("XYZ", repeat=2):
         assert found.speedups.filter(device=one, over=other).height + found.speedups.filter(device=other, over=one).height <= 1  # fmt: skip
+
+
+def test_the_least_and_most_cases_have_their_precision_where_several_are_pooled(tmp_path: Path) -> None:
+    """`from 0.94 times for m00 (batch 32)` did not say in which of two precisions."""
+    text = "model,device,precision,batch,latency_ms\n" + "".join(
+        f"m{n},{device},{precision},{batch},{ns}\n"
+        for n, precision, batch, times in [
+            (0, "fp32", 1, (10, 12)),
+            (0, "fp16", 1, (5, 15)),
+            (1, "fp32", 8, (8, 7)),
+        ]
+        for device, ns in zip("AB", times, strict=True)
+    )
+    (tmp_path / "t.csv").write_text(text)
+    row = compare(read_table(tmp_path / "t.csv")).speedups.row(0, named=True)
+    assert (row["device"], row["least_case"], row["most_case"]) == (
+        "A",
+        "m1 (fp32)",
+        "m0 (fp16)",
+    )
+    (tmp_path / "t.csv").write_text(text.replace("fp16", "fp32").replace("m0,A,fp32,1,5", "m2,A,fp32,1,5").replace("m0,B,fp32,1,15", "m2,B,fp32,1,15"))  # fmt: skip
+    row = compare(read_table(tmp_path / "t.csv")).speedups.row(0, named=True)
+    assert (row["least_case"], row["most_case"]) == ("m1", "m2")

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tracekit.compare import Measured, read_table
+from tracekit.compare import Measured, joined, read_table
 from tracekit.errors import TracekitError, UsageError
 
 
@@ -32,8 +32,8 @@ def test_units_of_a_latency(tmp_path: Path, name: str, ns: float) -> None:
 def test_usual_names(tmp_path: Path) -> None:
     read = table(tmp_path, "Network;GPU;dtype;BS;Latency_ms;GFLOPs;Params_M;Top1\nm;d;torch.float16;8;2;3;4,5;70\nm;d;bfloat16;8;2;3;4.5;70\n")  # fmt: skip
     row = read.rows.row(1, named=True)
-    assert (row["model"], row["device"], row["precision"], row["samples"], row["flops"], row["size"], row["accuracy"]) == ("m", "d", "bf16", 8, 3e9, 4.5, 70)  # fmt: skip
-    assert (read.rows["precision"][0], read.rows["size"][0], read.size_name) == ("fp16", None, "Params M")
+    assert (row["model"], row["device"], row["precision"], row["samples"], row["flops"], row["size"], row["accuracy"]) == ("m", "d", "bf16", 8, 3e9, 4.5e6, 70)  # fmt: skip
+    assert (read.rows["precision"][0], read.rows["size"][0], read.size_name) == ("fp16", None, "parameters")
     assert faults(read) == [
         "1 row whose size is not a number (the first is row 1: '4,5'); it counts as not known"
     ]
@@ -106,3 +106,31 @@ def test_names_cannot_steer_a_terminal(tmp_path: Path) -> None:
     text = f"{read.rows.rows()} {read.rows.columns}"
     assert "\\x1b" not in text
     assert "\\u202e" not in text
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("params_m", 3e6, "parameters"), ("Parameters (k)", 3e3, "parameters"), ("parameters_b", 3e9, "parameters"), ("params", 3.0, "parameters"),
+        ("model_size_mb", 3e6, "bytes"), ("size_GiB", 3 * 2.0**30, "bytes"), ("params_mb", 3e6, "bytes"), ("model_size", 3.0, "model size"),
+    ],
+)  # fmt: skip
+def test_sizes_are_told_in_one_unit(tmp_path: Path, column: str, value: float, told: str) -> None:
+    """A model of 340 million parameters was smaller than one of 4,000,000: its column was `params_m`."""
+    read = table(tmp_path, f"model,device,latency_ms,{column}\nm,d,2,3\n")
+    assert (read.rows["size"].to_list(), read.size_name) == ([value], told)
+
+
+def test_a_chosen_column_of_sizes_has_the_unit_in_its_name(tmp_path: Path) -> None:
+    text = "model,device,latency_ms,weights_mb,Params (M)\nm,d,2,9,3\n"
+    for column, value, told in (("weights_mb", 9e6, "bytes"), ("Params (M)", 3e6, "parameters")):
+        read = table(tmp_path, text, columns={"size": column})
+        assert (read.rows["size"].to_list(), read.size_name) == ([value], told)
+
+
+def test_sizes_of_two_kinds_are_not_in_one_set(tmp_path: Path) -> None:
+    texts = ("model,device,latency_ms,params_m\nbig,d,2,3\n", "model,device,latency_ms,params\nsmall,d,2,5\n", "model,device,latency_ms,size_mb\nother,d,2,12\n")  # fmt: skip
+    both = joined(table(tmp_path, text) for text in texts)
+    assert both.rows["size"].to_list() == [3e6, 5.0, None]
+    assert both.size_name == "parameters"
+    assert both.left_out == ("the sizes in bytes, since the first ones are in parameters",)

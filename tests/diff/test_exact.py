@@ -14,6 +14,7 @@ from tests.digest.made import digest_from
 from tracekit.diff import Diff, diff_of
 from tracekit.diff.compared import compared
 from tracekit.diff.model import DIMENSIONS
+from tracekit.diff.pool import _weights
 from tracekit.digest import Digest, digest_of
 from tracekit.report.diff import diff_section
 from tracekit.report.formats import Format, Page, render_alone
@@ -121,3 +122,49 @@ def test_a_comparison_gives_the_same_digits_each_time() -> None:
     )
     texts = {render_alone(Format.json, diff_section(compared([[bert]], [[cnn]])), Page()) for _ in range(4)}
     assert len(texts) == 1
+
+
+def test_a_run_of_more_steps_weighs_no_more() -> None:
+    """`FASTER … 2.1 % less` stood above `the mean step went from 5.99 ms to 6.13 ms`: the slow run had fewer steps in the base."""
+    nothing = dict.fromkeys(("operator", "shapes", "dtypes", "layer", "type")) | {"phase": "forward"}
+    leaves = [{"kind": "compute", "category": "gemm", "name": name, **nothing} for name in ("k1", "k2")]
+    fast, slow, new = (100_000, 40_000), (150_000, 60_000), (0.98, 1.0)
+
+    def made(times: tuple[int, int], steps: int, *, faster: bool) -> Digest:
+        step = [(round(ns * by), 1) for ns, by in zip(times, new if faster else (1, 1), strict=True)]
+        return digest_from(leaves, [step] * steps)
+
+    base = [[made(fast, 60, faster=False)], [made(slow, 21, faster=False)]]
+    other = [[made(fast, 17, faster=True)], [made(slow, 58, faster=True)]]
+    found = compared(base, other, paired=True)
+    _check(found.diff)
+    truth = sum(ns * (by - 1) for times in (fast, slow) for ns, by in zip(times, new, strict=True)) / 2
+    assert found.diff.change_ns == pytest.approx(truth)
+    assert found.diff.change_ns == pytest.approx(found.times.new.mean - found.times.base.mean)
+    assert found.times.verdict == "faster"
+    (change,) = found.diff.changes
+    assert (change.place["name"], change.delta_ns) == ("k1", pytest.approx(truth))
+
+
+@pytest.mark.parametrize("time", [10**6, 10**12, 10**17])
+def test_runs_count_alike_also_where_no_number_is_large_enough(time: int) -> None:
+    counts = [997, 1009, 1013, 0, 20]
+    weights = _weights(counts, time)
+    assert time * max(weights) <= 1 << 57
+    whole = [count * weight for count, weight in zip(counts, weights, strict=True) if count]
+    assert max(whole) <= min(whole) * (1 + {10**6: 0.0, 10**12: 0.01}.get(time, 100))
+
+
+def test_work_of_a_type_in_no_layer_ended_the_comparison() -> None:
+    """Of it, one side has what it does in the backward pass, and the other only calls in the forward pass."""
+    nothing = {
+        "category": "gemm",
+        "kind": "compute",
+        **dict.fromkeys(("name", "operator", "shapes", "dtypes")),
+    }
+    net = {**nothing, "layer": "net", "type": None, "phase": "forward"}
+    typed = {**nothing, "layer": None, "type": "Linear"}
+    base = digest_from([net, {**typed, "phase": "backward"}], [[(743, 5), (3, 0)]], marked=False)
+    new = digest_from([net, {**typed, "phase": "forward"}], [[(0, 0), (0, 1)]], marked=False)
+    for sides in (([base], [new]), ([new], [base])):
+        _check(diff_of(*sides))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import planted_sides
+import polars as pl
 import pytest
 from noisy_runs import KINDS, STEP_NS, pair, run
 from programs import mapped, total, trace_of, training_loop
 from scipy import stats
 
+from tests.diff.ranges import ranges
 from tests.rules.planted import MS
 from tests.rules.test_stalled_calls import OPERATORS, loop
 from tracekit.diff.compared import compared
 from tracekit.diff.gate import EXIT_CODES, Gate, judge, judge_runs, parse_gate, step_times, worst
+from tracekit.diff.gated_layers import meant_layers
 from tracekit.diff.notes import Stall
 from tracekit.digest import Digest, digest_of
 from tracekit.errors import UsageError
@@ -277,3 +282,68 @@ def test_an_interval_that_says_nothing_has_no_ends() -> None:
     assert one.outcome == "inconclusive"
     assert one.change.median.unbounded
     assert "95 % interval of more than a thousand times either way;" in one.reason
+
+
+# -- on layers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gate", "outcome"),
+    [("layer:encoder:10%", "failed"), ("layer:encoder:30%", "passed"), ("layer:head:10%", "passed"), ("layer:enc*:10%", "failed")],
+)  # fmt: skip
+def test_a_gate_on_a_layer_holds_the_ranges_inside_it(gate: str, outcome: str) -> None:
+    """`layer:model/encoder:10%` passed though encoder/ffn was half as slow again, and `layer:model` was no layer."""
+    base, new = (ranges(planted_sides.digest(slow)) for slow in ({}, {"encoder.1": 1.5}))
+    (found,) = judge_runs([parse_gate(gate)], [[base]], [[new]])
+    assert found.outcome == outcome, found.reason
+    if gate.startswith("layer:encoder"):
+        assert found.change.median.ratio == pytest.approx((3 + 2 * 1.5) / 5, rel=0.01)
+
+
+@pytest.mark.parametrize("gate", ["layer:encoder/1:10%", "layer:encoder/ffn:10%", "layer:*r/1*:10%"])
+def test_a_layer_with_another_name_is_the_same_part(gate: str) -> None:
+    """`fell by 100 %` passed a layer that was renamed, and slower."""
+    base, new = planted_sides.digest(), planted_sides.digest({"encoder.1": 1.5})
+    sides = [[ranges(base)]], [[ranges(new, {"encoder.1": "encoder.ffn"})]]
+    for order, slower in ((sides, 1.5), (sides[::-1], 1 / 1.5)):
+        (found,) = judge_runs([parse_gate(gate)], *order)
+        assert found.change.median.ratio == pytest.approx(slower, rel=0.01)
+        assert found.outcome == ("failed" if slower > 1 else "passed")
+        assert re.search(r"\(encoder/(1|ffn) (on the new side|in the base)\)", found.reason)
+
+
+def test_a_layer_that_nothing_stands_for_is_inconclusive() -> None:
+    base, new = planted_sides.digest(), planted_sides.digest()
+    work = [pl.lit("aten::conv2d").alias("operator"), pl.lit("[[1, 1, 1]]").alias("shapes")]
+    there = pl.col("layer") == "encoder.1"
+    new = replace(new, leaves=new.leaves.with_columns(pl.when(there).then(each).otherwise(each.meta.output_name()).alias(each.meta.output_name()) for each in work))  # fmt: skip
+    sides = [[ranges(base)]], [[ranges(new, {"encoder.1": "tail"})]]
+    (found,) = judge_runs([parse_gate("layer:encoder/1:10%")], *sides)
+    assert found.outcome == "inconclusive"
+    assert found.reason.endswith("no layer of the new side stands for it, so nothing is compared.")
+
+
+def test_one_numbered_layer_more_does_not_shift_what_a_gate_is_on() -> None:
+    frame = pl.DataFrame(
+        {
+            "layer_id": range(4),
+            "parent_layer_id": [None, 0, 0, 0],
+            "base_path": ["b", None, "b.0", "b.1"],
+            "new_path": ["b", "b.0", "b.1", "b.2"],
+        }
+    )
+    known = ["b.0", "b.1"], ["b.0", "b.1", "b.2"]
+    assert meant_layers("b.0", frame, known).paths == ({"b.0"}, {"b.1"})
+    assert meant_layers("b.2", frame, known).paths == ({"b.1"}, {"b.2"})
+    every = {"b.0", "b.1"}, {"b.0", "b.1", "b.2"}
+    assert meant_layers("b.*", frame, known).paths == every, "the new one is one of them"
+    assert meant_layers("b", frame, known).paths == (every[0] | {"b"}, every[1] | {"b"})
+
+
+@pytest.mark.parametrize("gate", ["0%", "layer:encoder:0%", "idle:0%"])
+def test_a_run_against_itself_passes_any_gate(gate: str) -> None:
+    """It was inconclusive with `--gate 0%`."""
+    one = planted_sides.digest()
+    (found,) = judge_runs([parse_gate(gate)], [[one]], [[one]])
+    assert found.outcome == "passed", found.reason
+    assert found.reason.endswith("and both sides are the same.")

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from tests.diff.programs import BLOCKS, Program, Work, mapped, total, trace_of, training_loop
+from tests.diff.ranges import ranges
 from tests.rules.planted import US
 from tracekit.diff import diff_of
 from tracekit.diff.model import Diff
@@ -172,3 +173,56 @@ def test_a_wrapper_that_compiles_is_no_layer_of_its_own() -> None:
     diff = found(base, new)
     assert work_of(diff) == []
     assert not any("different" in note for note in diff.notes)
+
+
+# -- layers without a type --------------------------------------------------------------------------
+
+
+def of_ranges(names: dict[str, str], slower: str = "") -> Diff:
+    """The training loop against itself with some of its ranges elsewhere, and one of them (by its old name) 20 % slower."""
+    base = training_loop()
+    new = mapped(
+        base,
+        lambda work: bool(slower) and f"{work.layer}.".startswith(slower),
+        lambda work: replace(work, ns=work.ns * 6 // 5),
+    )
+    sides = [digest_of(trace_of(each, seed, on_cpu=False, noise=0.01)) for seed, each in ((2, base), (3, new))]  # fmt: skip
+    below = {name: f"net.{name}" for name in ("body", "blocks", "head")}
+    return diff_of([ranges(sides[0], below)], [ranges(sides[1], {**names, **below})])
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ({"(blocks)": "body.blocks"}, "layer net/blocks is now net/body/blocks"),
+        ({r"blocks\.1\.mlp": "blocks.1.attn.mlp"}, "layer net/blocks/1/mlp is now net/blocks/1/attn/mlp"),
+        (
+            {r"blocks\.1\.attn": "blocks.1.inner.attn"},
+            "layer net/blocks/1/attn is now net/blocks/1/inner/attn",
+        ),
+    ],
+)
+@pytest.mark.slow
+def test_a_range_that_moved_or_got_one_more_around_it_is_no_new_one(names: dict[str, str], said: str) -> None:
+    """All layers were new and gone, and `These look like different programs` was told of one range more."""
+    diff = of_ranges(names)
+    assert [change.title for change in diff.changes if change.sure] == [said]
+    assert not any("different programs" in note for note in diff.notes)
+    assert not {"added", "removed"} & {change.kind for change in diff.changes}
+
+
+@pytest.mark.slow
+def test_what_is_slower_in_a_range_that_moved_is_named() -> None:
+    diff = of_ranges({"(blocks)": "body.blocks"}, "blocks.1.attn.")
+    first, second = (change for change in diff.changes if change.sure)
+    assert first.title.startswith("layer net/body/blocks/1/attn takes 20 % longer for the same calls (+")
+    assert second.title == "layer net/blocks is now net/body/blocks"
+
+
+@pytest.mark.slow
+def test_each_of_several_inner_ranges_is_that_of_its_block() -> None:
+    """In every block `attn` stands one deeper now."""
+    diff = of_ranges({rf"blocks\.{n}\.attn": f"blocks.{n}.inner.attn" for n in range(BLOCKS)}, "blocks.2.attn.")  # fmt: skip
+    first, *moved = (change for change in diff.changes if change.sure)
+    assert first.title.startswith("layer net/blocks/2/inner/attn takes 20 % longer for the same calls (+")
+    assert {change.title for change in moved} == {f"layer net/blocks/{n}/attn is now net/blocks/{n}/inner/attn" for n in range(BLOCKS)}  # fmt: skip

@@ -61,7 +61,7 @@ class Comparison:
     fastest in every compared case."""
     speedups: pl.DataFrame
     """A row for each pair of devices with common cases: `speedup`, the geometric mean of the latency of `over` over that of `device`;
-    `cases` and `models`, how many they are; `least` and `most` with their cases."""
+    `cases` and `models`, how many they are; `least` and `most` with their cases, and the precision of these if there are several."""
     precisions: pl.DataFrame
     """The same of each `device` for `precision` against `over`."""
     correlation: pl.DataFrame
@@ -238,16 +238,28 @@ def _ratios(cases: pl.DataFrame, of: str, alike: Sequence[str], values: Sequence
 
 def _summary(ratios: pl.DataFrame, key: Sequence[str], schema: Schema) -> pl.DataFrame:
     ratio = pl.col("ratio")
-    named = pl.format("{} ({})", "model", "setting")
-    words = pl.when(pl.col("setting") == "").then("model").otherwise(named)
-    found = ratios.group_by(key, maintain_order=True).agg(
-        pl.len().alias("cases"),
-        pl.col("model").n_unique().alias("models"),
-        ratio.log().mean().exp().alias("speedup"),
-        ratio.min().alias("least"),
-        words.get(ratio.arg_min()).alias("least_case"),
-        ratio.max().alias("most"),
-        words.get(ratio.arg_max()).alias("most_case"),
+    several = (
+        pl.col("precision").n_unique().over(key) > 1
+    )  # of which one case may be the least in one and the most in another
+    parts = (
+        pl.when(several & (pl.col("precision") != "")).then("precision"),
+        pl.when(pl.col("setting") != "").then("setting"),
+    )
+    inside = pl.concat_str(*parts, separator=", ", ignore_nulls=True)
+    named = pl.when(inside == "").then("model").otherwise(pl.format("{} ({})", "model", inside))
+    words = pl.col("named")
+    found = (
+        ratios.with_columns(named.alias("named"))
+        .group_by(key, maintain_order=True)
+        .agg(
+            pl.len().alias("cases"),
+            pl.col("model").n_unique().alias("models"),
+            ratio.log().mean().exp().alias("speedup"),
+            ratio.min().alias("least"),
+            words.get(ratio.arg_min()).alias("least_case"),
+            ratio.max().alias("most"),
+            words.get(ratio.arg_max()).alias("most_case"),
+        )
     )
     return found.select(pl.col(name).cast(kind) for name, kind in schema.items())
 

@@ -115,17 +115,24 @@ def _flops(run: Run) -> float | None:
 
 
 def joined(parts: Iterable[Measured]) -> Measured:
-    """All measurements of these parts, of which there is at least one; an option that a part does not have is not given there."""
+    """All measurements of these parts, of which there is at least one; an option that a part does not have is not given there. Sizes of
+    another kind than the first ones are not known: no model is smaller for being told in bytes.
+    """
     every = [*parts]
     types, at = [], 0
     for part in every:
         types.append(part.types.with_columns(pl.col("at") + at))
         at += part.rows.height
-    names = dict.fromkeys(part.size_name for part in every if part.rows["size"].count())
+    sized = [part.size_name for part in every if part.rows["size"].count()]
+    name = sized[0] if sized else "parameters"
+    other = dict.fromkeys(each for each in sized if each != name)
+    unsized = pl.lit(None, pl.Float64).alias("size")
+    rows = [part.rows if part.size_name == name else part.rows.with_columns(unsized) for part in every]
+    left_out = [line for part in every for line in part.left_out]
     return Measured(
-        rows=pl.concat([part.rows for part in every], how="diagonal"),
+        rows=pl.concat(rows, how="diagonal"),
         types=pl.concat(types),
-        size_name=" or ".join(names) or "parameters",
-        left_out=tuple(line for part in every for line in part.left_out),
+        size_name=name,
+        left_out=(*left_out, *(f"the sizes in {each}, since the first ones are in {name}" for each in other)),
         profiled=sum(part.profiled for part in every),
     )

@@ -39,10 +39,17 @@ _SCALES: Final = {
     **{"mflop": 1e6, "gflop": 1e9, "tflop": 1e12},
 }
 """Of a unit of time in ns, of one of work in FLOP."""
+_COUNTS: Final = {
+    **dict.fromkeys(("k", "thousands"), 1e3), **dict.fromkeys(("m", "millions"), 1e6), **dict.fromkeys(("b", "g", "billions"), 1e9), "": 1.0,
+}  # fmt: skip
+"""Of a unit of parameters."""
+_BYTES: Final = {
+    "bytes": 1.0, **{f"{unit}b": 1e3**power for power, unit in enumerate("kmgt", 1)}, **{f"{unit}ib": 1024.0**power for power, unit in enumerate("kmgt", 1)},
+}  # fmt: skip
 _AROUND: Final = {
     "latency": r"{}(?:_(?P<unit>ns|us|µs|ms|s|sec|seconds))?",
     "flops": r"(?P<unit>[mgt]?){}",
-    "size": r"{}(?:_(?P<unit>k|m|b|millions|bytes|[kmg]i?b))?",
+    "size": r"{}(?:_(?P<unit>[kmbg]|thousands|millions|billions|bytes|[kmgt]i?b))?",
     "accuracy": r"{}(?:_(?P<unit>percent|pct))?",
 }
 _MEASURED: Final = re.compile(r".*_(?:ns|[uµm]?s|sec|seconds|[kmg]?hz|bytes|[kmgt]i?b|gbps|w|m?j|percent|pct|t?flops)")  # fmt: skip
@@ -78,8 +85,14 @@ def read_table(
             raise UsageError(f"there is no column {name!r}", path=path, remedy=remedy)
     frame = frame.drop(ignored)
     found = _roles(frame.columns, columns or {}, path)
+    scale, size_name = _size(found.get("size"))
     read = {
-        role: _number(column) * _SCALES.get(unit if role != "flops" or not unit else f"{unit}flop", 1)
+        role: _number(column)
+        * (
+            scale
+            if role == "size"
+            else _SCALES.get(unit if role != "flops" or not unit else f"{unit}flop", 1)
+        )
         for role, (column, unit) in found.items()
         if role in _NUMBERS
     }
@@ -100,7 +113,7 @@ def read_table(
     )
     return Measured(
         rows=clean_frame(rows.filter("kept").drop("kept")),
-        size_name=found["size"][0].replace("_", " ") if "size" in found else "parameters",
+        size_name=size_name,
         left_out=tuple(f"{clean(str(path))}: {fault}" for fault in (*_faults(frame, texts, read), *unused)),
     )
 
@@ -148,7 +161,9 @@ def _roles(names: Collection[str], chosen: Mapping[str, str], path: Path) -> dic
         role, _, unit = _role(key) or ("", 0, "")
         if not role:
             raise UsageError(f"there is no role {key!r} of a column", remedy=nearest(key, ROLES, f"the roles are {', '.join(ROLES)}"))  # fmt: skip
-        found[role] = name, unit or (_MEASURED.fullmatch(_plain(name)) and _plain(name).rpartition("_")[2]) or ""  # fmt: skip
+        own = _role(name) or ("", 0, "")
+        ending = _MEASURED.fullmatch(_plain(name)) and _plain(name).rpartition("_")[2]
+        found[role] = name, unit or (own[2] if own[0] == role else ending) or ""
     known = sorted(((match, name) for name in names if (match := _role(name))), key=lambda one: one[0][1])
     for (role, _, unit), name in known:
         if name not in [column for column, _ in found.values()]:
@@ -173,6 +188,16 @@ def _role(name: str) -> tuple[str, int, str] | None:
             place = words.split().index(core)
             return role, place + (role == "latency" and not unit) * len(words), unit
     return None
+
+
+def _size(found: tuple[str, str] | None) -> tuple[float, str]:
+    """What a column of sizes is multiplied by, and what they are then: parameters, bytes, or what the column is called."""
+    column, unit = found or ("parameters", "")
+    if unit in _BYTES:
+        return _BYTES[unit], "bytes"
+    if re.search(r"param", _plain(column)):
+        return _COUNTS.get(unit, 1.0), "parameters"
+    return 1.0, column.replace("_", " ")
 
 
 def _plain(name: str) -> str:

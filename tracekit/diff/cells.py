@@ -12,6 +12,7 @@ import polars as pl
 
 from tracekit.diff.matching import TEXTS
 from tracekit.diff.pool import Pool
+from tracekit.diff.replaced import names_replaced
 from tracekit.groups import or_none
 
 __all__ = ["Cells", "Groups", "cells_as_arrays", "groups_of"]
@@ -35,7 +36,7 @@ class Cells:
 
     frame: pl.DataFrame
     """`how`, `leaves`, `shapes_met` (how many the leaves have), `base_sum`, `new_sum`, `base_calls`, `new_calls`, `base_whole`, `new_whole` (per step; the last two in ns, also what others hide), and of the largest leaf of either side the texts and the node as
-    `base_NAME`, `new_NAME`; as `NAME` those of the new side, else of the base.
+    `base_NAME`, `new_NAME`; as `NAME` those of the new side, else of the base; `base_work` and `new_work` of layers in which other operators do the work.
     """
     sums: tuple[Array, Array]
     denominators: tuple[int, int]
@@ -45,7 +46,8 @@ class Cells:
     """The standard error of new − base."""
     values: tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]
     """Of each side `at` (the step) and ns, by cell, and where each cell's begin."""
-    counts: tuple[int, int]
+    weights: tuple[Array, Array]
+    """Of each side's steps, how much they count; 1 in the mean."""
 
     def exactly(self, cells: Array) -> Fraction:
         """The change of some cells together, in ns per step."""
@@ -57,13 +59,15 @@ class Cells:
 
     def noise(self, cells: Array) -> float | None:
         """The standard error of the change of some cells together, by the spread of their sum; None with one step on a side."""
-        if min(self.counts) < 2:
+        if min(each.size for each in self.weights) < 2:
             return None
         total = 0.0
-        for (at, ns, starts), count in zip(self.values, self.counts, strict=True):
+        for (at, ns, starts), weights in zip(self.values, self.weights, strict=True):
             sizes = starts[cells + 1] - starts[cells]
             met = np.repeat(starts[cells] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
-            total += float(np.bincount(at[met], ns[met], minlength=count).var(ddof=1)) / count
+            of_step = np.bincount(at[met], ns[met], minlength=weights.size)
+            off = weights * (of_step - float((weights * of_step).mean()))
+            total += float(off @ off) / (weights.size - 1) / weights.size
         return float(np.sqrt(max(total, float((self.error[cells] ** 2).sum()))))
 
 
@@ -95,6 +99,7 @@ def cells_as_arrays(rows: pl.DataFrame, base: Pool, new: Pool) -> Cells:
     frame = sums.sort("cell")
     for first in firsts:
         frame = frame.join(first, on="cell", how="left", maintain_order="left")
+    frame = frame.join(names_replaced(rows), on="cell", how="left", maintain_order="left")
     denominators = base.side.denominator, new.side.denominator
     frame = frame.with_columns(
         *(pl.coalesce(f"new_{name}", f"base_{name}").alias(name) for name in columns),
@@ -102,19 +107,26 @@ def cells_as_arrays(rows: pl.DataFrame, base: Pool, new: Pool) -> Cells:
         pl.col("new_calls", "new_whole") / denominators[1],
     )
     exact = frame["base_sum"].to_numpy(), frame["new_sum"].to_numpy()
+    weights = _relative(base), _relative(new)
     values, variances = zip(
         *(
-            _spread(rows.filter(pl.col("new") == bool(i)), side, frame.height)
+            _spread(rows.filter(pl.col("new") == bool(i)), side, weights[i], frame.height)
             for i, side in enumerate((base, new))
         ),
         strict=True,
     )
     means = exact[0] / denominators[0], exact[1] / denominators[1]
     counts = base.side.count, new.side.count
-    return Cells(frame, exact, denominators, *means, _errors(means, variances, counts), values, counts)
+    return Cells(frame, exact, denominators, *means, _errors(means, variances, counts), values, weights)
 
 
-def _spread(rows: pl.DataFrame, side: Pool, count: int) -> tuple[tuple[Array, Array, Array], Array]:
+def _relative(side: Pool) -> Array:
+    return np.asarray(side.weights / side.weights.mean() if side.weights.size else np.ones(1))
+
+
+def _spread(
+    rows: pl.DataFrame, side: Pool, weights: Array, count: int
+) -> tuple[tuple[Array, Array, Array], Array]:
     """Of each cell and step the ns as in `Cells.values`, and of each cell the variance over the steps."""
     cell_of = np.full(side.leaves.height, -1, dtype=np.int64)
     cell_of[rows["leaf"].to_numpy()] = rows["cell"].to_numpy()
@@ -126,12 +138,12 @@ def _spread(rows: pl.DataFrame, side: Pool, count: int) -> tuple[tuple[Array, Ar
     distinct = np.zeros(ns.size, dtype=np.int64)
     distinct[numbers] = keys
     cells, at = np.divmod(distinct, steps)
-    mean = np.bincount(cells, ns, minlength=count) / steps
-    squares = np.bincount(cells, (ns - mean[cells]) ** 2, minlength=count)
-    absent = steps - np.bincount(cells, minlength=count)
-    return (at, ns, np.searchsorted(cells, np.arange(count + 1))), (squares + absent * mean**2) / max(
-        1, steps - 1
-    )
+    weight = weights[at]
+    mean = np.bincount(cells, ns * weight, minlength=count) / steps
+    squares = np.bincount(cells, (weight * (ns - mean[cells])) ** 2, minlength=count)
+    absent = float(weights @ weights) - np.bincount(cells, weight**2, minlength=count)
+    variance = (squares + absent * mean**2) / max(1, steps - 1)
+    return (at, ns, np.searchsorted(cells, np.arange(count + 1))), variance
 
 
 def _errors(means: tuple[Array, Array], variances: tuple[Array, ...], counts: tuple[int, int]) -> Array:

@@ -76,5 +76,7 @@ def compared(
         runs=(runs[0], runs[1]),
         times=times,
         stalled=stood.told if hidden else "",
-        judgements=tuple(judge_runs(gates, base, new, paired=paired, windows=windows)),
+        judgements=tuple(
+            judge_runs(gates, base, new, paired=paired, windows=windows, layers=found.by["layer"])
+        ),
     )

@@ -5,12 +5,13 @@ largest groups are taken in which everything differs so. Then, for what is left 
 calls of this group take longer by one factor, and nothing else changed" is tried for every group; the one that leaves least
 (the sum of |change − predicted change|) is taken, the more specific of two that do equally well; what it explains is taken away;
 again, until what is left is noise. Idle time goes by cause: there, the group whose sum changed most. If there are more calls that
-wait for the device, or fewer, the idle time in them and that until the host has launched more work are one change.
+wait for the device, or fewer, the idle time in them and that until the host has launched more work are one change; else idle time goes with the work of
+one side that caused it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final, TypeAlias
@@ -19,9 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.diff.caused import IdleOf
 from tracekit.diff.cells import Cells, Groups, groups_of
 from tracekit.diff.inputs import types_told
 from tracekit.diff.model import ChangeKind
+from tracekit.diff.replaced import LAYER
 from tracekit.diff.updates import UPDATE
 from tracekit.groups import or_none
 
@@ -104,6 +107,8 @@ class Found:
     """The columns of the group; empty for all work, `rest` for the small ones of a kind together."""
     node: int = -1
     sure: bool = True
+    idle: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Cells of idle time that this work caused; `delta` holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +140,7 @@ class _Search:
         idle = (cells.frame["kind"] == "idle").to_numpy()
         self.dimensions = tuple(each for each in _DIMENSIONS if names or "name" not in each)
         self.idle = idle
+        self.idle_of = IdleOf(cells) if abs(waits.more) < _FEWER else None
         how = cells.frame["how"].cast(pl.String).to_numpy()
         other = np.isin(how, ["operator", "category"])
         replaced = (how == "kernel") & names
@@ -144,9 +150,10 @@ class _Search:
         self._pairs("dtype", (how == "dtype") & open_, "base_dtypes", "new_dtypes")
         self._reshaped((how == "shape") & open_)
         self._pairs("kernel", how == UPDATE, "phase")
+        self._pairs("kernel", how == LAYER, "base_work", "new_work")
         self._pairs("kernel", replaced & open_, "base_name", "new_name")
         self._pairs("kernel", other & open_, "base_operator", "new_operator", "category")
-        open_ &= ~replaced & ~other & ~np.isin(how, ["none", "dtype", "shape", UPDATE])
+        open_ &= ~replaced & ~other & ~np.isin(how, ["none", "dtype", "shape", UPDATE, LAYER])
         more, fewer = self._called(open_)
         self._pure("more_calls", more)
         self._pure("fewer_calls", fewer)
@@ -253,10 +260,12 @@ class _Search:
         self, kind: ChangeKind, mine: Array, by: tuple[str, ...], node: int, *, sure: bool = True
     ) -> None:
         """All that is left of some cells is this."""
-        delta = self.cells.exactly(mine) - Fraction(int(self.given[mine].sum()), 1000)
-        self.found.append(Found(kind, mine, delta, self.cells.noise(mine), by, node, sure))
-        self.left[mine] = 0.0
-        self.open[mine] = False
+        idle = self.idle_of(kind, mine, self.left * self.open) if self.idle_of else mine[:0]
+        both = np.concatenate([mine, idle])
+        delta = self.cells.exactly(both) - Fraction(int(self.given[both].sum()), 1000)
+        self.found.append(Found(kind, mine, delta, self.cells.noise(both), by, node, sure, idle))
+        self.left[both] = 0.0
+        self.open[both] = False
 
     # -- what takes longer ---------------------------------------------------------------------------
 

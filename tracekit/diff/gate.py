@@ -11,7 +11,7 @@ Of a part, the threshold is its own growth; but a part may always grow by 0.1 % 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.diff.compare import diff_of
+from tracekit.diff.gated_layers import MeantLayers, meant_layers, pattern_of
 from tracekit.diff.noise import FEWEST_STEPS, Estimate, Runs, StepComparison, StepFigures, compare_times
 from tracekit.diff.notes import NO_STALL, Stall, stalled
 from tracekit.digest import Digest
@@ -128,11 +130,13 @@ def judge(
     devices: int = 1,
     per: str = "step",
     stood: Stall = NO_STALL,
+    layers: MeantLayers | None = None,
 ) -> Judgement:
     """Whether two sides keep to a gate; a side is a list of runs, a run the times of its steps in ns, or those of the part.
 
     With a part, `step_times` are the times of the whole steps of both sides; that of the part is of so many `devices` together. `per` is what the times
-    are of, in a word; `stood` says which side stalled (`notes.stalled`): then no change is proven that this may have made.
+    are of, in a word; `stood` says which side stalled (`notes.stalled`): then no change is proven that this may have made. `layers` are those
+    that a gate on a layer means.
 
     >>> fast, slow = [100, 101, 99, 100, 102, 98] * 5, [106, 107, 105, 106, 108, 104] * 5
     >>> judge(parse_gate("3%"), [fast], [slow]).outcome, judge(parse_gate("10%"), [fast], [slow]).outcome
@@ -149,9 +153,13 @@ def judge(
     within = [each for each in (median, mean) if each.within]
     if step_times is None and change.base.mean == change.new.mean == 0:
         outcome, shown, why = "inconclusive", median, "no time was recorded on either side"
-    elif stood.hides(change.base.mean, change.new.mean) and not change.identical:
+    elif change.identical:
+        outcome, shown, why = "passed", median, "the limit is {}, and both sides are the same"
+    elif layers is not None and layers.lost:
+        outcome, shown, why = "inconclusive", median, "no layer of the new side stands for it, so nothing is compared"  # fmt: skip
+    elif stood.hides(change.base.mean, change.new.mean):
         outcome, shown, why = "inconclusive", median, "the limit is {}, but " + stood.told
-    elif min(change.base.steps, change.new.steps) < FEWEST_STEPS and change.verdict != "same":
+    elif min(change.base.steps, change.new.steps) < FEWEST_STEPS:
         outcome, shown, why = "inconclusive", median, f"fewer than {FEWEST_STEPS} {per}s prove nothing"
     elif proven:
         outcome, shown, why = "failed", proven[0], "the limit is {}, and chance does not explain the growth"
@@ -161,7 +169,8 @@ def judge(
         outcome, shown, why = "passed", within[0], "the limit is {}, and the change is below it"
     else:
         outcome, shown, why = "inconclusive", median, "the limit is {}, and the interval reaches beyond it"
-    reason = f"{_told(gate, shown, change, per)}: {why.format(shown.limit)}."
+    renamed = f" ({layers.renamed})" if layers is not None and layers.renamed else ""
+    reason = f"{_told(shown, change, per, _subject(gate, per) + renamed)}: {why.format(shown.limit)}."
     return Judgement(gate=gate, outcome=outcome, reason=reason, change=change)
 
 
@@ -197,7 +206,7 @@ class _Figure:
         return f"{100 * self.threshold:g} %"
 
 
-def _told(gate: Gate, figure: _Figure, change: StepComparison, per: str) -> str:
+def _told(figure: _Figure, change: StepComparison, per: str, subject: str) -> str:
     """What changed, with the interval, the test and the numbers of steps; without its full stop."""
     estimate, grown = figure.estimate, figure.new - figure.base
     by = "" if estimate.ratio is None else f" by {format_share(abs(estimate.ratio - 1))}"
@@ -211,7 +220,7 @@ def _told(gate: Gate, figure: _Figure, change: StepComparison, per: str) -> str:
         p = "one-sided p < 0.001" if estimate.p < 0.001 else f"one-sided p = {estimate.p:.3g}"
         facts.append(f"{p}, {estimate.test}")
     facts.append(" against ".join(_steps(side, per) for side in (change.base, change.new)))
-    return f"The {figure.word} {_subject(gate, per)} {verb} ({'; '.join(facts)})"
+    return f"The {figure.word} {subject} {verb} ({'; '.join(facts)})"
 
 
 def _signed(ratio: float) -> str:
@@ -248,45 +257,60 @@ def judge_runs(
     *,
     paired: bool = False,
     windows: bool = False,
+    layers: pl.DataFrame | None = None,
 ) -> list[Judgement]:
     """Whether two sides keep to each gate; a side is a list of runs, a run the digests of its ranks, of which whole `windows` may be compared.
 
-    The time of a part is that of all ranks and devices together. Raises UsageError for a gate on a name that no run has.
+    The time of a part is that of all ranks and devices together. `layers` is that frame of `Diff.by`, which is made for a gate on a
+    layer if it is not given. Raises UsageError for a gate on a name that no run has.
     """
     sides, found, per = (base, new), list[Judgement](), "window" if windows else "step"
-    stood = stalled(*([rank for run in side for rank in run] for side in sides))
+    ranks = [[rank for run in side for rank in run] for side in sides]
+    stood = stalled(*ranks)
     whole = [[step_times(run, windows=windows) for run in side] for side in sides]
+    if layers is None and any(gate.part == "layer" for gate in gates):
+        layers = diff_of(*ranks).by["layer"]
     for gate in gates:
         if not gate.part:
             found.append(judge(gate, whole[0], whole[1], paired=paired, per=per, stood=stood))
             continue
-        digests = [one for side in sides for run in side for one in run]
-        known = gate.name in _VOCABULARY.get(gate.part, ())
-        if gate.name and not known and not any(_meant(gate, one).height for one in digests):
-            names = {name for one in digests for name in _leaves(gate, one)[PARTS[gate.part]].drop_nulls()}
-            raise _nothing_meant(gate, names)
+        names, of_layers = _meant(gate, ranks, layers)
         parts = [
             [
-                _by_step(run, [_part(gate, one) for one in run], pl.col("ns").sum(), windows=windows)
+                _by_step(run, [_part(gate, one, own) for one in run], pl.col("ns").sum(), windows=windows)
                 for run in side
             ]
-            for side in sides
+            for side, own in zip(sides, names, strict=True)
         ]
-        devices = max(sum(one.facts.devices for one in run) for run in base)
-        times = (whole[0], whole[1])
-        found.append(
-            judge(
-                gate,
-                parts[0],
-                parts[1],
-                paired=paired,
-                step_times=times,
-                devices=devices,
-                per=per,
-                stood=stood,
-            )
+        judged = judge(
+            gate,
+            parts[0],
+            parts[1],
+            paired=paired,
+            step_times=(whole[0], whole[1]),
+            devices=max(sum(one.facts.devices for one in run) for run in base),
+            per=per,
+            stood=stood,
+            layers=of_layers,
         )
+        found.append(judged)
     return found
+
+
+def _meant(
+    gate: Gate, ranks: Sequence[Sequence[Digest]], layers: pl.DataFrame | None
+) -> tuple[Sequence[Collection[str]], MeantLayers | None]:
+    """The names that a gate is on, of base and new, and of a gate on a layer how they were found."""
+    names = [
+        {name for one in side for name in _leaves(gate, one)[PARTS[gate.part]].drop_nulls()} for side in ranks
+    ]
+    meant, of_layers = [set(filter(re.compile(f"(?s:{pattern_of(gate.name)})").fullmatch, own)) for own in names], None  # fmt: skip
+    if gate.part == "layer" and layers is not None:
+        of_layers = meant_layers(gate.name, layers, (names[0], names[1]))
+        meant = [own & paths for own, paths in zip(names, of_layers.paths, strict=True)]
+    if gate.name and not any(meant) and gate.name not in _VOCABULARY.get(gate.part, ()):
+        raise _nothing_meant(gate, names[0] | names[1])
+    return meant, of_layers
 
 
 def _nothing_meant(gate: Gate, names: set[str]) -> UsageError:
@@ -323,20 +347,9 @@ def _leaves(gate: Gate, digest: Digest) -> pl.DataFrame:
     return digest.leaves.filter(pl.col("kind").is_in(kinds))
 
 
-def _meant(gate: Gate, digest: Digest) -> pl.DataFrame:
-    """The leaves that a gate is on; a layer is those below it too."""
-    if not gate.name:
-        return _leaves(gate, digest)
-    pattern = re.escape(gate.name).replace(r"\*", ".*").replace(r"\?", ".")
-    below = r"(\..*)?" if gate.part == "layer" else ""
-    return _leaves(gate, digest).filter(pl.col(PARTS[gate.part]).str.contains(f"^(?s:{pattern}){below}$"))
-
-
-def _part(gate: Gate, digest: Digest) -> pl.DataFrame:
-    """`step` and `ns` of the part."""
-    sums = (
-        digest.values.join(_meant(gate, digest), on="leaf", how="semi")
-        .group_by("step")
-        .agg(pl.col("ns").sum())
-    )
+def _part(gate: Gate, digest: Digest, names: Collection[str]) -> pl.DataFrame:
+    """`step` and `ns` of the part of these names; of all of its kind if the gate has none."""
+    leaves = _leaves(gate, digest)
+    meant = leaves.filter(pl.col(PARTS[gate.part]).is_in(list(names))) if gate.name else leaves
+    sums = digest.values.join(meant, on="leaf", how="semi").group_by("step").agg(pl.col("ns").sum())
     return digest.steps.join(sums, on="step", how="left").select("step", pl.col("ns").fill_null(0))

@@ -87,6 +87,11 @@ class _Tree:
         seen = [one for i in below for one in (self.children.get(i, []) if re.fullmatch(_WRAPPER, self.name[i]) else [i])]  # fmt: skip
         return [i for i in seen if counts(self.name[i], self.type[i])]
 
+    def around(self, at: int) -> Iterator[int]:
+        """The layers around one, the innermost first."""
+        while (at := self.parent[at]) >= 0:
+            yield at
+
     def within(self, row: list[int]) -> Iterator[int]:
         """Some layers and all below them."""
         waiting = [*row]
@@ -259,7 +264,7 @@ def _by_order(waiting: list[tuple[int, int]], pairs: _Pairs, base: _Tree, new: _
                 alike = (
                     j
                     for j in same
-                    if _alike(work, new.work(j, shapes=retyped)) and not (retyped and _wraps(base, i, new, j))
+                    if _alike(work, new.work(j, shapes=retyped)) and not _wraps(base, i, new, j)
                 )
                 found = next(alike, None) if work or not retyped else None
                 if found is not None:
@@ -270,14 +275,23 @@ def _by_order(waiting: list[tuple[int, int]], pairs: _Pairs, base: _Tree, new: _
 
 
 def _wraps(base: _Tree, i: int, new: _Tree, j: int) -> bool:
-    """Whether one of two layers has the other's type below it: then the other moved into it or out of it, and is not replaced by it."""
-    inside = (tree.type[each] for tree, at, other in ((base, i, new.type[j]), (new, j, base.type[i])) for each in tree.within([at]) if each != at and tree.type[each] == other)  # fmt: skip
-    return any(each is not None for each in inside)
+    """Whether one of two layers has what the other is called below it: then the other moved into it or out of it, and is not replaced by it."""
+    mine, other = _called(base, i), _called(new, j)
+    if mine == other:
+        return False
+    inside = (_called(tree, each) == wanted for tree, at, wanted in ((base, i, other), (new, j, mine)) if wanted for each in tree.within(tree.children.get(at, [])))  # fmt: skip
+    return any(inside)
 
 
 def _class(tree: _Tree, at: int) -> str:
     """The type, empty where the profile does not tell."""
     return tree.type[at] or ""
+
+
+def _called(tree: _Tree, at: int) -> str:
+    """The type, or where the profile does not tell the name, if it is one; else empty."""
+    kind, name = tree.type[at], tree.name[at]
+    return kind or ("" if counts(name, None) else name)
 
 
 def _alike(one: _Work, other: _Work) -> bool:
@@ -289,17 +303,23 @@ def _share(one: _Work, other: _Work) -> float:
 
 
 def _by_content(pairs: _Pairs, base: _Tree, new: _Tree) -> None:
-    """Layers of one type that do the same work at another place, outer ones first."""
+    """Layers of one type, or without one of one name, that do the same work at another place; outer ones first, and the nearest of several."""
     taken = {j for j, _ in pairs.values()}
-    left: dict[str, list[int]] = defaultdict(list)
+    left: dict[tuple[bool, str], list[int]] = defaultdict(list)
     for j in new.ordered():
-        if j not in taken and new.of_model[j] and new.type[j] is not None:
-            left[_class(new, j)].append(j)
+        if j not in taken and new.of_model[j] and _called(new, j):
+            left[new.type[j] is None, _called(new, j)].append(j)
     for i in base.ordered():
-        if i in pairs or not base.of_model[i] or not left.get(_class(base, i)):
+        if (
+            i in pairs
+            or not base.of_model[i]
+            or not left.get(key := (base.type[i] is None, _called(base, i)))
+        ):
             continue
         work = base.work(i, shapes=True)
-        same = [j for j in left[_class(base, i)] if j not in taken][:_MOST_TRIED]
+        same = [j for j in left[key] if j not in taken][:_MOST_TRIED]
+        around = {pairs[above][0] for above in base.around(i) if above in pairs}
+        same.sort(key=lambda j: -len(around.intersection(new.around(j))))
         found = next((j for j in same if work and _alike(work, new.work(j, shapes=True))), None)
         if found is not None:
             pairs[i] = found, "content"

@@ -3,8 +3,8 @@
 If an operator has fewer calls with some shapes on the new side, and as many more with others, these calls have other shapes: such parts
 of the leaves of both sides are matched. Else a leaf is matched with the one that agrees in all texts. Of what is left, leaves are matched that agree in less and less: another
 kernel for the same operator and inputs, other types, other shapes, another operator that runs the same kernel, other work of the
-same category in the same layer; in no layer, only where devices have other kernels for it and no operator tells it apart. Leaves of
-one side that agree in what is asked for are one cell. What still is left is only on its side. Where an optimizer's updates run other
+same category in the same layer; in no layer, only where devices have other kernels for it and no operator tells it apart; at last what else a
+layer does, if it is a real part of its work on both sides (`replaced`). Leaves of one side that agree in what is asked for are one cell. What still is left is only on its side. Where an optimizer's updates run other
 operators (`updates.exchanged`), they are one cell before all this.
 """
 
@@ -21,6 +21,7 @@ import polars as pl
 from tracekit.diff.inputs import PRODUCTS, alike, inputs_of
 from tracekit.diff.layers import Nodes
 from tracekit.diff.pool import Pool
+from tracekit.diff.replaced import LAYER, real_parts
 from tracekit.diff.updates import UPDATE, exchanged, updates
 
 __all__ = ["TEXTS", "Comparable", "cells_of", "reshaped", "rows_of"]
@@ -39,6 +40,7 @@ _LEVELS: Final = (
     ("shape", ("operator", *_PLACE)),
     ("operator", ("name", "category", *_PLACE)),
     ("category", ("category", *_PLACE)),
+    (LAYER, _PLACE),
 )
 _MORE: Final = 0.02
 """By this part the calls with some shapes have to be more or fewer: one at the edge of a step may be in the step before."""
@@ -114,8 +116,9 @@ def cells_of(rows: pl.DataFrame, comparable: Comparable) -> pl.DataFrame:
         "phase",
         "pair",
         pl.when(other_updates).then(1).alias(UPDATE),
+        "ns",
     )  # fmt: skip
-    found, count = [], 0
+    every, found, count = keyed, [], 0
     for how, keys in _LEVELS:
         groups = keyed if keys == _SAME else keyed.filter(pl.col("kind") != "idle")
         if keys in (_PAIR, (UPDATE,)):
@@ -123,6 +126,8 @@ def cells_of(rows: pl.DataFrame, comparable: Comparable) -> pl.DataFrame:
         elif how == "category":
             elsewhere = pl.col("operator").is_null() & (not comparable.names)
             groups = groups.filter(pl.col("node").is_not_null() | elsewhere)
+        elif how == LAYER:
+            groups = real_parts(groups, every)
         elif keys != _SAME and "operator" in keys:  # without an operator nothing tells what was called
             groups = groups.filter(pl.col("operator").is_not_null())
         made = groups.group_by(keys, maintain_order=True).agg(
@@ -252,7 +257,8 @@ def _divided(side: Pool, parts: Sequence[_Part]) -> Pool:
 
     values = side.values.rename({"leaf": "whole"}).join(made, on="whole", maintain_order="left")
     values = values.select("at", "leaf", *of_part("ns"))
-    sums = values.group_by("leaf").agg(pl.col("ns").sum())
+    weighted = values.select("leaf", values["ns"] * side.weights[values["at"].to_numpy()])
+    sums = weighted.group_by("leaf").agg(pl.col("ns").sum())
     leaves = made.join(side.leaves.rename({"leaf": "whole"}).drop("ns"), on="whole", maintain_order="left")
     leaves = leaves.with_columns(*of_part("calls", "duration_ns")).join(
         sums, on="leaf", how="left", maintain_order="left"

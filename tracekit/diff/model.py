@@ -1,7 +1,7 @@
 """What a comparison of two sides says: the change of the step time, by dimension and as a ranked list of changes.
 
-A side is one or several profiled processes, pooled: every kept step of every process weighs the same, and the time of a step with
-several devices is the mean over them. So the mean step time of a side is `time_ns / count`, and everything in the frames sums to it.
+A side is one or several profiled processes, pooled: every process weighs the same, however many steps it has, every kept step of it too, and the time
+of a step with several devices is the mean over them. So the mean step time of a side is `time_ns / weight`, and everything in the frames sums to it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SIDE_STEPS: Final[Schema] = {
 }
 
 AMOUNTS: Final[Schema] = {
-    "base_sum": pl.Int64,  # exact: summed over kept steps, times `Side.unit` over the devices of the process
+    "base_sum": pl.Int64,  # exact: summed over kept steps, times `Side.unit` over the devices and the weight of the process
     "new_sum": pl.Int64,
     "base_ns": pl.Float64,  # per step: base_sum / base.denominator
     "new_ns": pl.Float64,
@@ -84,15 +84,14 @@ LAYERS: Final[Schema] = {
 `tree_delta_ns` hold the layers below it too."""
 
 MATCHED: Final[Schema] = {
-    "how": pl.Enum(("same", "kernel", "dtype", "shape", "operator", "category", "update", "none")),
+    "how": pl.Enum(("same", "kernel", "dtype", "shape", "operator", "category", "layer", "update", "none")),
     "base_ns": pl.Float64,
     "new_ns": pl.Float64,
     "base_share": pl.Float64,  # of the device's work of a step
     "new_share": pl.Float64,
 }
 """How work of both sides was matched: all texts agree (`same`), the kernel, the types or the shapes differ; only the place and the
-operator's category agree (`category`), only the kernel's name and the place (`operator`), only that both update parameters (`update`);
-or not at all."""
+operator's category agree (`category`), only the kernel's name and the place (`operator`), only the layer and the phase (`layer`), only that both update parameters (`update`); or not at all."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,21 +105,23 @@ class Side:
     """`SIDE_STEPS`, in order of run and time."""
     has_steps: bool
     time_ns: int
-    """Summed over the kept steps of all runs; of windows, if `Diff.per` says so."""
+    """Summed over the kept steps of all processes, times the weight of each; of windows, if `Diff.per` says so."""
     count: int
     """Kept steps; or windows."""
+    weight: int
+    """Summed over them, that of their process."""
     unit: int
     """The least common multiple of the numbers of devices."""
 
     @property
     def denominator(self) -> int:
         """What a sum of ns is divided by to give ns per step."""
-        return max(1, self.unit * self.count)
+        return max(1, self.unit * self.weight)
 
     @property
     def mean(self) -> Fraction:
         """The mean step time in ns, exactly."""
-        return Fraction(self.time_ns, max(1, self.count))
+        return Fraction(self.time_ns, max(1, self.weight))
 
     @property
     def mean_ns(self) -> float:

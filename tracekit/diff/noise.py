@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -55,6 +56,8 @@ _TAIL: Final = 0.025
 _WARM_UP: Final = 0.25
 _DISTURBED: Final = 0.1
 _CHANCE: Final = 0.01
+_EXACT: Final = 1000
+"""Up to so many pairs of steps all orders are counted; of more the normal distribution is as good."""
 _WIDE: Final = 1000
 _FARTHEST: Final = 1000
 """Correlations of steps further apart do not count."""
@@ -89,6 +92,8 @@ class Estimate:
     high: float | None
     p: float
     """Of the one-sided test: how often chance would make new look so much slower, or more, if it were not."""
+    p_faster: float
+    """So much faster. Of few steps both together are more than 1."""
     test: str
     """Its name; empty where nothing is tested, since all times are equal or the steps too few."""
 
@@ -145,7 +150,7 @@ def compare_times(
     paired = paired and len(values[0]) == len(values[1]) > 1
     several = max(side.runs for side in sides) > 1
     if sides[0].steps and len(base) == len(new) and all(map(np.array_equal, base, new)):
-        same = Estimate(ratio=1.0, low=1.0, high=1.0, p=1.0, test="")
+        same = Estimate(ratio=1.0, low=1.0, high=1.0, p=1.0, p_faster=1.0, test="")
         found = [same, same]
     elif min(side.steps for side in sides) < FEWEST_STEPS:
         found = [_untested(sides[0].median, sides[1].median), _untested(sides[0].mean, sides[1].mean)]
@@ -284,7 +289,7 @@ def _midranks(values: Floats) -> Floats:
 
 
 def _untested(base: float, new: float) -> Estimate:
-    return Estimate(ratio=new / base if base > 0 else None, low=None, high=None, p=1.0, test="")
+    return Estimate(ratio=new / base if base > 0 else None, low=None, high=None, p=1.0, p_faster=1.0, test="")
 
 
 def _estimate(values: list[list[Floats]], stat: Any, share: float, paired: bool) -> Estimate:
@@ -303,9 +308,9 @@ def _estimate(values: list[list[Floats]], stat: Any, share: float, paired: bool)
     base, new = (float(side.mean()) for side in figures)
     means = [side.mean(axis=0) for side in drawn]
     error = float(np.std(means[1] - means[0]))
-    p = _tail((new - base) / error, freedom) if error else float(new <= base)
+    p, faster = ((_tail(by / error, freedom) if error else float(by <= 0)) for by in (new - base, base - new))
     if not base:
-        return Estimate(ratio=None, low=None, high=None, p=p, test=test)
+        return Estimate(ratio=None, low=None, high=None, p=p, p_faster=faster, test=test)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.nan_to_num(means[1] / means[0], nan=1.0, posinf=math.inf)
     ratio, wider = new / base, t_quantile(freedom) / t_quantile(10**9)
@@ -317,7 +322,12 @@ def _estimate(values: list[list[Floats]], stat: Any, share: float, paired: bool)
                 ratio * np.maximum(ends / ratio, 0) ** wider
             )  # runs that differ a thousandfold would draw times below 0
     return Estimate(
-        ratio=ratio, low=min(ratio, float(ends[0])), high=max(ratio, float(ends[1])), p=p, test=test
+        ratio=ratio,
+        low=min(ratio, float(ends[0])),
+        high=max(ratio, float(ends[1])),
+        p=p,
+        p_faster=faster,
+        test=test,
     )
 
 
@@ -348,14 +358,40 @@ def _moves(figures: list[Floats], drawn: list[Floats], paired: bool) -> tuple[Fl
 
 
 def _ranked(estimate: Estimate, values: list[list[Floats]], share: float) -> Estimate:
-    """The same estimate with the p value of the rank test of Mann and Whitney, for as many steps as are independent."""
+    """The same estimate with the p value of the rank test of Mann and Whitney; where steps are alike, for as many as are independent."""
     base, new = (np.concatenate(runs) for runs in values)
     ranks = _midranks(np.concatenate([base, new]))
+    test = "the rank test of Mann and Whitney"
+    if share == 1:
+        p, faster = (_rank_test(each, base.size) for each in (ranks, ranks.size + 1 - ranks))
+        return replace(estimate, p=p, p_faster=faster, test=test)
     variance = float(np.var(ranks, ddof=1)) * (1 / base.size + 1 / new.size) / share
     ahead = float(ranks[base.size :].mean() - ranks[: base.size].mean())
-    freedom = max(1, int(share * ranks.size) - 2)
-    p = _tail(ahead / math.sqrt(variance), freedom) if variance else 1.0
-    return replace(estimate, p=p, test="the rank test of Mann and Whitney")
+    p = _tail(ahead / math.sqrt(variance), max(1, int(share * ranks.size) - 2))
+    return replace(estimate, p=p, p_faster=1 - p, test=f"{test}, corrected for steps that are alike")
+
+
+def _rank_test(ranks: Floats, of_base: int) -> float:
+    """How often chance puts the new steps so far behind those of the base, the first in `ranks`, or farther."""
+    of_new = ranks.size - of_base
+    pairs, ahead = of_base * of_new, float(ranks[of_base:].sum()) - of_new * (of_new + 1) / 2
+    if pairs <= _EXACT and np.unique(ranks).size == ranks.size:
+        ways = _ways_ahead(of_base, of_new)
+        return sum(ways[round(ahead) :]) / sum(ways)
+    deviation = math.sqrt(float(np.var(ranks, ddof=1)) * pairs / ranks.size)
+    return 0.5 * math.erfc((ahead - pairs / 2 - 0.5) / deviation / math.sqrt(2)) if deviation else 1.0
+
+
+@cache
+def _ways_ahead(one: int, other: int) -> tuple[int, ...]:
+    """In how many orders of two groups 0, 1, 2 … pairs have the second group's member last: the coefficients of Gauss's binomial."""
+    ways = [1] + [0] * (one * other)
+    for size in range(1, one + 1):
+        for at in range(len(ways) - 1, other + size - 1, -1):  # times 1 − x^(other + size)
+            ways[at] -= ways[at - other - size]
+        for at in range(size, len(ways)):  # by 1 − x^size
+            ways[at] += ways[at - size]
+    return tuple(ways)
 
 
 def _tail(t: float, freedom: int) -> float:

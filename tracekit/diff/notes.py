@@ -143,7 +143,7 @@ def _of_stalls(stood: str) -> Iterator[str]:
 
 def _unlike(base: Pool, new: Pool, comparable: Comparable, matched: pl.DataFrame) -> Iterator[str]:
     """Whether the sides look like different programs: by their layers, else by how much of their work has a counterpart."""
-    alone = matched.filter(pl.col("how") == "none")
+    alone = matched.filter(pl.col("how").is_in(["none", "layer"]))
     shares = [1 - float(alone[f"{side}_share"].sum()) for side in ("base", "new")]
     programs = [{one.workload for one in side.side.facts} for side in (base, new)]
     same = programs[0] == programs[1] != {""}
@@ -229,6 +229,6 @@ def _pooling(sides: tuple[tuple[Pool, str], ...], per: str) -> Iterator[str]:
     for pool, name in sides:
         processes = len(pool.side.facts)
         if processes > 1:
-            yield f"The {name} pools {processes} traces; every {per} of each weighs the same."
+            yield f"The {name} pools {processes} traces; each weighs the same, however many {per}s it has."
         if pool.side.unit > 1:
             yield f"Times of the {name} are means over the devices of each process."

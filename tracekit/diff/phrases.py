@@ -11,7 +11,7 @@ from tracekit.diff.model import Contribution
 from tracekit.facts.units import format_change, format_ns
 from tracekit.names import shorten_name
 
-__all__ = ["LONGEST", "changed", "number", "slower", "times_as_often", "updated", "verb"]
+__all__ = ["LONGEST", "changed", "number", "replaced", "slower", "times_as_often", "updated", "verb"]
 
 _HIDDEN: Final = 0.2
 """If the time that nothing hides changed by so much more or less than all of it, other work hides more or less of it."""
@@ -82,6 +82,16 @@ def changed(one: Contribution, where: str, by: tuple[str, ...]) -> str:
     of = "" if operator in (before, after) else f" for {operator}"
     inside = f" in {where.partition(' in ')[2]}" if " in " in where else ""
     return f"{shorten_name(after, LONGEST)} replaces {shorten_name(before, LONGEST)}{of}{inside}"
+
+
+def replaced(one: Contribution, rows: pl.DataFrame, layer: str) -> str:
+    """Other operators in layers; `layer` names it if it is one."""
+    types = rows["type"].unique()
+    kind = f" of type {types[0]}" if len(types) == 1 and types[0] is not None else ""
+    where = layer if one.layers == 1 else f"{one.layers} layers{kind}"
+    if one.before is None or one.after is None:
+        return f"other operators do the work of {where}"
+    return f"{one.after} {'replace' if ' and ' in one.after else 'replaces'} {one.before} in {where}"
 
 
 def updated(one: Contribution) -> str:

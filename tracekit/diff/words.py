@@ -10,14 +10,15 @@ import polars as pl
 
 from tracekit.diff.cells import Cells
 from tracekit.diff.explain import WAITS, Found
-from tracekit.diff.inputs import inputs_told, shapes_told, types_of, types_told
+from tracekit.diff.inputs import inputs_told, types_told
 from tracekit.diff.layers import Nodes
 from tracekit.diff.model import Contribution
-from tracekit.diff.phrases import LONGEST, changed, number, slower, times_as_often, updated, verb
+from tracekit.diff.named import PHASES_NAMED, layer_named, work_named
+from tracekit.diff.phrases import changed, number, replaced, slower, times_as_often, updated, verb
+from tracekit.diff.replaced import LAYER
 from tracekit.diff.updates import UPDATE, exchanged
-from tracekit.facts.stack_names import DATA_LAYER, NO_LAYERS
+from tracekit.facts.stack_names import DATA_LAYER
 from tracekit.facts.units import format_change, format_ns
-from tracekit.names import category_name, shorten_name
 from tracekit.verdict.idle_words import IDLE_PHRASES
 
 __all__ = ["Teller"]
@@ -28,17 +29,6 @@ _ONCE: Final = "once"
 _SOME_CALLS: Final = 0.05
 """Per step; a call in fewer than one of twenty steps is none."""
 _PLACE: Final = ("phase", "type", "operator", "category", "name", "shapes", "dtypes")
-_PHASES: Final = {
-    "forward": "the forward pass",
-    "backward": "the backward pass",
-    "optimizer": "the optimizer",
-    "communication": "the reduction of gradients",
-    "data": "loading and copying of data",
-    "set_up": "the set-up",
-    "other": "the rest of the step",
-}
-_KINDS: Final = {"optimizer": "the optimizer", "other": "work of no known category"}
-"""Categories whose name does not read as a subject."""
 _OTHER_CAUSES: Final = {
     "dependency": "for work on other streams",
     "kernel_gap": "in short gaps between kernels",
@@ -84,7 +74,8 @@ class Teller:
         node = self._node(found, rows)
         update = bool((rows["how"] == UPDATE).any())
         before, after = exchanged(self.rows) or (None, None) if update else _exchanged(found, rows)
-        base_ns, new_ns = (float(side[found.cells].sum()) for side in (self.cells.base, self.cells.new))
+        every = np.concatenate([found.cells, found.idle])
+        base_ns, new_ns = (float(side[every].sum()) for side in (self.cells.base, self.cells.new))
         base_calls, new_calls = (float(rows[f"{side}_calls"].sum()) for side in ("base", "new"))
         made = Contribution(
             kind=found.kind,
@@ -103,9 +94,15 @@ class Teller:
         )
         whole = float(rows["base_whole"].sum()), float(rows["new_whole"].sum())
         whole = whole if self.on_cpu is False else (0.0, 0.0)  # operators are not hidden by others
+        title = self._title(made, found.by, self._subject(found.by, made, rows, node), whole)
         return replace(
-            made, title=self._title(made, found.by, self._subject(found.by, made, rows, node), whole)
+            made, title=title.removesuffix(")") + self._of_idle(found) if found.idle.size else title
         )
+
+    def _of_idle(self, found: Found) -> str:
+        """The end of a title of work with the idle time that it caused."""
+        idle = format_change(float(self.cells.exactly(found.idle)))
+        return f", of which {idle} is {'time outside operators' if self.on_cpu else 'idle time'})"
 
     def _title(
         self, one: Contribution, by: tuple[str, ...], told: _Subject, whole: tuple[float, float]
@@ -116,6 +113,9 @@ class Teller:
             return slower(one, told.text, whole)
         if (told.rows["how"] == UPDATE).any():
             return f"{updated(one)} ({format_change(one.delta_ns)})"
+        if (told.rows["how"] == LAYER).any():
+            layer = layer_named(one.place) if "layer" in one.place else ""
+            return f"{replaced(one, told.rows, layer)} ({format_change(one.delta_ns)})"
         how = {
             "more_calls": self._called,
             "fewer_calls": self._called,
@@ -146,7 +146,16 @@ class Teller:
         counted = one.kind in ("added", "removed", "more_calls", "fewer_calls") and "operator" in told
         if counted and "dtypes" in place and self._work(place, told, node)["dtypes"].n_unique() > 1:
             told.add("dtypes")
-        return _Subject("other work" if rest else _named(told, one), told, place, node, rows, rest)
+        text = "other work" if rest else work_named(told, one) or self._work_left(rows)
+        return _Subject(text, told, place, node, rows, rest)
+
+    def _work_left(self, rows: pl.DataFrame) -> str:
+        """What has nothing in common: all work, or what other changes left of it."""
+        work = self.cells.frame.filter(pl.col("kind") != "idle")
+        whole, mine = (
+            one.select(pl.max_horizontal("base_sum", "new_sum")).sum().item() for one in (work, rows)
+        )
+        return "all work" if mine >= _NEARLY * whole else "all other work"
 
     def _shapes(self, place: dict[str, str], by: set[str], node: int) -> int:
         """How many shapes the inputs of what is named have."""
@@ -170,9 +179,13 @@ class Teller:
             value, ns = sums.agg(pl.col("size").sum()).sort("size", "value", descending=True).row(0)
             if value is not None and ns >= least:
                 place[column] = str(value)
-        if (rows["how"] == "category").any():  # other operators and kernels stand in one cell there
+        if (
+            rows["how"].is_in(["category", LAYER]).any()
+        ):  # other operators and kernels stand in one cell there
             place.pop("operator", None)
             place.pop("name", None)
+        if (rows["how"] == LAYER).any():
+            place = {column: place[column] for column in place if column in ("phase", "type")}
         if node >= 0:
             place["layer"] = self.nodes.frame["path"][node]
             kind = self.nodes.frame["type"][node]
@@ -281,7 +294,8 @@ class Teller:
 
     def _own_work(self, told: _Subject, side: str) -> str:
         """Work of layers of one type, outside the layers in them, that only one side has."""
-        where = _layer(told.place) if told.rows["node"].n_unique() == 1 else told.text
+        one_layer = "layer" in told.place and told.rows["node"].n_unique() == 1
+        where = layer_named(told.place) if one_layer else told.text
         sums = told.rows.group_by("operator", maintain_order=True).agg(pl.max_horizontal("base_sum", "new_sum").sum())  # fmt: skip
         operator, longest = sums.sort("base_sum", descending=True, maintain_order=True).row(0)
         most = f", mostly {operator}" if operator and longest >= _MOST * float(sums["base_sum"].sum()) else ""
@@ -337,9 +351,11 @@ class Teller:
         if "operator" in one.place:
             text += f" in {one.place['operator']}"
         if "layer" in one.place and (one.place["layer"], cause) != (DATA_LAYER, "data_loading"):
-            text += f" in {_layer(one.place)}"
+            text += f" in {layer_named(one.place)}"
         elif by == ("cell",) and "phase" in one.place and not {"layer", "operator"} & set(one.place):
-            text += f" in {_PHASES[one.place['phase']]}"  # nothing else tells it from the rest of its cause
+            text += (
+                f" in {PHASES_NAMED[one.place['phase']]}"  # nothing else tells it from the rest of its cause
+            )
         return lead + text
 
     def _waiting(self) -> tuple[str, str]:
@@ -354,7 +370,7 @@ class Teller:
         if len(places) > 1:
             return name, ""
         operator, layer = places[0]
-        inside = [*([operator] if operator else []), *([_layer({"layer": layer})] if layer else [])]
+        inside = [*([operator] if operator else []), *([layer_named({"layer": layer})] if layer else [])]
         return name, "".join(f" in {each}" for each in inside)
 
     def _more_often(self, name: str, where: str = "") -> str:
@@ -368,47 +384,10 @@ class Teller:
         return f"{name}{where} is called {often} per {self.per}; "
 
 
-# -- where ------------------------------------------------------------------------------------------
-
-
 def _of_any_vendor(call: str) -> list[str]:
     """The names that a call has in the runtimes of CUDA and of HIP, which the two sides may have run on."""
     stem = call.removeprefix("cuda").removeprefix("hip")
     return [call] if stem == call else [f"cuda{stem}", f"hip{stem}"]
-
-
-def _layer(place: dict[str, str]) -> str:
-    path = place["layer"]
-    if path in NO_LAYERS:
-        return NO_LAYERS[path]
-    return f"layer {path}" + (f" ({place['type']})" if "type" in place else "")
-
-
-def _named(by: set[str], one: Contribution) -> str:
-    """The work that has these columns in common."""
-    place = one.place
-    during = f" in {_PHASES[place['phase']]}" if "phase" in by else ""
-    if during and "category" in by and place["category"] == place["phase"]:
-        during = ""
-    if by & {"operator", "name"}:
-        head = place["operator"] if "operator" in by else shorten_name(place["name"], LONGEST)
-        head += f" with {shapes_told(place['shapes'])}" if "shapes" in by else ""
-        head += f" of {types_of(place['dtypes'])}" if "dtypes" in by and types_of(place["dtypes"]) else ""
-    elif "category" in by:
-        head = _KINDS.get(place["category"]) or category_name(place["category"])
-    elif "layer" in by:
-        return _layer(place) + during
-    elif "type" in by:
-        return f"layers of type {place['type']}{during}"
-    else:
-        return during.removeprefix(" in ") or "all work"
-    if "layer" in place:
-        head += f" in {_layer(place)}" if _layer(place) != head else ""
-    elif "type" in by:
-        head += f" in layers of type {place['type']}"
-    elif one.layers > 1:
-        head += f" in {one.layers} layers"
-    return head + during
 
 
 # -- what stands for what ---------------------------------------------------------------------------
@@ -416,6 +395,9 @@ def _named(by: set[str], one: Contribution) -> str:
 
 def _exchanged(found: Found, rows: pl.DataFrame) -> tuple[str | None, str | None]:
     """What stood in the place of what now, if that is one thing in all cells."""
+    if (rows["how"] == LAYER).any():
+        works = rows.select("base_work", "new_work").unique()
+        return works.row(0) if works.height == 1 else (None, None)
     if found.kind == "dtype":
         told = {types_told(*pair) for pair in rows.select("base_dtypes", "new_dtypes").cast(pl.String).rows()}
         return told.pop() if len(told) == 1 else (None, None)

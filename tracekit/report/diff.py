@@ -136,7 +136,7 @@ def _test(times: StepComparison, per: str) -> str:
         return f"{ratio}, without an interval; {steps}."
     if not middle.test:
         return f"Each {per} takes as long on both sides; {steps}."
-    way, chance = ("slower", middle.p) if middle.ratio >= 1 else ("faster", 1 - middle.p)
+    way, chance = ("slower", middle.p) if middle.ratio >= 1 else ("faster", middle.p_faster)
     p = f"p < {_LEAST_P}" if chance < _LEAST_P else f"p = {chance:.3f}"
     few = (
         ", which means little with so few steps"
@@ -151,7 +151,6 @@ def _test(times: StepComparison, per: str) -> str:
 
 def _steps(side: StepFigures, per: str) -> str:
     runs = f" in {side.runs} runs" if side.runs > 1 else ""
-    alike = (
-        f" (worth {side.independent:.2g} independent ones)" if side.independent < _ALIKE * side.steps else ""
-    )
+    worth = f"{side.independent:.{1 if side.independent < 10 else 0}f}"
+    alike = f" (worth {worth} independent ones)" if side.independent < _ALIKE * side.steps else ""
     return f"{count_of(side.steps, per)}{runs}{alike}"

@@ -122,16 +122,15 @@ def remove(name: Name) -> None:
 
 
 def _row(name: str, runs: Sequence[Run]) -> dict[str, object]:
-    """A baseline, or a run of one; its step time is the median of all steps, without the profiler if all runs have such steps."""
-    from statistics import median
-
+    """A baseline, or a run of one; its step time is that of a comparison: the mean of the medians of the runs."""
+    from tracekit.diff.gate import step_times
+    from tracekit.diff.noise import compare_times
     from tracekit.diff.runs import date_of
-    from tracekit.diff.trend import step_times
 
-    plain = all(run.digests[0].facts.undisturbed_ns for run in runs)
-    times = [ns for run in runs for ns in step_times(run, plain=plain)]
     facts = [one.facts for run in runs for one in run.digests]
     recorded = [at for run in runs if (at := run.recorded_ns) is not None]
+    times = [step_times(ranks) for run in runs if (ranks := [one for one in run.digests if one.has_steps])]
+    steps = compare_times(times, times).base
     return {
         "name": name,
         "recorded": date_of(max(recorded)) if recorded else None,
@@ -139,9 +138,8 @@ def _row(name: str, runs: Sequence[Run]) -> dict[str, object]:
         "device": ", ".join(dict.fromkeys(one.device for one in facts if one.device)) or None,
         "runs": len(runs),
         "ranks": max(len(run.digests) for run in runs),
-        "steps": len(times),
-        "step_ns": median(times) if times else None,
-        "profiled": not plain,
+        "steps": steps.steps,
+        "step_ns": steps.median if steps.steps else None,
     }
 
 
@@ -150,7 +148,7 @@ def _frame(rows: Sequence[dict[str, object]]) -> pl.DataFrame:
 
     texts, numbers = ("name", "saved", "recorded", "program", "device"), ("runs", "ranks", "steps")
     schema = {**dict.fromkeys(texts, pl.String), **dict.fromkeys(numbers, pl.Int64)}
-    return pl.DataFrame(rows, {**schema, "step_ns": pl.Float64, "profiled": pl.Boolean})
+    return pl.DataFrame(rows, {**schema, "step_ns": pl.Float64})
 
 
 for command, called in ((save, "save"), (list_, "list"), (show, "show"), (remove, "rm")):
