@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tracekit.analyses.ranks.own_clock import Rows, longer_in_collectives, longer_in_messages
@@ -124,13 +125,13 @@ def _first_shown(rows: Rows, longer: Int64Array, since: Int64Array) -> tuple[Int
 class _Longest:
     """Which of a range of rows is blocked longest, in two steps for each question."""
 
-    levels: list[Int64Array]
+    levels: list[npt.NDArray[np.int32]]
 
     @staticmethod
-    def of(values: Int64Array) -> _Longest:
-        """Ready for ranges of any length."""
-        levels, width = [np.arange(values.size)], 1
-        while 2 * width <= values.size:
+    def of(values: Int64Array, most: int) -> _Longest:
+        """Ready for ranges of so many rows at most."""
+        levels, width = [np.arange(values.size, dtype=np.int32)], 1
+        while 2 * width <= min(most, values.size):
             left, right = levels[-1][:-width], levels[-1][width:]
             levels.append(np.where(values[right] >= values[left], right, left))
             width *= 2
@@ -170,7 +171,7 @@ def _followed(rows: Rows, collectives: pl.DataFrame, steps: _Steps) -> pl.DataFr
     last_row = np.full(match.size, -1, dtype=np.int64)
     came_last = rows.at == last[rows.match]
     last_row[rows.match[came_last]] = np.flatnonzero(came_last)
-    longest = _Longest.of(rows.blocked)
+    longest = _Longest.of(rows.blocked, int(np.bincount(rows.at).max(initial=0)))
     begun = np.flatnonzero((or_none(collectives["alone_ns"], 0) > 0) & (last_row >= 0))
     here, left = last_row[begun], alone[begun].astype(np.int64)
     late = here  # the call that was late, when it is an earlier one of its rank that shows why
