@@ -33,14 +33,17 @@ def together_since(calls: pl.DataFrame, collectives: pl.DataFrame) -> pl.Series:
     for key, at in calls[["key", "at"]].unique().rows():
         members[key].add(at)
         groups_of[at].add(key)
-    whole = pl.col("key").replace_strict(
-        {key: len(ranks) for key, ranks in members.items()}, return_dtype=pl.Int64
+    whole = pl.DataFrame(
+        [(key, len(ranks)) for key, ranks in members.items()],
+        {"key": calls["key"].dtype, "whole": pl.Int64},
+        orient="row",
     )
     met = calls.filter(~pl.col("name").is_in(MESSAGES)).group_by("match").agg(
         pl.col("key", "ready").first(), pl.col("held").mean(), pl.len().cast(pl.Int64).alias("ranks")
     )  # fmt: skip
     # Where groups were not recorded, not all ranks with calls of none take part.
-    synchronised = met.filter(pl.col("held") >= _HELD, pl.col("ranks") == whole).sort("ready", "match")
+    met = met.join(whole, on="key").filter(pl.col("held") >= _HELD, pl.col("ranks") == pl.col("whole"))
+    synchronised = met.sort("ready", "match")
     keys = calls.group_by("match").agg(pl.col("key").first(), pl.col("at"), pl.col("name").first())
     rows = collectives[["match", "start"]].join(keys, on="match", how="left", maintain_order="left")
     found = np.full(rows.height, -1, dtype=np.int64)

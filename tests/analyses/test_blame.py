@@ -134,3 +134,11 @@ def test_the_slow_stage_of_a_pipeline_is_blamed(slow: int) -> None:
     assert worst == slow
     assert 0.5 * lost < caused[slow] < 1.5 * lost
     assert sum(ns for at, ns in caused.items() if at != slow) < 0.2 * lost
+
+
+def test_ranks_without_a_collective_in_common_have_no_blame() -> None:
+    """A report of a folder whose traces share no collective ended in a fault."""
+    calls = pl.DataFrame(schema=SCHEMA)
+    assert waits_of(
+        Alignment(calls, pl.DataFrame(), pl.DataFrame(), numbered=False, begins=(0, 0))
+    ).ranks.is_empty()
