@@ -18,7 +18,13 @@ import torch
 
 import tracekit
 from tracekit.capture.device import device_name, resolve_device, tensor_cores
-from tracekit.capture.machine_memory import caches_of, update_rates, usable_cpus, working_sets
+from tracekit.capture.machine_memory import (
+    caches_of,
+    seconds_of_a_pass,
+    update_rates,
+    usable_cpus,
+    working_sets,
+)
 from tracekit.errors import UsageError
 from tracekit.facts.units import count_of
 from tracekit.machine_file import Machine, Memory, Product, Rates
@@ -46,6 +52,14 @@ _RISES: Final = 1.03
 _SIZES: Final = {"cpu": (256, 512, 1024, 2048, 4096, 8192), "cuda": (1024, 2048, 4096, 8192, 16384)}
 _GPU_SET: Final = 1 << 30
 _GRAPH_CALLS: Final = 50
+_OTHER_SHARE: Final = 0.4
+"""Of the time of a precision on a processor, for work other than products of square matrices."""
+_SHAPES: Final = ((2048, 256, 256), (512, 512, 512))
+"""The sizes m, k and n of a product of matrices that are not square, and of one with a bias."""
+_IMAGES: Final = ((128, 30), (256, 16))
+"""The channels and the side of the images of convolutions with kernels of 3 × 3."""
+_FASTER: Final = 1.1
+"""Of a cache whose rate is higher than that of the next one by less, the rate is that of the loop that measures it."""
 
 
 class Clock(Protocol):
@@ -160,12 +174,25 @@ def _measure_cpu(counts: Sequence[int], tell: Callable[[str], None]) -> tuple[li
             _memory(level, sizes, count, seconds if level == "DRAM" else seconds / 4)
             for level, sizes in sets.items()
         ]
+        memory, hidden = _told_apart(memory)
+        for level, why in hidden.items():
+            missing.setdefault(level, f"with {count_of(count, 'thread')}, {why}")
         rates.append(Rates(threads=count, products=products, memory=memory))
     return rates, missing
 
 
+def _told_apart(memory: Sequence[Memory]) -> tuple[list[Memory], dict[str, str]]:
+    """The levels without a first cache that is hardly faster than the second one, and why it is left out."""
+    best = {one.level: one.best for one in memory}
+    if "L1" not in best or best["L1"] >= _FASTER * best.get("L2", 0.0):
+        return list(memory), {}
+    why = f"updates in it ran at {best['L1'] / 1e9:.0f} GB/s and in L2 at {best['L2'] / 1e9:.0f}: that is as fast as the loop, not the cache"
+    return [one for one in memory if one.level != "L1"], {"L1": why}
+
+
 def _memory(level: str, sizes: Sequence[int], threads: int, seconds: float) -> Memory:
-    tried = [(update_rates(size, threads, seconds / len(sizes)), size) for size in sizes]
+    fixed = seconds_of_a_pass() if level == "L1" else 0.0
+    tried = [(update_rates(size, threads, seconds / len(sizes), fixed), size) for size in sizes]
     rates, size = max(tried, key=lambda one: max(one[0]))
     return Memory(level=level, set_bytes=size, best=max(rates), median=median(rates))  # type: ignore[arg-type]
 
@@ -174,16 +201,48 @@ def _products(
     device: torch.device, names: Iterable[Precision], clock: Clock, free_bytes: int, seconds: float
 ) -> list[Product]:
     found = []
+    squares = seconds * (1 - _OTHER_SHARE) if device.type == "cpu" else seconds
     for name in names:
         largest = math.isqrt(free_bytes // (8 * 3 * _TYPES[name].itemsize))
         sizes = [size for size in _SIZES[device.type] if size <= largest]
         with tensor_cores(device, "tf32" if name == "tf32" else "fp32"):
-            best = grown(_product_times(device, _TYPES[name], clock, seconds), sizes, seconds)
+            best = grown(_product_times(device, _TYPES[name], clock, squares), sizes, squares)
+        if device.type == "cpu":
+            best = max(filter(None, [best, *_other_rates(_TYPES[name], clock, seconds * _OTHER_SHARE)]), key=lambda one: max(one[1]), default=None)  # fmt: skip
         if best is not None:
             size, rates = best
             unit = _unit(device, name)
             found.append(Product(precision=name, unit=unit, size=size, best=max(rates), median=median(rates)))
     return found
+
+
+def _other_rates(dtype: torch.dtype, clock: Clock, seconds: float) -> Iterator[tuple[int, list[float]]]:
+    """The rates of other work on a processor, whose libraries may be faster at it than at products of square matrices.
+
+    Each with the side of the square matrices whose product is as much work.
+    """
+    calls = list(_other_work(dtype, torch.get_num_threads()))
+    for flops, call in calls:
+        try:
+            durations = _durations(call, clock, seconds / len(calls))
+        except RuntimeError:  # torch does not have it in this precision
+            continue
+        yield round((flops / 2) ** (1 / 3)), [flops / one for one in durations]
+
+
+def _other_work(dtype: torch.dtype, threads: int) -> Iterator[tuple[float, Callable[[], object]]]:
+    """A product of matrices that are not square, one with a bias, and convolutions of images in the layout channels-last."""
+    (m, k, n), (rows, inner, columns) = _SHAPES
+    left, right, out = (torch.rand(*sides).to(dtype) for sides in ((m, k), (k, n), (m, n)))
+    yield 2.0 * m * k * n, partial(torch.mm, left, right, out=out)
+    x, weight, bias = (torch.rand(*sides).to(dtype) for sides in ((rows, inner), (columns, inner), (columns,)))  # fmt: skip
+    yield 2.0 * rows * inner * columns, partial(torch.nn.functional.linear, x, weight, bias)
+    for channels, side in _IMAGES:
+        images = max(8, 4 * threads)
+        image = torch.rand(images, channels, side, side).to(dtype, memory_format=torch.channels_last)
+        kernel = torch.rand(channels, channels, 3, 3).to(dtype, memory_format=torch.channels_last)
+        work = 2.0 * images * channels**2 * 9 * (side - 2) ** 2
+        yield work, partial(torch.nn.functional.conv2d, image, kernel)
 
 
 def _product_times(

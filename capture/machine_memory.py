@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Cache", "caches_of", "update_rates", "usable_cpus", "working_sets"]
+__all__ = ["Cache", "caches_of", "seconds_of_a_pass", "update_rates", "usable_cpus", "working_sets"]
 
 _CACHES: Final = Path("/sys/devices/system/cpu")
 _PER_ELEMENT: Final = 12  # bytes that `y += x` moves: x and y are read, y is written, 4 bytes each
@@ -27,6 +27,8 @@ _MOST_TOGETHER: Final = 8
 _ONE_PASS: Final = 16 << 20
 """A pass over an array of this size is a trial by itself."""
 _LEAST_TRIALS: Final = 5
+_SHORT_PASSES: Final = 100_000
+"""Of arrays of a few numbers: about a millisecond."""
 _LINE: Final = 4096  # bytes: a page, which begins with a line of any size
 _SMALLEST_DRAM: Final = 256 << 20
 """A virtual machine may hide the last cache."""
@@ -84,7 +86,7 @@ def working_sets(
 
     >>> sizes, missing = working_sets({"L1": Cache(32 << 10, 1), "L2": Cache(1 << 20, 1)}, 2, 2, 1 << 34)
     >>> {level: [size >> 10 for size in each] for level, each in sizes.items()}, missing
-    ({'L1': [16], 'L2': [256, 512], 'DRAM': [131072]}, {})
+    ({'L1': [8, 16], 'L2': [256, 512], 'DRAM': [131072]}, {})
     """
     sets: dict[str, tuple[int, ...]] = {}
     missing: dict[str, str] = {}
@@ -93,7 +95,7 @@ def working_sets(
         part = cache.size // min(cache.shared, threads)
         sizes = {size for size in (max(part // 4, 2 * before), part // 2) if 2 * before <= size <= part // 2}
         if level == "L1":
-            sizes = {part // 2}
+            sizes = {part // 4, part // 2}
         if sizes:
             sets[level] = tuple(sorted(sizes))
         else:
@@ -112,8 +114,17 @@ def working_sets(
     return sets, missing
 
 
-def update_rates(set_bytes: int, threads: int, seconds: float) -> list[float]:
+def seconds_of_a_pass() -> float:
+    """What a pass takes beside its updates: the least time of one over arrays of a few numbers."""
+    x, y = _filled(1, 1), _filled(1, 0)
+    spans = [_timed(x, y, _SHORT_PASSES) for _ in range(_LEAST_TRIALS)]
+    return min(end - began for began, end in spans) / _SHORT_PASSES
+
+
+def update_rates(set_bytes: int, threads: int, seconds: float, fixed: float = 0.0) -> list[float]:
     """Bytes/s of all threads together in each of several trials, with arrays `x` and `y` of `set_bytes` together per thread.
+
+    Of each pass `fixed` seconds are no update, such as `seconds_of_a_pass`.
 
     >>> all(rate > 0 for rate in update_rates(1 << 16, 1, 0.01))
     True
@@ -121,7 +132,7 @@ def update_rates(set_bytes: int, threads: int, seconds: float) -> list[float]:
     elements = max(set_bytes // 8, 1)
     moved = _TRIAL_BYTES * min(threads, _MOST_TOGETHER)
     passes = 1 if set_bytes >= _ONE_PASS else max(round(moved / (elements * _PER_ELEMENT)), 1)
-    trials = _Trials(threads, elements * _PER_ELEMENT * passes, time.perf_counter() + seconds)
+    trials = _Trials(threads, elements * _PER_ELEMENT * passes, time.perf_counter() + seconds, fixed * passes)
 
     def work(number: int) -> None:
         try:
@@ -149,11 +160,11 @@ def update_rates(set_bytes: int, threads: int, seconds: float) -> list[float]:
 class _Trials:
     """The trials that threads make together: all begin the next one when all have ended the one before."""
 
-    def __init__(self, threads: int, moved: float, until: float) -> None:
+    def __init__(self, threads: int, moved: float, until: float, fixed: float) -> None:
         self.spans: list[tuple[float, float] | None] = [None] * threads
         self.rates: list[float] = []
         self.failures: list[BaseException] = []
-        self._moved, self._until, self._over = moved * threads, until, False
+        self._moved, self._until, self._fixed, self._over = moved * threads, until, fixed, False
         self._together = threading.Barrier(threads, self._between)
 
     def another(self) -> bool:
@@ -171,7 +182,7 @@ class _Trials:
         spans = [span for span in self.spans if span is not None]
         if spans:
             taken = max(end for _, end in spans) - min(began for began, _ in spans)
-            self.rates.append(self._moved / taken)
+            self.rates.append(self._moved / max(taken - self._fixed, taken / 2))
         self._over = len(self.rates) > _LEAST_TRIALS and time.perf_counter() > self._until
 
 

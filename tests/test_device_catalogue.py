@@ -71,11 +71,12 @@ def test_the_figures_of_an_entry_fit_each_other(device: Device) -> None:
     assert device.dram_gbps is None or 50 < device.dram_gbps < 10_000
     assert device.source.title
     assert device.source.url.startswith("https://")
-    assert set(matrix) | set(vector) <= {"fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"}
+    assert set(matrix) | set(vector) <= {"fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"}
     # The fewer bits, the faster: twice as fast on NVIDIA's tensor cores and AMD's matrix cores, to rounding.
     for slow, fast, least in (
         ("tf32", "fp16", 1.9),
         ("fp16", "fp8", 1.9),
+        ("fp8", "fp4", 1.9),
         ("fp64", "fp16", 3.9),
         ("fp16", "int8", 1),
     ):
@@ -244,3 +245,11 @@ def test_real_boards_describe_themselves_as_the_catalogue_does(path: Path) -> No
             continue
         assert own.bandwidth["DRAM"] == pytest.approx(listed.bandwidth["DRAM"], rel=0.03)
         assert own.peak("fp32") == pytest.approx(listed.peak("fp32", "vector"), rel=0.01)
+
+
+def test_blackwell_has_the_peaks_of_fp4_products() -> None:
+    """Dense figures per GPU; those of the superchip are of two, and the most cited ones are with sparsity."""
+    for name, tflops in (("NVIDIA B100", 7000), ("NVIDIA B200", 9000), ("NVIDIA GB200", 10_000)):
+        found = catalogue_ceilings(name)
+        assert found is not None
+        assert found.peak("fp4") == pytest.approx(tflops * 1e12)

@@ -2,7 +2,8 @@
 
 Backward, the same again for the gradient of the input and for that of the weight, whichever are asked for; the gradient of a bias is a
 sum, which is not counted. Transposed, input and output change places. A sum with another tensor and an activation in the same
-kernel (`cudnn_convolution_add_relu`) are one FLOP each for each output. Padding is multiplied like any other element.
+kernel (`cudnn_convolution_add_relu`) are one FLOP each for each output. Padding is multiplied like any other element. Of complex numbers products are 4 times
+as many, and sums twice.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, Final, NamedTuple
 
+from tracekit.analyses.flops.tensors import of_products
 from tracekit.analyses.flops.work import Family, Inputs, Model, Work
 
 __all__ = ["FAMILY", "convolution_flops", "convolution_output"]
@@ -127,7 +129,12 @@ def _forward(at: _Places) -> Model:
         width = inputs.itemsize(at.image)
         tensors = [place for place in (at.image, at.weight, at.bias, at.other) if place is not None]
         return Work(
-            _products(image, weight, output, transposed=how["transposed"]) + elements * added,
+            of_products(
+                inputs,
+                at.image,
+                _products(image, weight, output, transposed=how["transposed"]),
+                elements * added,
+            ),
             inputs.sizes(tensors),
             None if width is None else elements * width,
             inputs.precision(at.image),
@@ -240,9 +247,10 @@ def _gradients(
     if whole[1] != weight[0] or grouped[1] % weight[1]:
         raise ValueError
     # The gradient of the input meets the weight, that of the weight the input; each has the size of what it belongs to.
+    flops = sum(map(bool, wanted[:2])) * _products(image, weight, gradient, transposed=transposed)
     both = list(zip(wanted, places[1:], places[:0:-1], strict=False))
     return Work(
-        sum(map(bool, wanted[:2])) * _products(image, weight, gradient, transposed=transposed),
+        of_products(inputs, places[1], flops),
         inputs.sizes([places[0], *(meets for want, _, meets in both if want)]),
         inputs.sizes([own for want, own, _ in both if want]),
         inputs.precision(places[1]),

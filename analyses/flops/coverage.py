@@ -12,7 +12,7 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.flops.calls import is_composite
 from tracekit.analyses.flops.count import counted
-from tracekit.analyses.flops.work import operator_named
+from tracekit.analyses.flops.work import DTYPES, is_shape, json_list, operator_named
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.kernel_rules import VIEWS
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
@@ -104,9 +104,12 @@ class Coverage(msgspec.Struct, frozen=True, eq=False):
     * `makes a view or calls others`: on processors, the operator's own code, which computes and moves nothing;
     * `shapes not recorded`;
     * `its inputs do not tell`: there is a model, and the inputs do not tell the work;
+    * `unknown type …`: the same, of tensors whose type is not known here;
     * `replayed graph`: one call launched many activities; the operators that made them, and their shapes, are not recorded;
     * `no operator` around the launch.
     """
+    without_bytes: pl.DataFrame
+    """The same of work whose FLOPs are known and bytes are not, so that it has no roof; the reasons begin with `bytes: `."""
 
     @property
     def share(self) -> float | None:
@@ -151,6 +154,8 @@ def _coverage(scope: Scope) -> Coverage:
     lost = ~(flops | known)
     overhead = lost & _calling(scope, operator)
     unmodelled = _unmodelled(scope, kept(rows, lost), anchor[lost], overhead[lost], total)
+    bare = flops & ~known
+    without_bytes = _without_bytes(scope, kept(rows, bare), owner[bare], total)
     return Coverage(
         device_ns=total,
         launched_ns=int(duration[launched].sum()),
@@ -159,6 +164,7 @@ def _coverage(scope: Scope) -> Coverage:
         overhead=overhead,
         overhead_ns=int(duration[overhead].sum()),
         unmodelled=unmodelled,
+        without_bytes=without_bytes,
     )
 
 
@@ -211,6 +217,7 @@ def _unmodelled(
         pl.Series("compiled", compiled),
         pl.Series("modelled", span >= 0),
         at_rows(host["shapes"], named).alias("shapes"),
+        _untold(host, named).alias("untold"),
         at_rows(host["name"], named).cast(pl.String).alias("operator"),
     )
     reason = (
@@ -219,13 +226,21 @@ def _unmodelled(
         .when("calls others").then(pl.lit(CALLS_OTHERS))
         .when("compiled").then(pl.lit(COMPILED))
         .when(~pl.col("modelled")).then(pl.lit("no formula for it"))
-        .when(pl.col("shapes").is_not_null()).then(pl.lit("its inputs do not tell"))
+        .when(pl.col("shapes").is_not_null()).then("untold")
         .otherwise(pl.lit(NO_SHAPES))
     )  # fmt: skip
-    return (
-        shown.group_by(
+    return _by_name(
+        shown.with_columns(
             pl.coalesce("operator", pl.col("name").cast(pl.String)).alias("name"), reason.alias("reason")
-        )
+        ),
+        total,
+    )
+
+
+def _by_name(rows: pl.DataFrame, total: int) -> pl.DataFrame:
+    """The table of activities with their `name`, `reason` and the `span` of their operator."""
+    return (
+        rows.group_by("name", "reason")
         .agg(
             (pl.col("span").drop_nulls().n_unique() + pl.col("span").is_null().sum())
             .cast(pl.Int64)
@@ -236,3 +251,31 @@ def _unmodelled(
         .sort(pl.col("reason") == CALLS_OTHERS, "device_ns", "name", descending=[False, True, False])
         .select(list(UNMODELLED))
     )
+
+
+def _without_bytes(scope: Scope, rows: pl.DataFrame, span: np.ndarray, total: int) -> pl.DataFrame:
+    """The table of activities whose FLOPs are known and whose bytes are not; `span` is the operator that tells them."""
+    if not rows.height:
+        return empty(UNMODELLED)
+    host, named = scope.trace.host, none_to_null(span).alias("span")
+    reasons = (pl.lit("bytes: ") + _untold(host, named)).alias("reason")
+    names = at_rows(host["name"], named).cast(pl.String).alias("name")
+    return _by_name(rows.with_columns(names, named, reasons), total)
+
+
+def _untold(host: pl.DataFrame, spans: pl.Series) -> pl.Series:
+    """What the inputs of these operators lack, in words."""
+    inputs = pl.DataFrame([at_rows(host[name], spans).cast(pl.String) for name in ("shapes", "dtypes")])
+    pairs = inputs.unique()
+    words = pl.Series("untold", [_lacking(*pair) for pair in pairs.rows()], dtype=pl.String)
+    joined = inputs.join(pairs.hstack([words]), on=inputs.columns, how="left", nulls_equal=True, maintain_order="left")  # fmt: skip
+    return joined["untold"]
+
+
+def _lacking(shapes: str | None, dtypes: str | None) -> str:
+    given = list(zip(json_list(shapes), map(str, json_list(dtypes)), strict=False))
+    unknown = sorted({dtype for sizes, dtype in given if is_shape(sizes) and sizes and dtype and dtype not in DTYPES})  # fmt: skip
+    if unknown:
+        return f"unknown type {', '.join(unknown)}"
+    lists = any(dtype.startswith("TensorList") for _, dtype in given)
+    return "the types in its lists are not recorded" if lists else "its inputs do not tell"

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.flops.tensors import INDEX, bytes_of, is_tensor, made
+from tracekit.analyses.flops.tensors import INDEX, bytes_of, is_tensor, made, of_sums
 from tracekit.analyses.flops.work import Family, Inputs, Work
 from tracekit.spans import Nesting
 
@@ -63,7 +63,7 @@ def _index_put(inputs: Inputs) -> Work:
         elements, indices = inputs.elements(2), 0
     written, values = made(elements, inputs.itemsize(0)), inputs.size(2)
     read = None if written is None or values is None else values + indices + (written if adds else 0)
-    return Work(elements if adds else 0, read, written, inputs.precision(0))
+    return Work(of_sums(inputs, 0, elements) if adds else 0, read, written, inputs.precision(0))
 
 
 # -- sparse gradients -------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """Matrix products: 2 · b · m · n · k FLOPs, and b · m · n more with an addend (DEFINITIONS §7).
 
-An addend whose factor `beta` is 0 is neither read nor added. Of grouped products (`_grouped_mm`), every row is taken to belong to a
+Of complex numbers they are 8 · b · m · n · k, and 2 · b · m · n: each multiplication is 4 real ones and 2 sums, each sum 2. Products of
+integers count as operations, too, and have no roof but those of 8 bits that a device rates. An addend whose factor `beta` is 0 is
+neither read nor added. Of grouped products (`_grouped_mm`), every row is taken to belong to a
 group. Scales of quantised factors are read, not counted as arithmetic. `einsum` and `multi_dot` have no model of their own: the
 products in them count. Without a model are sparse products, whose number of entries is not recorded, products with packed weights
 whose sizes are not recorded (`quantized::linear`), and the functions of TransformerEngine, whose arguments change with its version.
@@ -12,6 +14,7 @@ from itertools import zip_longest
 from math import prod
 from typing import Any, Final
 
+from tracekit.analyses.flops.tensors import of_products
 from tracekit.analyses.flops.work import ODD_INPUTS, Family, Inputs, Model, Work
 
 __all__ = ["FAMILY", "FIRST_FACTOR", "matmul_flops", "product_sizes"]
@@ -79,7 +82,7 @@ def _product(name: str, at: int) -> Model:
             width, behind = inputs.named_itemsize(behind), behind + 1
         added = at > 0 and not (inputs.given(behind) and float(inputs.concrete[behind]) == 0)
         return Work(
-            matmul_flops(m, k, n, batch=batch, bias=added),
+            of_products(inputs, at, matmul_flops(m, k, n, batch=batch), batch * m * n if added else 0),
             inputs.sizes(range(0 if added else at, at + 2)),
             _written(batch * m * n, width),
             inputs.precision(at),
@@ -106,7 +109,7 @@ def _summed(inputs: Inputs) -> Work:
     """`addbmm(addend, one, other)`: the products of a batch are summed, as if it were part of k."""
     batch, m, k, n = _sizes(inputs, 1)
     return Work(
-        matmul_flops(m, batch * k, n, bias=True),
+        of_products(inputs, 1, matmul_flops(m, batch * k, n), m * n),
         inputs.sizes(range(3)),
         _written(m * n, inputs.itemsize(1)),
         inputs.precision(1),
@@ -223,9 +226,8 @@ def _by_vector(inputs: Inputs, at: int) -> Work:
     if k != same:
         raise ValueError
     written = _written(m, inputs.itemsize(at))
-    return Work(
-        matmul_flops(m, k, 1, bias=at > 0), inputs.sizes(range(at + 2)), written, inputs.precision(at)
-    )
+    flops = of_products(inputs, at, matmul_flops(m, k, 1), m if at else 0)
+    return Work(flops, inputs.sizes(range(at + 2)), written, inputs.precision(at))
 
 
 @FAMILY.model("aten::dot", "aten::vdot")
@@ -234,7 +236,8 @@ def _inner(inputs: Inputs) -> Work:
     (k,), (same,) = inputs.shape(0), inputs.shape(1)
     if k != same:
         raise ValueError
-    return Work(2 * k, inputs.sizes((0, 1)), inputs.itemsize(0), inputs.precision(0))
+    flops = of_products(inputs, 0, 2 * k)
+    return Work(flops, inputs.sizes((0, 1)), inputs.itemsize(0), inputs.precision(0))
 
 
 # -- of any shapes -----------------------------------------------------------------------------------
@@ -249,7 +252,7 @@ def _linear(weight: int, bias: int) -> Model:
             raise ValueError
         m, n = prod(rows[:-1]), prod(factor[:-1])
         return Work(
-            matmul_flops(m, rows[-1], n, bias=inputs.has(bias)),
+            of_products(inputs, 0, matmul_flops(m, rows[-1], n), m * n if inputs.has(bias) else 0),
             inputs.sizes(range(bias + 1)),
             _written(m * n, inputs.itemsize(0)),
             inputs.precision(0),
@@ -298,4 +301,5 @@ def _tensordot(inputs: Inputs) -> Work:
 
 def _whole(inputs: Inputs, m: int, k: int, n: int) -> Work:
     written = _written(m * n, inputs.itemsize(0))
-    return Work(matmul_flops(m, k, n), inputs.sizes((0, 1)), written, inputs.precision(0), "matrix")
+    flops = of_products(inputs, 0, matmul_flops(m, k, n))
+    return Work(flops, inputs.sizes((0, 1)), written, inputs.precision(0), "matrix")

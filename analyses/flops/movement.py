@@ -19,6 +19,7 @@ from tracekit.analyses.flops.tensors import (
     list_shapes,
     list_width,
     made,
+    of_sums,
     tensors,
 )
 from tracekit.analyses.flops.work import Family, Inputs, Model, Work
@@ -195,7 +196,7 @@ def _scattered(inputs: Inputs, index: int, source: int, *, adds: bool) -> Work:
     count = inputs.elements(source if is_tensor(inputs, source) else index)
     written = made(count, inputs.itemsize(0))
     read = _plus(inputs.size(index), bytes_of(inputs, [source]), written if adds else 0)
-    return Work(count if adds else 0, read, written, inputs.precision(0))
+    return Work(of_sums(inputs, 0, count) if adds else 0, read, written, inputs.precision(0))
 
 
 @FAMILY.model("aten::scatter_")

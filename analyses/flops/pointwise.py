@@ -4,7 +4,9 @@ One FLOP is an addition, multiplication, division, power, root, change of sign, 
 …) of real numbers; a comparison (relu, maximum), a selection, an operation on bits or a change of type is none. A composed function
 counts what its formula holds: sigmoid 1 / (1 + exp(−x)) and silu 4, gelu 5, hardswish 3, addcmul and lerp 3, dropout 2; backward,
 sigmoid and tanh 3, silu 9, gelu 11, a squared error 3. Of gelu it is the exact form, x / 2 · (1 + erf(x / √2)): which form a call has is
-not recorded. The factor `alpha` of an addition is not counted. Bytes: each input once and the output once; an operator in place reads and
+not recorded. The factor `alpha` of an addition is not counted.
+Of complex numbers a sum is 2, a product 6 (2 with a real number), a quotient 11, the absolute value 4, exp 5. Arithmetic of integers is no
+FLOP, but for functions that make fractions of them. Bytes: each input once and the output once; an operator in place reads and
 writes its first input. Of operators on lists of tensors (`_foreach_…`) the bytes are known if a kernel's name tells their type;
 `addcmul` reads two of them, since torch's optimizers pass the gradients twice. On processors torch goes through the tensors of a list by
 operators that count themselves.
@@ -18,9 +20,13 @@ from typing import Final, Literal
 
 from tracekit.analyses.flops.tensors import (
     LIST,
+    are_whole,
     broadcast,
     bytes_of,
+    is_complex,
+    is_complex_list,
     is_floating,
+    is_whole_list,
     list_precision,
     list_shapes,
     list_width,
@@ -93,8 +99,27 @@ _FRACTIONS: Final = (
 
 Result = Literal["promoted", "bool", "first"]
 
+_COMPLEX: Final = {
+    **{"add": 2, "sub": 2, "rsub": 2, "neg": 2, "mul": 6, "square": 6, "div": 11, "reciprocal": 6, "exp": 5},
+    **{"abs": 4, "sgn": 6, "addcmul": 14, "addcdiv": 19, "lerp": 10},
+}
+"""FLOPs for each complex number: a quotient is a · b* / |b|². Of other functions of complex numbers they are not known."""
+_BY_REAL: Final = 2
+"""The FLOPs of a complex number times a real one, or over it."""
 
-def _model(operands: int, flops: int, result: Result = "promoted", *, fractions: bool = False) -> Model:
+
+def _arithmetic(name: str, inputs: Inputs, operands: int, flops: int) -> int | None:
+    """The FLOPs for each element, by the types of the inputs: those of integers are none, unless fractions are made of them."""
+    given = tensors(inputs, range(operands))
+    if not any(is_complex(inputs, place) for place in given):
+        return 0 if name not in _FRACTIONS.split() and are_whole(inputs, range(operands)) else flops
+    real = [place for place in given if is_floating(inputs, place) and not is_complex(inputs, place)]
+    if real and (name == "mul" or (name, real) == ("div", [1])):
+        return _BY_REAL
+    return _COMPLEX.get(name, None if flops else 0)
+
+
+def _model(name: str, operands: int, flops: int, result: Result = "promoted") -> Model:
     """The model of an operator whose tensors are among the first inputs; one behind them is the given output (`out=`)."""
 
     def work(inputs: Inputs) -> Work:
@@ -109,16 +134,18 @@ def _model(operands: int, flops: int, result: Result = "promoted", *, fractions:
             width = 1
         else:
             width = result_width(inputs, range(operands))
-            if fractions and not any(is_floating(inputs, place) for place in places):
+            if name in _FRACTIONS.split() and not any(is_floating(inputs, place) for place in places):
                 width = None
-        return Work(
-            elements * flops, bytes_of(inputs, places), made(elements, width), precision_of(inputs, places)
-        )
+            if name == "abs" and width is not None and is_complex(inputs, 0):
+                width //= 2  # the size of a complex number is a real one
+        each = _arithmetic(name, inputs, operands, flops)
+        amount = None if each is None else elements * each
+        return Work(amount, bytes_of(inputs, places), made(elements, width), precision_of(inputs, places))
 
     return work
 
 
-def _in_lists(operands: int, flops: int) -> Model:
+def _in_lists(name: str, operands: int, flops: int) -> Model:
     """The model of an operator on the tensors of lists, one after another (`_foreach_…`), all of one type."""
 
     def work(inputs: Inputs) -> Work:
@@ -126,7 +153,11 @@ def _in_lists(operands: int, flops: int) -> Model:
         lists = sum(str(dtype).startswith(LIST) for dtype in inputs.dtypes[:operands])
         width = list_width(inputs, 0)
         read, written = made(elements * lists, width), made(elements, width)
-        return Work(elements * flops, read, written, list_precision(inputs, 0))
+        each: int | None = 0 if name not in _FRACTIONS.split() and is_whole_list(inputs, 0) else flops
+        if is_complex_list(inputs, 0):
+            each = _COMPLEX.get(name, None if flops else 0)
+            written = written // 2 if name == "abs" and written is not None else written
+        return Work(None if each is None else elements * each, read, written, list_precision(inputs, 0))
 
     return work
 
@@ -135,14 +166,14 @@ def _declare(names: Sequence[str], operands: int, flops: int, result: Result = "
     """The operators of these names; those that work in place have the type of their first input."""
     for name in names:
         of_self = "first" if name == "masked_fill" else result
-        FAMILY.model(f"aten::{name}")(_model(operands, flops, of_self, fractions=name in _FRACTIONS.split()))
+        FAMILY.model(f"aten::{name}")(_model(name, operands, flops, of_self))
         if not name.startswith("__") and name not in _NEVER_IN_PLACE.split():
-            FAMILY.model(f"aten::{name}_")(_model(operands, flops, "first"))
+            FAMILY.model(f"aten::{name}_")(_model(name, operands, flops, "first"))
         if name in _LISTED.split():
             # What torch's optimizers multiply are the gradients, twice: the least that is read are two lists.
             lists = operands - (name == "addcmul")
             both = (f"aten::_foreach_{name}", f"aten::_foreach_{name}_")
-            FAMILY.model(*both, composite=True)(_in_lists(lists, flops))
+            FAMILY.model(*both, composite=True)(_in_lists(name, lists, flops))
 
 
 for (_operands, _flops), _names in POINTWISE.items():
@@ -151,7 +182,7 @@ for _operands, _compared in COMPARISONS.items():
     _declare(_compared.split(), _operands, 0, "bool")
 for (_operands, _flops), _names in BACKWARD.items():
     for _name in _names.split():
-        FAMILY.model(f"aten::{_name}")(_model(_operands, _flops))
+        FAMILY.model(f"aten::{_name}")(_model(_name, _operands, _flops))
 
 
 @FAMILY.model("aten::native_dropout", "aten::_fused_dropout")
@@ -200,4 +231,4 @@ def _prelu_back(inputs: Inputs) -> Work:
 @FAMILY.model("aten::_amp_foreach_non_finite_check_and_unscale_", composite=True)
 def _unscaled(inputs: Inputs) -> Work:
     """`_amp_foreach_non_finite_check_and_unscale_(tensors, found, factor)`: a product for each element."""
-    return _in_lists(1, 1)(inputs)
+    return _in_lists("mul", 1, 1)(inputs)

@@ -2,7 +2,8 @@
 
 A sum, product, mean or running sum is 1 for each element of the input; a norm 2 (square, add), a variance 4, log-sum-exp 3. To compare
 (max, argmax, any, sort, topk) is none. A loss is what each pair of elements needs, and 1 more where they are summed: a squared error 2,
-smooth L1 and Huber 3, binary cross entropy 8; a negative log-likelihood 1 for each row. Bytes: the input and the result, once.
+smooth L1 and Huber 3, binary cross entropy 8; a negative log-likelihood 1 for each row. Of complex numbers a sum is 2, a product 6, a
+norm 4 and a variance 8; of integers none is a FLOP. Bytes: the input and the result, once.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from typing import Final
 
 from tracekit.analyses.flops.tensors import (
     INDEX,
+    are_whole,
     asked_width,
     broadcast,
     bytes_of,
+    is_complex,
+    is_complex_list,
     is_floating,
     list_precision,
     list_shapes,
@@ -44,36 +48,60 @@ REDUCTIONS: Final[dict[str, tuple[int, int, int | None]]] = {
 }
 """FLOPs for each element of the input, and where the schema has `dim` and `dtype`."""
 
+_COMPLEX: Final = {
+    "sum": 2,
+    "nansum": 2,
+    "mean": 2,
+    "prod": 6,
+    "norm": 4,
+    "linalg_vector_norm": 4,
+    "var": 8,
+    "std": 8,
+}
+"""FLOPs for each complex number: a sum is 2, a product 6, a square of the size 3. Of other functions they are not known."""
+_REAL: Final = ("norm", "linalg_vector_norm", "var", "std")
+"""Those whose results are real numbers, which take half as many bytes as complex ones."""
 
-def _reduction(flops: int, at: int, asked: int | None) -> Model:
+
+def _arithmetic(inputs: Inputs, name: str, flops: int, size: int) -> int | None:
+    """The FLOPs for so many elements of the input, by its type."""
+    if is_complex(inputs, 0):
+        return size * _COMPLEX[name] if name in _COMPLEX else None
+    return 0 if are_whole(inputs, (0,)) else flops * size
+
+
+def _reduction(name: str, flops: int, at: int, asked: int | None) -> Model:
     def work(inputs: Inputs) -> Work:
         size, width = inputs.elements(0), inputs.itemsize(0)
         if asked == 3 and not is_floating(inputs, 0):
             width = INDEX  # sums of integers are long
+        if name in _REAL and is_complex(inputs, 0) and width is not None:
+            width //= 2
         # The overload for all dimensions has `dtype` where the others have `dim`.
         whole = asked == 3 and len(inputs.shapes) < 4
         left = 1 if whole else reduced(inputs, 0, at)
         number = at if whole else asked
-        return Work(
-            flops * size,
-            inputs.size(0),
-            made(left, width if number is None else asked_width(inputs, number, width)),
-            inputs.precision(0),
-        )
+        written = made(left, width if number is None else asked_width(inputs, number, width))
+        precision, amount = inputs.precision(0), _arithmetic(inputs, name, flops, size)
+        if number is not None and precision is None and inputs.given(number):
+            precision = inputs.named_precision(number)  # integers that are summed as numbers of this type
+            amount = amount if precision is None else flops * size
+        return Work(amount, inputs.size(0), written, precision)
 
     return work
 
 
 for _name, _how in REDUCTIONS.items():
-    FAMILY.model(f"aten::{_name}")(_reduction(*_how))
+    FAMILY.model(f"aten::{_name}")(_reduction(_name, *_how))
 
 
 @FAMILY.model("aten::var_mean", "aten::std_mean")
 def _moments(inputs: Inputs) -> Work:
-    """`var_mean(input, dim, …)`: 4 FLOPs as for the variance alone; two results."""
+    """`var_mean(input, dim, …)`: FLOPs as for the variance alone; two results, of complex numbers a real one and a complex one."""
     written = made(reduced(inputs, 0, 1), inputs.itemsize(0))
-    both = None if written is None else 2 * written
-    return Work(4 * inputs.elements(0), inputs.size(0), both, inputs.precision(0))
+    both = None if written is None else written * 3 // 2 if is_complex(inputs, 0) else 2 * written
+    flops = _arithmetic(inputs, "var", 4, inputs.elements(0))
+    return Work(flops, inputs.size(0), both, inputs.precision(0))
 
 
 @FAMILY.model("aten::aminmax")
@@ -118,8 +146,11 @@ FAMILY.model("aten::bucketize")(_searched(0))
 def _norms(inputs: Inputs) -> Work:
     """`_foreach_norm(tensors, ord)`: a number for each tensor."""
     shapes, width = list_shapes(inputs, 0), list_width(inputs, 0)
-    elements = sum(map(prod, shapes))
-    return Work(2 * elements, made(elements, width), made(len(shapes), width), list_precision(inputs, 0))
+    elements, written = sum(map(prod, shapes)), made(len(shapes), width)
+    flops = 2
+    if is_complex_list(inputs, 0):
+        flops, written = _COMPLEX["norm"], None if written is None else written // 2
+    return Work(flops * elements, made(elements, width), written, list_precision(inputs, 0))
 
 
 def _chosen(*written: int) -> Model:
@@ -145,29 +176,40 @@ FAMILY.model("aten::argmax", "aten::argmin")(_chosen(INDEX))
 FAMILY.model("aten::any", "aten::all")(_chosen(1))
 
 
-def _kept(flops: int, *written: int) -> Model:
+def _kept(name: str, flops: int, *written: int) -> Model:
     """The model of a scan or a sort, whose results are as large as its input; −1 stands for the width of its elements."""
 
     def work(inputs: Inputs) -> Work:
         size, width = inputs.elements(0), inputs.itemsize(0)
         each = None if width is None else sum(width if wide < 0 else wide for wide in written)
-        return Work(flops * size, inputs.size(0), made(size, each), inputs.precision(0))
+        return Work(
+            _arithmetic(inputs, name, flops, size) if flops else 0,
+            inputs.size(0),
+            made(size, each),
+            inputs.precision(0),
+        )
 
     return work
 
 
-FAMILY.model("aten::cumprod_", "aten::cumsum_")(_kept(1, -1))
-FAMILY.model("aten::sort")(_kept(0, -1, INDEX))
-FAMILY.model("aten::argsort", composite=True)(_kept(0, INDEX))
-FAMILY.model("aten::cummax", "aten::cummin")(_kept(0, -1, INDEX))
+def _running(name: str) -> Model:
+    """The model of `cumsum(input, dim, dtype)`: a running sum of integers is long."""
+
+    def work(inputs: Inputs) -> Work:
+        size, asked = inputs.elements(0), inputs.named_precision(2) if inputs.given(2) else None
+        width = asked_width(inputs, 2, inputs.itemsize(0) if is_floating(inputs, 0) else INDEX)
+        flops = size if asked and inputs.precision(0) is None else _arithmetic(inputs, name, 1, size)
+        return Work(flops, inputs.size(0), made(size, width), inputs.precision(0) or asked)
+
+    return work
 
 
-@FAMILY.model("aten::cumsum", "aten::cumprod")
-def _running(inputs: Inputs) -> Work:
-    """`cumsum(input, dim, dtype)`: a running sum of integers is long."""
-    size = inputs.elements(0)
-    width = asked_width(inputs, 2, inputs.itemsize(0) if is_floating(inputs, 0) else INDEX)
-    return Work(size, inputs.size(0), made(size, width), inputs.precision(0))
+for _name in ("sum", "prod"):
+    FAMILY.model(f"aten::cum{_name}_")(_kept(_name, 1, -1))
+    FAMILY.model(f"aten::cum{_name}")(_running(_name))
+FAMILY.model("aten::sort")(_kept("sort", 0, -1, INDEX))
+FAMILY.model("aten::argsort", composite=True)(_kept("argsort", 0, INDEX))
+FAMILY.model("aten::cummax", "aten::cummin")(_kept("cummax", 0, -1, INDEX))
 
 
 @FAMILY.model("aten::topk")

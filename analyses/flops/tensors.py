@@ -16,15 +16,21 @@ from tracekit.analyses.flops.work import DTYPES, Inputs
 __all__ = [
     "INDEX",
     "LIST",
+    "are_whole",
     "asked_width",
     "broadcast",
     "bytes_of",
+    "is_complex",
+    "is_complex_list",
     "is_floating",
     "is_tensor",
+    "is_whole_list",
     "list_precision",
     "list_shapes",
     "list_width",
     "made",
+    "of_products",
+    "of_sums",
     "precision_of",
     "reduced",
     "result_width",
@@ -143,6 +149,35 @@ def is_floating(inputs: Inputs, place: int) -> bool:
     return DTYPES.get(_dtype(inputs, place), (0, None))[1] is not None
 
 
+def is_complex(inputs: Inputs, place: int) -> bool:
+    """Whether a tensor's numbers are complex: two real ones each."""
+    return _dtype(inputs, place).startswith("c10::complex")
+
+
+def are_whole(inputs: Inputs, places: Iterable[int]) -> bool:
+    """Whether all tensors and numbers at these places are known to be integers: their arithmetic is none of floating-point numbers."""
+    dtypes = {place: _dtype(inputs, place) for place in places}
+    given = tensors(inputs, dtypes)
+    numbers = [_number(inputs, place) for place in dtypes if place not in given]
+    whole = all(DTYPES.get(dtypes[each], (0, ""))[1] is None and "::q" not in dtypes[each] for each in given)
+    return bool(given) and whole and _FLOAT not in numbers
+
+
+def of_products(inputs: Inputs, place: int, flops: int, sums: int = 0) -> int:
+    """The FLOPs of products with so many of real numbers, and of sums beside them, for a tensor's type.
+
+    A complex number is multiplied and added with 4 multiplications and 4 additions, not 2 operations.
+    """
+    return 4 * flops + 2 * sums if is_complex(inputs, place) else flops + sums
+
+
+def of_sums(inputs: Inputs, place: int, count: int) -> int:
+    """The FLOPs of so many additions, for a tensor's type: none of integers, two of complex numbers."""
+    if are_whole(inputs, (place,)):
+        return 0
+    return count * (2 if is_complex(inputs, place) else 1)
+
+
 def precision_of(inputs: Inputs, places: Iterable[int]) -> str | None:
     """The first precision among tensors."""
     return next((found for place in places if (found := inputs.precision(place))), None)
@@ -165,6 +200,16 @@ def list_width(inputs: Inputs, place: int) -> int | None:
     """The bytes of an element of the tensors in a list; None if it is not known."""
     of = _list_type(inputs, place)
     return int(of) if of.isdigit() else DTYPES.get(of, (None, None))[0]
+
+
+def is_complex_list(inputs: Inputs, place: int) -> bool:
+    """Whether the tensors in a list are known to have complex numbers."""
+    return _list_type(inputs, place).startswith("c10::complex")
+
+
+def is_whole_list(inputs: Inputs, place: int) -> bool:
+    """Whether the tensors in a list are known to have integers."""
+    return DTYPES.get(_list_type(inputs, place), (0, ""))[1] is None
 
 
 def list_precision(inputs: Inputs, place: int) -> str | None:

@@ -173,9 +173,15 @@ class Inputs(msgspec.Struct, frozen=True):
 
     def named_itemsize(self, place: int) -> int | None:
         """The bytes of an element of the type that an argument `dtype` names; None if it is not known."""
+        return self._named(place)[0]
+
+    def named_precision(self, place: int) -> str | None:
+        """The precision of such a type; None if it has none, or is not known."""
+        return self._named(place)[1]
+
+    def _named(self, place: int) -> tuple[int | None, str | None]:
         number = self.number(place)
-        kind = _SCALAR_TYPES[number] if 0 <= number < len(_SCALAR_TYPES) else ""
-        return DTYPES.get(kind, (None, None))[0]
+        return DTYPES.get(_SCALAR_TYPES[number] if 0 <= number < len(_SCALAR_TYPES) else "", _NO_KIND)
 
     def number(self, place: int) -> int:
         """A scalar argument that is a whole number."""

@@ -15,7 +15,7 @@ import polars as pl
 
 from tracekit.analyses.attribution import UNATTRIBUTED, attribution
 from tracekit.analyses.attribution.layer_spans import OF_MODEL
-from tracekit.analyses.flops.coverage import coverage
+from tracekit.analyses.flops.coverage import CALLS_OTHERS, Coverage, coverage
 from tracekit.analyses.program import program
 from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.roofline.answer import answer
@@ -54,7 +54,7 @@ TABLES: Final = {
         for name, (title, key, more, shown) in _LEVELS.items()
     },
     "coverage": TableView("Where the figures come from", "figure source device_ns share"),
-    "unmodelled": TableView("Neither FLOPs nor bytes are known", "name reason calls device_ns share"),
+    "unmodelled": TableView("FLOPs or bytes are not known", "name reason calls device_ns share"),
     "ceilings": TableView("Ceilings", "device_id device precision unit level flops_per_s bytes_per_s source"),
 }
 """How each table is presented."""
@@ -86,7 +86,8 @@ class Roofline(Result):
     and the rest; `share` of the device time.
     """
     unmodelled: pl.DataFrame | None
-    """The operators of which neither FLOPs nor bytes are known, with the reason (`analyses.flops.coverage`); None with counters."""
+    """The operators of which neither FLOPs nor bytes are known, and those of which only FLOPs are (`bytes: …`), with the reason
+    (`analyses.flops.coverage`), the longest first; None with counters."""
     ceilings: pl.DataFrame
     """The peak of each `precision` and `unit` that is used, and the bandwidth of each `level` of memory, with their `source`."""
     flops_share: float | None
@@ -134,7 +135,7 @@ def _roofline(scope: Scope) -> Roofline:
             "add what Nsight Compute measures (--ncu), if the device is NVIDIA's",
         )
     known = coverage(scope) if scope.trace.counters is None else None
-    unmodelled, overhead = (None, 0) if known is None else (known.unmodelled, known.overhead_ns)
+    unmodelled, overhead = (None, 0) if known is None else (_not_known(known), known.overhead_ns)
     working = row["device_ns"] - overhead if row["device_ns"] else None
     return Roofline(
         answer=answer(scope, row, operators, unmodelled, measured=measured),
@@ -154,6 +155,13 @@ def _roofline(scope: Scope) -> Roofline:
         model_utilisation=row["model_utilisation"],
         wasted_ns=row["wasted_ns"],
     )
+
+
+def _not_known(known: Coverage) -> pl.DataFrame:
+    """What lacks FLOPs or bytes, the longest first, and overhead last."""
+    rows = pl.concat([known.unmodelled, known.without_bytes])
+    order = [rows["reason"] == CALLS_OTHERS, "device_ns", "name"]
+    return rows.sort(order, descending=[False, True, False])
 
 
 def _share(part: int | None, total: int | None) -> float | None:

@@ -10,8 +10,9 @@ from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.flops.coverage import CALLS_OTHERS, COMPILED, NO_SHAPES, REPLAYED, UNMODELLED
 from tracekit.analyses.recording import is_slowed
 from tracekit.analyses.roofline.rated import computing_share, device_ceilings, rated_pieces, uncounted_kernels
+from tracekit.analyses.roofline.without_roof import no_roof
 from tracekit.analyses.scope import Scope
-from tracekit.facts.ceilings import Ceilings, catalogue_ceilings
+from tracekit.facts.ceilings import Ceilings
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import SHOWN_SHARE
 from tracekit.groups import any_matching, distinct, kept
@@ -67,7 +68,7 @@ def answer(
     text = _known(scope, model, (flops, moved), overhead, measured=measured)
     text += _unknown(scope, kept(without, without["reason"] != CALLS_OTHERS), measured=measured)
     if model["least_ns"] is None:
-        return f"{text} {_no_roof(scope)}".rstrip()
+        return f"{text} {no_roof(scope)}".rstrip()
     if not measured:  # what is left are copies and fills, whose roof says nothing of the program
         return text
     work = _rated(model, total, whole=flops == moved == format_share(1))
@@ -77,7 +78,8 @@ def answer(
         return text
     less = f"{format_ns(round(model['wasted_ns']))} less"
     if model["efficiency"] > 1:
-        text += f" {work} is faster than {roof}, as where caches hold what it reads. What is slower would take {less} at the roof."
+        text += f" {work} is faster than {roof}, {_why_faster(scope)}."
+        text += f" What is slower would take {less} at the roof." if round(model["wasted_ns"]) else ""
     else:
         text += f" {work} reaches {format_share(model['efficiency'])} of {roof}: at the roof it would take {less}."
     worst = kept(operators, operators["wasted_ns"] > 0).head(1)
@@ -151,6 +153,17 @@ def _unknown(scope: Scope, rows: pl.DataFrame, *, measured: bool) -> str:
     return ""
 
 
+def _why_faster(scope: Scope) -> str:
+    """What lets work take less time than its roof allows: caches, unless arithmetic bounds it."""
+    rows = rated_pieces(scope)[["bound", "piece_ns", "least_ns"]]
+    gained = kept(rows, rows["piece_ns"] < rows["least_ns"]).group_by("bound").agg((pl.col("least_ns") - pl.col("piece_ns")).sum().alias("ns"))  # fmt: skip
+    if gained.sort("ns", descending=True)["bound"].head(1).to_list() != ["compute"]:
+        return "as where caches hold what it reads"
+    measured = all(one.source.startswith("measured") for one in device_ceilings(scope).values())
+    again = "was measured too low (`tracekit machine` measures it again)" if measured else "is listed too low"
+    return f"and no cache makes arithmetic faster: its peak {again}, or other shapes ran than were recorded"
+
+
 def _without_graphs(scope: Scope) -> str:
     """How this program runs without graphs, if its names show what it is."""
     names = [
@@ -165,30 +178,3 @@ def _without_graphs(scope: Scope) -> str:
 def _named(ceilings: Ceilings) -> str:
     """Whose ceilings they are, and where they come from."""
     return f"{ceilings.device}, {ceilings.source.partition(':')[0]}"
-
-
-def _no_roof(scope: Scope) -> str:
-    """Why no work has a roof, in one sentence; empty if none is known that could have one."""
-    rows = rated_pieces(scope)[["flops", "bytes", "unit"]]
-    moved = rows.filter(pl.col("bytes").is_not_null())
-    if moved.height and (moved["unit"] == "link").all():
-        copies = (
-            "Communication has" if scope.on_cpu else "Copies between host and device, and communication, have"
-        )
-        return f"{copies} no roof: a link bounds {'it' if scope.on_cpu else 'them'}."
-    if not scope.on_cpu and not moved["flops"].count():
-        return ""
-    names = sorted({one.name for one in scope.trace.meta.devices if one.name})
-    if scope.on_cpu:
-        return "`tracekit machine` measures the ceilings of processors."
-    if not names:
-        return "The trace does not name its device, so its ceilings are not known."
-    listed = [catalogue_ceilings(one.name, one.memory_bytes) for one in scope.trace.meta.devices]
-    if not any(listed):
-        return f"The catalogue does not have {', '.join(names)}: `tracekit machine` measures it."
-    lacks = (
-        "peak in the precision of this work"
-        if all(one is None or one.bandwidth for one in listed)
-        else "bandwidth"
-    )
-    return f"For {', '.join(names)} the catalogue has no {lacks}: `tracekit machine` measures it."

@@ -231,6 +231,8 @@ def test_the_size_of_a_complex_number_is_a_real_one() -> None:
         ("aten::sum", [t(3, 4, dtype=LONG), s([1]), s(False), s(6)], 12),  # as float
         ("aten::cumsum", [t(3, 4, dtype=LONG), s(0), NONE], 0),
         ("aten::scatter_add_", [t(3, 4, dtype=LONG), s(0), t(3, 4, dtype=LONG), t(3, 4, dtype=LONG)], 0),
+        ("aten::_foreach_add_", [([[3, 4]], "TensorList:int", ""), s(1)], 0),
+        ("aten::_foreach_add_", [([[3, 4]], "TensorList:4", ""), s(1)], 12),
         ("aten::_int_mm", [t(3, 4, dtype="signed char"), t(4, 5, dtype="signed char")], 120),
         ("aten::add", [t(3, 4, dtype="c10::Float8_e3m4"), t(3, 4, dtype="c10::Float8_e3m4"), s(1)], 12),
     ],

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from tracekit.capture import machine, machine_memory
 from tracekit.capture.machine_memory import Cache, caches_of, update_rates, working_sets
 from tracekit.errors import UsageError
+from tracekit.machine_file import Memory
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -110,6 +112,38 @@ def test_each_gpu_is_asked_for_the_precisions_that_it_has(
     monkeypatch.setattr(torch.version, "hip", hip)
     gpu = torch.device("cuda")
     assert {name: machine._unit(gpu, name) for name in machine._gpu_precisions(gpu)} == units
+
+
+class Convolving:
+    """A clock by which a convolution computes 200 GFLOP/s, and all else 100 or less."""
+
+    def seconds(self, call: Callable[[], object], times: int) -> float:
+        if not isinstance(call, partial):  # a product of square matrices
+            return 2 * 256**3 / 1e11 * times
+        if call.func is torch.nn.functional.conv2d:
+            image, kernel = call.args
+            places = image.shape[0] * (image.shape[2] - 2) ** 2
+            return float(2 * places * kernel.numel() / 2e11 * times)
+        return 1.0 * times
+
+
+def test_a_peak_is_that_of_the_fastest_work_and_not_of_square_products(monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Torch's own convolutions ran at 2.3 times the peak that square products had on their slow path."""
+    monkeypatch.setattr(machine, "_SIZES", {"cpu": (256,)})
+    (found,) = machine._products(torch.device("cpu"), ["fp32"], Convolving(), 1 << 32, 0.1)
+    assert found.best == pytest.approx(2e11)
+    assert found.size == round((8 * 28**2 * 9 * 128**2) ** (1 / 3)), "a square product of as much work"
+
+
+def test_a_precision_that_torch_has_no_convolution_for_has_the_rate_of_its_products(monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    def lacks(*_: object) -> None:
+        raise RuntimeError("not implemented for 'Half'")
+
+    monkeypatch.setattr(machine, "_SIZES", {"cpu": (256,)})
+    monkeypatch.setattr(torch.nn.functional, "conv2d", lacks)
+    monkeypatch.setattr(machine, "_TRIALS", (1, 1))
+    (found,) = machine._products(torch.device("cpu"), ["fp16"], machine.HostClock(), 1 << 32, 0.01)
+    assert found.best > 0
 
 
 # -- a GPU, pretended ---------------------------------------------------------------------------------
@@ -314,6 +348,25 @@ def test_updates_are_made_as_often_as_they_are_counted(
         assert all((array == passes).all() for array in sums), "each trial begins with the first row"
     else:
         assert all((array == len(rates) + 1).all() for array in sums)
+
+
+def test_what_a_pass_takes_beside_its_updates_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of half a first cache took a third of their time to begin, so that L1 was slower than L2."""
+    monkeypatch.setattr(machine_memory, "_timed", lambda x, y, passes: (0.0, passes * (10e-9 + x.size * 0.03e-9)))  # fmt: skip
+    fixed = machine_memory.seconds_of_a_pass()
+    assert fixed == pytest.approx(10e-9, rel=0.01)
+    assert max(update_rates(8 * KIB, 1, 0.0, fixed)) == pytest.approx(12 / 0.03e-9, rel=0.01)
+
+
+def test_a_first_cache_that_is_no_faster_than_the_second_is_not_stored() -> None:
+    def made(level: str, best: float) -> Memory:
+        return Memory(level=level, set_bytes=1, best=best, median=best)  # type: ignore[arg-type]
+
+    kept, hidden = machine._told_apart([made("L1", 246e9), made("L2", 320e9), made("DRAM", 50e9)])
+    assert [one.level for one in kept] == ["L2", "DRAM"]
+    assert hidden["L1"].startswith("updates in it ran at 246 GB/s and in L2 at 320")
+    assert machine._told_apart([made("L1", 490e9), made("L2", 320e9)]) == ([made("L1", 490e9), made("L2", 320e9)], {})  # fmt: skip
+    assert machine._told_apart([made("L1", 490e9)])[1] == {}
 
 
 @pytest.mark.parametrize("first", [0, 1, 2, 3])

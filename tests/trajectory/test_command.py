@@ -133,6 +133,31 @@ def test_a_sweep_of_two_settings_predicts_what_was_not_run(capsys: pytest.Captur
     assert "the runs differ in threads and batch; choose one: --key threads" in answer(capsys, tmp_path, code=2)[1]  # fmt: skip
 
 
+def test_runs_that_count_are_not_said_to_be_left_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:  # fmt: skip
+    runs = [capture(tmp_path / f"b{batch}", 10.0 + batch, batch=batch, trace=False) for batch in (1, 8)]
+    text, errors = answer(capsys, *runs, "--key", "batch")
+    assert errors == ""
+    assert "No point is known: the FLOPs and bytes of the runs were not captured" in text
+
+
+def test_runs_without_a_usable_manifest_are_named_when_the_parent_is_given(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:  # fmt: skip
+    """They vanished: the answer stood as if they had never been run."""
+    for batch in (1, 2, 4, 8):
+        capture(tmp_path / f"b{batch}", 10.0 + batch, batch=batch)
+    damaged = tmp_path / "b4" / "manifest.json"
+    damaged.write_bytes(damaged.read_bytes()[:300])
+    (tmp_path / "b8" / "manifest.json").unlink()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "manifest.json").write_text('{"name": "another program"}')
+    _, errors = answer(capsys, tmp_path, "--key", "batch")
+    assert f"left out: {damaged}: not a readable manifest" in errors
+    assert f"left out: {tmp_path / 'b8' / 'trace.json.gz'}: no manifest.json beside it tells its settings" in errors  # fmt: skip
+    assert len(errors.splitlines()) == 2
+    shutil.rmtree(tmp_path / "b1")
+    shutil.rmtree(tmp_path / "b2")
+    assert f"{damaged}: not a readable manifest" in answer(capsys, tmp_path, "--key", "batch", code=3)[1]
+
+
 @pytest.mark.slow
 def test_what_does_not_belong_together_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     runs = [capture(tmp_path / f"b{batch}", 10.0 + batch, batch=batch) for batch in (1, 8)]
@@ -145,7 +170,8 @@ def test_what_does_not_belong_together_is_said(capsys: pytest.CaptureFixture[str
     assert "The trajectory of cnn along the batch size" in text
     assert "The trajectory of mine along the batch size" in text
     assert "again" not in errors  # a second run of b8 counts with it
-    assert "short: no point: FLOPs or bytes were not captured" in errors
+    assert "short" not in errors  # its times count
+    assert "The FLOPs or bytes of 1 of 5 configurations were not captured" in text
     assert "bare.json: its settings are not known" in errors
     text, _ = answer(capsys, runs[0], "--key", "batch")
     assert "There is no trajectory: no two runs differ in the batch size alone." in text

@@ -17,7 +17,7 @@ class Ceilings:
 
     * `device`: its name
     * `source`: where the figures come from, in words
-    * `compute`: FLOP/s (for int8 operations/s) by precision (fp64, fp32, tf32, bf16, fp16, fp8, int8) and unit (`matrix`: tensor
+    * `compute`: FLOP/s (for int8 operations/s) by precision (fp64, fp32, tf32, bf16, fp16, fp8, fp4, int8) and unit (`matrix`: tensor
       or matrix cores, and on a CPU matrix products; `vector`: the other lanes)
     * `bandwidth`: bytes/s by level: DRAM, L3, L2, L1
     * `threads`: of a CPU, those that did the work; None for other devices

@@ -12,7 +12,7 @@ from typing import Final
 
 from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.facts.capture_names import INDEX_FILE, MANIFEST_FILE
-from tracekit.manifest import is_manifest, traces_in
+from tracekit.manifest import is_manifest, traces_in, usable_manifest_beside
 from tracekit.readers import KINETO, format_of
 from tracekit.readers.kineto.source import Source
 
@@ -48,12 +48,14 @@ def traces_below(folder: Path) -> list[Path]:
     return traces
 
 
-def runs_below(folder: Path) -> list[Path]:
+def runs_below(folder: Path, tell: Callable[[UnreadableTraceError], object] | None = None) -> list[Path]:
     """The folders of captures and of sweeps in this folder and below it, in order of their names; those in a sweep belong to it.
 
-    Raises UnreadableTraceError when there is none, or when there are more files than a folder of runs has.
+    `tell` is called for each folder beside them whose manifest is damaged, or that has traces and no manifest. Raises
+    UnreadableTraceError when there is no run, or when there are more files than a folder of runs has.
     """
     runs: list[Path] = []
+    faults: list[UnreadableTraceError] = []
     seen = 0
     for name, folders, files in os.walk(folder):
         here = Path(name)
@@ -61,12 +63,32 @@ def runs_below(folder: Path) -> list[Path]:
         _check_count(seen, folder)
         is_run = INDEX_FILE in files or (MANIFEST_FILE in files and is_manifest(here / MANIFEST_FILE))
         runs += [here] if is_run else []
+        if not is_run and (fault := _no_run(here, files)) is not None:
+            faults.append(fault)
         folders[:] = [] if is_run else _inner(here, folder, folders)
     if not runs:
-        fault = f"there is neither {MANIFEST_FILE} nor {INDEX_FILE} in it, or in a folder of it"
+        damaged = [fault for fault in faults if Path(fault.path or "").name == MANIFEST_FILE]
+        why = f"there is neither {MANIFEST_FILE} nor {INDEX_FILE} in it, or in a folder of it"
         remedy = "name the folder of a tracekit capture or sweep, or a trace file"
-        raise UnreadableTraceError(fault, path=folder, remedy=remedy)
+        raise damaged[0] if damaged else UnreadableTraceError(why, path=folder, remedy=remedy)
+    if tell is not None:
+        for each in faults:
+            tell(each)
     return runs
+
+
+def _no_run(folder: Path, files: Sequence[str]) -> UnreadableTraceError | None:
+    """Why a folder that looks like that of a run is none."""
+    if MANIFEST_FILE in files:
+        try:
+            usable_manifest_beside(folder / MANIFEST_FILE)
+        except UnreadableTraceError as error:
+            return error
+    trace = next((each for each in sorted(files) if _is_trace(folder / each)), None)
+    if trace is None:
+        return None
+    fault = f"no {MANIFEST_FILE} beside it tells its settings"
+    return UnreadableTraceError(fault, path=folder / trace, remedy="capture with tracekit")
 
 
 def _check_count(seen: int, folder: Path) -> None:

@@ -119,8 +119,9 @@ def _how_sure(one: Recommendation, names: Sequence[str]) -> Iterator[str]:
             "threads" if "ranks" not in names else "ranks" if "threads" not in names else "(threads × ranks)"
         )
         terms = " + ".join(f"{format_ns(ns)} {term}".strip() for term, ns in one.terms.items())
+        laws = "a law" if one.laws == 1 else f"{one.laws} laws that explain the runs about as well, the best of them"  # fmt: skip
         yield (
-            f"What was not run is predicted by a law, a step of {terms.replace('workers', workers)}, and by the runs near it; for a run "
+            f"What was not run is predicted by {laws}, a step of {terms.replace('workers', workers)}, and by the runs near it; for a run "
             f"that is left out the prediction errs by {format_share(one.error)} on average."
         )
     if one.unknown:
@@ -166,6 +167,9 @@ def _rests_on(found: Trajectories) -> Iterator[str]:
     if not models.height:
         yield "No point is known: the FLOPs and bytes of the runs were not captured (level MLG, with shapes)."
         return
+    if lacking := sum(not run.work.height for run in found.runs):
+        which = f"{lacking} of {count_of(len(found.runs), 'configuration')}"
+        yield f"The FLOPs or bytes of {which} were not captured (level MLG, with shapes): only their step times count."
     profiled = models["time_source"] != "undisturbed"
     if profiled.any():
         yield f"{'All' if profiled.all() else 'Some'} times are of profiled steps; capture the level M for undisturbed times."

@@ -209,7 +209,7 @@ def _places(path: Path, failed: list[Mapping[str, Setting | None]], left_out: li
         return
     if not (path / INDEX_FILE).is_file():
         try:
-            below = runs_below(path)
+            below = runs_below(path, lambda fault: left_out.append(str(fault)))
         except UnreadableTraceError:
             below = []
             yield path  # which is told with the others that cannot be read

@@ -79,8 +79,6 @@ def trajectories_of(swept: Swept, key: str) -> Trajectories:
     left_out += [f"{name}: its {key.replace('_', ' ')} is not known" for name in unknown]
     kept = pooled([run for run in swept.runs if run.settings.get(key) is not None])
     groups = _groups(kept, key)
-    lacking = [run.name for run in kept if not run.work.height]
-    left_out += [f"{name}: no point: FLOPs or bytes were not captured" for name in lacking]
     points = [row for title, group in groups for row in _points(title, group, key)]
     segments = [row for title, group in groups for row in _segments(title, group, key)]
     return Trajectories(
