@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -142,3 +143,21 @@ def test_ranks_without_a_collective_in_common_have_no_blame() -> None:
     assert waits_of(
         Alignment(calls, pl.DataFrame(), pl.DataFrame(), numbered=False, begins=(0, 0))
     ).ranks.is_empty()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_calls_have_blame_that_is_no_more_than_the_waits(seed: int) -> None:
+    """Groups in any order, calls that overlap, receives before their sends, times of one value, ranks without a step."""
+    rng = random.Random(seed)
+    job = Job(rng.randrange(1, 7))
+    for _ in range(rng.randrange(40)):
+        job.step = rng.choice([None, 0, 0, 1])  # type: ignore[assignment]
+        ranks = rng.sample(range(job.ranks), rng.randrange(1, job.ranks + 1))
+        starts = {at: rng.choice([0, 10_000, 50_000, rng.randrange(10**6)]) for at in ranks}
+        if len(ranks) == 2 and rng.random() < 0.5:
+            job.meet(starts, "send", "p", source=ranks[0], destination=ranks[1])
+        else:
+            job.meet(
+                starts, rng.choice(["all_reduce", "broadcast"]), rng.choice("abc"), beside=rng.random() < 0.3
+            )
+    assert all(ns >= 0 for ns in job.caused().values())
