@@ -1,6 +1,15 @@
 """Results of MLPerf training: logs, scores, and how training scales over systems of several sizes."""
 
-from tracekit.mlperf.cells import Cell, cells_of, cells_table, score_of, series_of, steps_table
+from tracekit.mlperf.cells import (
+    Cell,
+    cells_of,
+    cells_table,
+    ends_of,
+    score_of,
+    series_of,
+    sizes_of,
+    steps_table,
+)
 from tracekit.mlperf.forecast import Forecast, Question, compared, doubling_end, forecast, question_of
 from tracekit.mlperf.laws import efficiency_parts, laws_table, techniques_table
 from tracekit.mlperf.results import Results, holds_results, read_results
@@ -17,6 +26,7 @@ __all__ = [
     "compared",
     "doubling_end",
     "efficiency_parts",
+    "ends_of",
     "forecast",
     "holds_results",
     "laws_table",
@@ -24,6 +34,7 @@ __all__ = [
     "read_results",
     "score_of",
     "series_of",
+    "sizes_of",
     "steps_table",
     "techniques_table",
 ]

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from math import log
 from typing import Final
 
@@ -29,18 +29,24 @@ __all__ = [
     "Cell",
     "cells_of",
     "cells_table",
+    "ends_of",
     "score_of",
     "series_of",
+    "sizes_of",
     "steps_table",
 ]
 
 _SAMPLES: Final = {"resnet": 1_281_167, "ssd": 117_266, "mask": 117_266, "maskrcnn": 117_266}
 """Samples of an epoch where a log does not tell: ImageNet's training images, and COCO's with a box."""
 _SIZE: Final = re.compile(
-    r"([-_]n\d+(?=[-_]|$)|-\d+$|(?<=[-_])\d+x|^\d+x|(?<!\d)\d+[-_]?nodes?(?=[-_]|$)|(?<![a-z])nodes?[-_]?\d+(?=[-_]|$))",
+    r"([-_]n\d+(?=[-_]|$)|(?<=tpu-v\d)-\d+(?=[-_]|$)|(?<!dgx)-\d+$|(?<=[-_])\d+x|^\d+x|(?<!\d)\d+[-_]?nodes?(?=[-_]|$)|(?<![a-z])nodes?[-_]?\d+(?=[-_]|$))",
     re.IGNORECASE,
 )
-"""What tells the size of a system within its name."""
+"""What tells the size of a system within its name. What stands behind an x or a v (x8H100, v3), or before a letter, is part of a node or a board."""
+_MODEL: Final = 3
+"""Behind a word, as in POD64 and Gaudi2, numbers up to this are those of models."""
+_FEW: Final = 2
+"""Runs; of more, the fastest and the slowest are dropped."""
 _FELT: Final = 0.05
 """A loss that matters, in the logarithm of the efficiency."""
 
@@ -48,16 +54,18 @@ LIMITS: Final = ("none", "batch-limited", "epoch-limited", "evaluation-limited",
 CELLS: Final[Schema] = {
     "organisation": pl.String, "benchmark": pl.String, "system": pl.String, "accelerators": pl.Int64, "batch": pl.Int64, "batch_per_chip": pl.Float64,
     "runs": pl.Int64, "failed": pl.Int64, "score_min": pl.Float64, "init_s": pl.Float64, "epochs": pl.Float64, "evaluations": pl.Float64,
-    "samples_per_s": pl.Float64, "training_share": pl.Float64, "evaluation_share": pl.Float64, "start_share": pl.Float64,
+    "samples_per_s": pl.Float64, "init_share": pl.Float64, "training_share": pl.Float64, "evaluation_share": pl.Float64, "start_share": pl.Float64,
     "speedup": pl.Float64, "efficiency": pl.Float64, "round": pl.String,
 }  # fmt: skip
 """Columns of `cells_table`. `speedup` and `efficiency` compare with the smallest system of the series; the shares are of the score's time:
-`start_share` is what the first block takes longer than others, `evaluation_share` what evaluations take while no block trains."""
+`start_share` is what the first block takes longer than others, `evaluation_share` what evaluations take while no block trains. `epochs` are those of
+the runs that make the score, `init_s` and `evaluations` those of all that succeeded. `init_share` is of initialisation and the score together."""
 STEPS: Final[Schema] = {
     "series": pl.String, "from": pl.Int64, "to": pl.Int64, "chips": pl.Float64, "speedup": pl.Float64, "throughput": pl.Float64, "epochs": pl.Float64,
-    "evaluation": pl.Float64, "training": pl.Float64, "limited_by": pl.String,
+    "evaluation": pl.Float64, "training": pl.Float64, "limited_by": pl.String, "batch_from": pl.Int64, "batch_to": pl.Int64,
 }  # fmt: skip
-"""Columns of `steps_table`: from one size of a series to the next, the factors by which each grows."""
+"""Columns of `steps_table`: from one size of a series to the next, the factors by which each grows. Of sizes with several batches each goes to and
+comes from the nearest one: the same, else that by the smallest factor, and of those the nearest for each chip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,19 @@ class Cell:
         """The score, in seconds."""
         return score_of([run.run_s if run.succeeded else None for run in self.runs])
 
+    @property
+    def scored(self) -> list[LoggedRun]:
+        """Those that make the score: without the fastest and the slowest; all that succeeded where there is no score."""
+        ordered = sorted(self.runs, key=lambda run: (run.run_s or 0.0) if run.succeeded else float("inf"))
+        kept = ordered[1:-1] if len(ordered) > _FEW else ordered
+        return kept if all(run.succeeded for run in kept) else self.succeeded
+
+    @property
+    def epochs(self) -> float | None:
+        """The mean epochs of the runs that make the score, so that both are those of the same runs."""
+        known = [run.epochs for run in self.scored if run.epochs is not None]
+        return float(np.mean(known)) if known else None
+
     def mean(self, name: str) -> float | None:
         """The mean of a figure over the runs that succeeded and tell it."""
         known = [value for run in self.succeeded if (value := getattr(run, name)) is not None]
@@ -91,8 +112,14 @@ class Cell:
     def samples_per_s(self) -> float | None:
         """Samples trained a second of the score; None where the size of an epoch is not known, or the batch is in tokens."""
         told = next((run.samples for run in self.runs if run.samples), _SAMPLES.get(self.benchmark.lower()))
-        epochs, score = self.mean("epochs"), self.score_s
+        epochs, score = self.epochs, self.score_s
         return None if not told or epochs is None or not score else told * epochs / score
+
+    @property
+    def init_share(self) -> float | None:
+        """Initialisation, which the score leaves out, as a part of both."""
+        parts = [(run.init_s, run.run_s) for run in self.succeeded if run.init_s is not None and run.run_s]
+        return sum(init for init, _ in parts) / sum(map(sum, parts)) if parts else None
 
     @property
     def shares(self) -> tuple[float, float, float] | None:
@@ -114,7 +141,7 @@ def score_of(times: Sequence[float | None]) -> float | None:
     (11.5, 11.5, None)
     """
     ordered = sorted(times, key=lambda time: float("inf") if time is None else time)
-    kept = ordered[1:-1] if len(ordered) > 2 else ordered
+    kept = ordered[1:-1] if len(ordered) > _FEW else ordered
     known = [time for time in kept if time is not None]
     return float(np.mean(known)) if known and len(known) == len(kept) else None
 
@@ -160,19 +187,21 @@ def kind_of(system: str, chips: int | None = None) -> str:
     ('POD-TF', 'HLS-Gaudi2-PT', 'dgx2h')
     >>> kind_of("16-nodes-32xSPR-PyTorch"), kind_of("nodes4_ngc24"), kind_of("4xXE9680Lx8H200", 32)
     ('SPR-PyTorch', 'ngc24', 'XE9680Lx8H200')
+    >>> kind_of("1xXE9680x8H100-SXM-80GB", 8), kind_of("tpu-v3-6", 3), kind_of("tpu-v3-32-TF", 16), kind_of("1xDGX-2", 16)
+    ('XE9680x8H100-SXM-80GB', 'tpu-v3', 'tpu-v3-TF', 'DGX-2')
     """
     name = _SIZE.sub("", system)
-    if chips is not None:
-        name = re.sub(rf"(?<![\d.]){chips}(?![\d.])", "", name)
+    for count in () if chips is None else (chips, 2 * chips):  # chips, or cores
+        name = re.sub(rf"(?<!dgx)[-_]{count}(?=[-_])", "", name, flags=re.IGNORECASE)
+    if chips is not None and chips > _MODEL:
+        name = re.sub(rf"(?<=[a-z]{{3}})(?<!dgx[abh]){chips}(?=[-_]|$)", "", name, flags=re.IGNORECASE)
     return name.strip("-_")
 
 
 def cells_table(cells: Sequence[Cell]) -> pl.DataFrame:
     """One row per cell (`CELLS`)."""
-    several = [
-        group for group in series_of(cells).values() if group[0].accelerators != group[-1].accelerators
-    ]
-    least = {id(cell): group[0] for group in several for cell in group}  # one size compares with nothing
+    several = [sizes for group in series_of(cells).values() if len(sizes := sizes_of(group)) > 1]
+    least = {id(cell): _nearest(cell, sizes[0]) for sizes in several for each in sizes for cell in each}
     return pl.DataFrame([_row(cell, least.get(id(cell))) for cell in cells], schema=CELLS, orient="row")
 
 
@@ -184,8 +213,8 @@ def _row(cell: Cell, least: Cell | None) -> dict[str, object]:
         "organisation": cell.organisation, "benchmark": cell.benchmark, "system": cell.system, "accelerators": chips, "batch": cell.batch,
         "batch_per_chip": cell.batch / chips if cell.batch and chips else None,
         "runs": len(cell.runs), "failed": len(cell.runs) - len(cell.succeeded), "score_min": None if score is None else score / 60,
-        **{name: cell.mean(name) for name in ("init_s", "epochs", "evaluations")},
-        "samples_per_s": cell.samples_per_s,
+        "init_s": cell.mean("init_s"), "epochs": cell.epochs, "evaluations": cell.mean("evaluations"),
+        "samples_per_s": cell.samples_per_s, "init_share": cell.init_share,
         **dict(zip(("training_share", "evaluation_share", "start_share"), shares or (None, None, None), strict=True)),
         "speedup": speedup, "efficiency": None if speedup is None or grown is None else speedup / grown,
         "round": cell.round or None,
@@ -193,19 +222,17 @@ def _row(cell: Cell, least: Cell | None) -> dict[str, object]:
 
 
 def steps_table(cells: Sequence[Cell]) -> pl.DataFrame:
-    """From each size of a series to the next one (`STEPS`); sizes with two systems go to each of the next."""
+    """From each size of a series to the next one (`STEPS`)."""
     return pl.DataFrame([row for name, group in series_of(cells).items() for row in _steps(name, group)], schema=STEPS, orient="row")  # fmt: skip
 
 
 def _steps(name: str, group: Sequence[Cell]) -> Iterator[dict[str, object]]:
-    for small, large in pairwise(group):
-        epochs = (small.mean("epochs"), large.mean("epochs"))
+    for small, large in (pair for sizes in pairwise(sizes_of(group)) for pair in _paired(*sizes)):
+        epochs = (small.epochs, large.epochs)
         if (
             not (small.accelerators and large.accelerators and small.score_s and large.score_s)
             or None in epochs
         ):
-            continue
-        if large.accelerators == small.accelerators:
             continue
         chips, speedup = large.accelerators / small.accelerators, small.score_s / large.score_s
         inflation = (epochs[1] or 1.0) / (epochs[0] or 1.0)
@@ -217,7 +244,52 @@ def _steps(name: str, group: Sequence[Cell]) -> Iterator[dict[str, object]]:
             "throughput": speedup * inflation, "epochs": inflation, "evaluation": evaluation,
             "training": chips / (speedup * inflation * evaluation),
             "limited_by": _limit(small, large, chips, inflation, evaluation, chips / (speedup * inflation * evaluation)),
+            "batch_from": small.batch, "batch_to": large.batch,
         }  # fmt: skip
+
+
+def sizes_of(group: Sequence[Cell]) -> list[list[Cell]]:
+    """The cells of a series by their number of chips, the fewest first."""
+    sizes: defaultdict[int, list[Cell]] = defaultdict(list)
+    for cell in group:
+        sizes[cell.accelerators or 0].append(cell)
+    return [sizes[chips] for chips in sorted(sizes)]
+
+
+def ends_of(group: Sequence[Cell]) -> tuple[Cell, Cell]:
+    """The fastest cell on the most chips of a series, behind that on the fewest whose batch is nearest to its own."""
+    sizes = sizes_of(group)
+    large = min(sizes[-1], key=lambda cell: cell.score_s or float("inf"))
+    return _nearest(large, sizes[0]), large
+
+
+def _nearest(cell: Cell, others: Sequence[Cell]) -> Cell:
+    return (
+        cell
+        if any(other is cell for other in others)
+        else min(others, key=lambda other: _distance(cell, other))
+    )
+
+
+def _distance(one: Cell, other: Cell) -> tuple[float, float]:
+    """How far the batches of two cells lie apart, and those of a chip."""
+    if not one.batch or not other.batch:
+        return (0.0 if one.batch == other.batch else float("inf"), 0.0)
+    ratio = log(other.batch / one.batch)
+    chips = log((other.accelerators or 1) / (one.accelerators or 1))
+    return round(abs(ratio), 9), round(abs(ratio - chips), 9)
+
+
+def _paired(small: Sequence[Cell], large: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
+    """The cells of two sizes in pairs of the nearest batches, each in one at least."""
+    pairs = sorted(product(small, large), key=lambda pair: _distance(*pair))
+    used: set[int] = set()
+    made = []
+    for one, other in pairs:
+        if id(one) not in used or id(other) not in used:
+            made.append((one, other))
+            used |= {id(one), id(other)}
+    return sorted(made, key=lambda pair: (pair[0].batch or 0, pair[1].batch or 0))
 
 
 def _limit(small: Cell, large: Cell, chips: float, epochs: float, evaluation: float, training: float) -> str:

@@ -13,15 +13,15 @@ messages that they fit.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from typing import Final
 
 import numpy as np
 
-from tracekit.mlperf.cells import Cell, kind_of, series_of
+from tracekit.mlperf.cells import Cell, ends_of, kind_of, series_of
+from tracekit.mlperf.epochs import epochs_at
 from tracekit.scaling.laws import Fit, fit_steps, non_negative
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "forecast",
     "left_out",
     "question_of",
+    "without",
 ]
 
 _OWN, _SAME, _OTHER = 0.5, 1.0, 0.05
@@ -47,6 +48,8 @@ _LAST: Final = 0.1
 """The last evaluation is at most this part of a run."""
 _LEAST_SPREAD: Final = 0.03
 """Runs of one configuration differ by so much."""
+_BEYOND: Final = 0.15
+"""The standard deviation of the exponent at larger batches of a chip than any that was run, by which forecasts of left-out sizes of round 0.6 err."""
 _HALF: Final = 0.5
 _NO_STEP: Final = 1e-9
 """Logarithms that differ by less are the same."""
@@ -113,14 +116,15 @@ def forecast(cells: Sequence[Cell], question: Question) -> Forecast | None:
     own = series[chosen]
     near = min(own, key=lambda cell: abs(log((cell.accelerators or 1) / question.accelerators)))
     batch = question.batch or near.batch or 1
-    epochs = question.epochs or _epochs_at(own, batch)
+    epochs, unsure = (question.epochs, 0.0) if question.epochs else epochs_at(series, chosen, batch)
     at = log(batch / question.accelerators)
     level, spread, exponent, closest = _level_along(series, chosen, at, question.accelerators)
     if (law := _law_of(series, chosen)) is not None:
         level, spread = _level_by(law, own, at, question.accelerators)
     apart = _apart(near, _several(own))
     training = epochs * exp(level) / batch
-    error = sqrt(_LEAST_SPREAD**2 + spread**2)
+    beyond = _BEYOND * max(0.0, at - max(map(_place, own)))
+    error = hypot(_LEAST_SPREAD, spread, beyond, unsure)
     seconds = training + apart
     return Forecast(seconds, seconds * exp(-_SIDES * error), seconds * exp(_SIDES * error), batch, epochs, closest.accelerators or 0, exponent)  # fmt: skip
 
@@ -169,7 +173,7 @@ def question_of(cell: Cell) -> Question:
         cell.benchmark,
         cell.accelerators or 1,
         cell.batch,
-        cell.mean("epochs"),
+        cell.epochs,
         cell.organisation,
         cell.system,
         cell.round,
@@ -177,19 +181,25 @@ def question_of(cell: Cell) -> Question:
 
 
 def left_out(cells: Sequence[Cell]) -> dict[str, float]:
-    """Of each series with several sizes the relative error of the forecast for its largest one, from all other cells."""
+    """Of each series with several sizes the relative error of the forecast for its largest one, at its fastest batch, from all other cells."""
     errors = {}
     for name, group in series_of(cells).items():
         known = [cell for cell in group if _known(cell)]
-        if len(known) < 2 or known[-1].accelerators == known[0].accelerators:
+        if not known or not _several(known):
             continue
-        most = known[-1]
-        rest = [cell for cell in cells if cell is not most]
+        _, most = ends_of(known)
+        rest = without(cells, group, most)
         question = question_of(most)
         found = forecast(rest, question)
         if found is not None and most.score_s:
             errors[name] = found.seconds / most.score_s - 1
     return errors
+
+
+def without(cells: Sequence[Cell], group: Sequence[Cell], cell: Cell) -> list[Cell]:
+    """The cells without those of its size in this series, whatever their batches."""
+    left = {id(other) for other in group if other.accelerators == cell.accelerators}
+    return [other for other in cells if id(other) not in left]
 
 
 def doubling_end(cells: Sequence[Cell], question: Question) -> int | None:
@@ -210,7 +220,7 @@ def doubling_end(cells: Sequence[Cell], question: Question) -> int | None:
 
 
 def _known(cell: Cell) -> bool:
-    return bool(cell.batch and cell.accelerators and cell.score_s and cell.mean("epochs"))
+    return bool(cell.batch and cell.accelerators and cell.score_s and cell.epochs)
 
 
 def benchmark_of(name: str) -> str:
@@ -240,7 +250,7 @@ def _apart(cell: Cell, several: bool) -> float:
 def _level(cell: Cell, several: bool) -> float:
     """The logarithm of K: the training time of an epoch times the batch."""
     seconds = (cell.score_s or 0.0) - _apart(cell, several)
-    return log(seconds * (cell.batch or 1) / (cell.mean("epochs") or 1.0))
+    return log(seconds * (cell.batch or 1) / (cell.epochs or 1.0))
 
 
 def _level_at(alike: Sequence[Cell], several: bool, chips: int) -> tuple[float, float]:
@@ -263,15 +273,6 @@ def _level_at(alike: Sequence[Cell], several: bool, chips: int) -> tuple[float, 
         return float(np.mean(levels)), spread
     middle, _, high = law.step_at(chips, 1.0)
     return log(middle), log(high / middle) / _SIDES
-
-
-def _epochs_at(own: Sequence[Cell], batch: int) -> float:
-    """The epochs that this batch needs: between the batches that were run in proportion to their logarithms, beyond them as at the last."""
-    at: defaultdict[float, list[float]] = defaultdict(list)
-    for cell in own:
-        at[log(cell.batch or 1)].append(cell.mean("epochs") or 1.0)
-    points = sorted((place, float(np.mean(epochs))) for place, epochs in at.items())
-    return float(np.interp(log(batch), [point[0] for point in points], [point[1] for point in points]))
 
 
 # -- laws -------------------------------------------------------------------------------------------
@@ -384,10 +385,11 @@ def compared(cells: Sequence[Cell]) -> list[tuple[str, int, float, float | None,
     for name, group in series_of(cells).items():
         if name in errors:
             known = [cell for cell in group if _known(cell)]
-            *rest, most = known
-            truth = (most.score_s or 1.0) / (most.mean("epochs") or 1.0)
+            _, most = ends_of(known)
+            rest = without(known, known, most)
+            truth = (most.score_s or 1.0) / (most.epochs or 1.0)
             chips = np.array([cell.accelerators or 1 for cell in rest], dtype=np.float64)
-            times = np.array([(cell.score_s or 1.0) / (cell.mean("epochs") or 1.0) for cell in rest])
+            times = np.array([(cell.score_s or 1.0) / (cell.epochs or 1.0) for cell in rest])
             at = float(most.accelerators or 1)
             told: tuple[float | None, float | None] = (None, None)
             if len(set(chips.tolist())) > 1:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.mlperf.cells import Cell, series_of
+from tracekit.mlperf.cells import Cell, ends_of, series_of, sizes_of
 from tracekit.scaling.laws import HOPS, Fit, fit_steps
 from tracekit.trace import Schema
 
@@ -56,7 +56,7 @@ def step_laws(group: Sequence[Cell]) -> tuple[Fit, ...]:
 
 
 def _size(cell: Cell) -> _Size | None:
-    epochs, shares = cell.mean("epochs"), cell.shares
+    epochs, shares = cell.epochs, cell.shares
     if not cell.accelerators or not cell.batch or not epochs or not cell.score_s or shares is None:
         return None
     return _Size(
@@ -95,8 +95,9 @@ def techniques_table(cells: Sequence[Cell]) -> pl.DataFrame:
     """What techniques of training on pods would gain on the most chips of each series with several sizes (`TECHNIQUES`)."""
     rows = []
     for name, group in series_of(cells).items():
-        most, score = group[-1], group[-1].score_s
-        if len(group) > 1 and score and most.shares is not None:
+        (_, most), several = ends_of(group), len(sizes_of(group)) > 1
+        score = most.score_s
+        if several and score and most.shares is not None:
             for technique, predicted, at_most, assumption in _techniques(group, most, score):
                 gain = None if predicted is None else 1 - predicted / score
                 minutes = None if predicted is None else predicted / 60
@@ -144,13 +145,13 @@ def _techniques(
 
 
 def efficiency_parts(group: Sequence[Cell]) -> list[tuple[int, dict[str, float]]]:
-    """Of each size of a series the efficiency against the smallest, and what is lost of it to more epochs, evaluation, the start and slower training.
+    """Of each size of a series, at its fastest batch, the efficiency against the smallest, and what is lost of it to more epochs, evaluation, the start and slower training.
 
     Each is the growth of its chip-seconds; a part that shrinks counts as no loss, and the others are lessened alike, so that all sum to 1.
     """
-    least = group[0]
-    found = []
-    for cell in group:
+    fastest = [min(size, key=lambda cell: cell.score_s or float("inf")) for size in sizes_of(group)]
+    least, found = ends_of(group)[0], []
+    for cell in (least, *fastest[1:]):
         if (
             cell.score_s
             and least.score_s
@@ -174,7 +175,7 @@ def efficiency_parts(group: Sequence[Cell]) -> list[tuple[int, dict[str, float]]
 def _costs(cell: Cell, least: Cell) -> Iterator[tuple[str, float, float]]:
     """Of the parts of a run their shares, in this cell and in the smallest; training in as many epochs as there, and its other epochs."""
     here, there = cell.shares or (1.0, 0.0, 0.0), least.shares or (1.0, 0.0, 0.0)
-    before, now = least.mean("epochs"), cell.mean("epochs")
+    before, now = least.epochs, cell.epochs
     if before and now:
         yield "slower training", here[0] * before / now, there[0]
         yield "more epochs", here[0] * (1 - before / now), 0.0

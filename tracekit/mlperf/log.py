@@ -89,13 +89,17 @@ def is_marked(text: str) -> bool:
 
 
 def _whole(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """The texts of the events, each joined with the lines that follow where it is broken into several."""
+    """The texts of the events, each joined with the lines that follow where it is broken into several, without what stood before the mark, as
+    launchers write it before each of these lines.
+    """
     open_: tuple[int, str, int] | None = None
+    before = ""
     for number, line in enumerate(lines, 1):
         text = _COLOUR.sub("", line)[:_LONGEST].rstrip("\r\n")
         if open_ is not None:
             start, sofar, left = open_
             if not is_marked(text) and left and len(sofar) + len(text) < _LONGEST:
+                text = text.removeprefix(before)
                 open_ = start, sofar + text, left - 1
                 if _closed(sofar + text):
                     yield start, sofar + text
@@ -103,6 +107,7 @@ def _whole(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
                 continue
             yield start, sofar
             open_ = None
+        before = text[: match.start()] if (match := _MARKED.search(text)) is not None else before
         for event in _MARKED.findall(text):
             if open_ is not None:  # another rank wrote into it
                 yield open_[:2]

@@ -13,6 +13,7 @@ import polars as pl
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.mlperf.cells import Cell, series_of
 from tracekit.mlperf.forecast import Question, benchmark_of, forecast
+from tracekit.mlperf.results import round_of
 from tracekit.names import clean
 from tracekit.trace import Schema
 
@@ -31,6 +32,7 @@ _NAMES: Final = {
     "batch": ("batch", "global_batch"),
     "epochs": ("epochs",),
     "last_epoch": ("last_epoch",),
+    "round": ("round",),
 }
 """How a column may be called."""
 
@@ -46,7 +48,7 @@ _MOST: Final = 10**12
 
 
 def read_questions(path: Path) -> list[dict[str, Any]]:
-    """The rows of a CSV: `benchmark` and `accelerators` (chips), and `id`, `organisation`, `system`, `batch`, and `epochs` or `last_epoch` (the
+    """The rows of a CSV: `benchmark` and `accelerators` (chips), and `id`, `organisation`, `system`, `round`, `batch`, and `epochs` or `last_epoch` (the
     number that the last evaluation carries) where they are given.
 
     Raises UnreadableTraceError for what is no table, and UsageError if a column or a value is missing.
@@ -120,6 +122,7 @@ def _answer(cells: Sequence[Cell], row: Mapping[str, Any]) -> dict[str, object]:
         epochs=row.get("epochs"),
         organisation=str(row.get("organisation") or ""),
         system=str(row.get("system") or ""),
+        round=_round(row.get("round")),
     )
     if question.epochs is None and (last := row.get("last_epoch")) is not None:
         question = replace(question, epochs=_true_epochs(cells, question, last))
@@ -130,12 +133,22 @@ def _answer(cells: Sequence[Cell], row: Mapping[str, Any]) -> dict[str, object]:
     return dict(zip(ANSWERS, values, strict=True))
 
 
+def _round(value: Any) -> str:
+    """A round as results have it, `v0.6`, whether it is written so, as `0.6` or as the name of a folder."""
+    text = "" if value is None else str(value)
+    return round_of(text) or text
+
+
 def _true_epochs(cells: Sequence[Cell], question: Question, last: float) -> float:
     """The epochs of a run whose last evaluation carries this number, which may count from 0 or lag: as on the size of the series with the nearest
     batch.
     """
     told = [
-        (abs(log(cell.batch / question.batch)) if cell.batch and question.batch else 0.0, epochs - number)
+        (
+            bool(question.round) and cell.round != question.round,
+            abs(log(cell.batch / question.batch)) if cell.batch and question.batch else 0.0,
+            epochs - number,
+        )
         for group in series_of(cells).values()
         for cell in group
         if question.organisation.lower() in ("", cell.organisation.lower())
@@ -143,4 +156,4 @@ def _true_epochs(cells: Sequence[Cell], question: Question, last: float) -> floa
         and (epochs := cell.mean("epochs")) is not None
         and (number := cell.mean("last_epoch")) is not None
     ]
-    return last + min(told)[1] if told else last
+    return last + min(told)[-1] if told else last

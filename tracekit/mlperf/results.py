@@ -8,7 +8,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,10 +17,10 @@ import polars as pl
 from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.facts.units import count_of
 from tracekit.mlperf.log import Event, Log, is_marked, literal, read_log, time_of
-from tracekit.mlperf.runs import LoggedRun, runs_in
+from tracekit.mlperf.runs import LoggedRun, runs_in, with_jumps
 from tracekit.names import clean
 
-__all__ = ["Results", "holds_results", "read_results"]
+__all__ = ["Results", "holds_results", "read_results", "round_of"]
 
 _LOGS: Final = re.compile(r".+\.(txt|log|out)(\.gz)?", re.IGNORECASE)
 _RESULT: Final = re.compile(r"(?:(?P<path>.+)__)?result_(?P<number>\d+)\.(txt|log)(\.gz)?", re.IGNORECASE)
@@ -37,8 +37,11 @@ _BEGINNING: Final = 1 << 22
 _MOST_BYTES: Final = 1 << 30
 """Of a log, unpacked; the longest known have some 20 MB."""
 _SYSTEMS: Final = "systems.json"
-_ROUND: Final = re.compile(r"(?:(?:mlperf_)?training_)?(?:results_)?(v\d+\.\d+)", re.IGNORECASE)
-"""How folders of the results of a round are called."""
+_ROUND: Final = re.compile(
+    r"(?:^|(?=.*(?:mlperf|mlcommons|training|results|round)).*?(?<![a-z0-9.]))v?(\d\.\d)(?![\d.])",
+    re.IGNORECASE,
+)
+"""How folders of the results of a round are called: with its number in front, or with one of these words. Other folders have versions of software."""
 _LOOKED_AT: Final = 1 << 26
 """Of the files in a folder so many bytes at most, to tell whether they are logs."""
 
@@ -80,15 +83,20 @@ def read_results(paths: Iterable[Path]) -> Results:
 
     Raises UnreadableTraceError if none of them holds a run.
     """
-    runs: list[LoggedRun] = []
+    given: dict[Path, list[LoggedRun]] = {}
     faults: list[UnreadableTraceError] = []
-    others = 0
+    others, seen = 0, set[Path]()
+    paths = list({path.resolve(): path for path in paths}.values())
     for path in paths:
+        runs = given.setdefault(path, [])
         if path.is_dir() and all((path / name).is_file() for name in _TABLES):
             runs += _of_tables(path)
             continue
         systems = _systems(path if path.is_dir() else path.parent)
         for log in _logs(path) if path.is_dir() else [path]:
+            if log.resolve() in seen:
+                continue
+            seen.add(log.resolve())
             try:
                 found = _of_log(log, path, systems)
             except UnreadableTraceError as fault:
@@ -96,6 +104,7 @@ def read_results(paths: Iterable[Path]) -> Results:
                 continue
             runs += found
             others += not found
+    runs = _by_folder(given)
     if not runs:
         raise (
             faults[0]
@@ -103,7 +112,32 @@ def read_results(paths: Iterable[Path]) -> Results:
             else UnreadableTraceError("no log of MLPerf's is in it", path=next(iter(paths), None))
         )
     some = (f"{count_of(others, 'file')} without a line of MLPerf's",) if others else ()
-    return Results(tuple(runs), (*map(str, faults), *some))
+    return Results(tuple(with_jumps(runs)), (*map(str, faults), *some))
+
+
+def round_of(folder: str) -> str | None:
+    """The round that the name of a folder tells.
+
+    >>> [round_of(name) for name in ("training_results_v0.6-master", "mlperf-0.7", "v5.0", "0.6", "dgx2h_ngc19.05", "pytorch-2.1")]
+    ['v0.6', 'v0.7', 'v5.0', 'v0.6', None, None]
+    """
+    match = _ROUND.match(folder)
+    return None if match is None else f"v{match[1]}"
+
+
+def _by_folder(given: Mapping[Path, list[LoggedRun]]) -> list[LoggedRun]:
+    """The runs of all arguments. Folders that hold the same configuration, of one round as far as is known, are told apart by their names."""
+    held = {
+        path: {(run.round, run.organisation, run.system, run.benchmark) for run in runs}
+        for path, runs in given.items()
+        if path.is_dir()
+    }
+    found: list[LoggedRun] = []
+    for path, runs in given.items():
+        alike = [other for other in held if path in held and other != path and held[path] & held[other]]
+        name = str(path) if any(other.name == path.name for other in alike) else path.name
+        found += [replace(run, round=clean(f"{run.round} {name}".strip())) for run in runs] if alike else runs
+    return found
 
 
 def _logs(folder: Path) -> Iterator[Path]:
@@ -111,10 +145,11 @@ def _logs(folder: Path) -> Iterator[Path]:
 
 
 def _lines(path: Path, most: int = _MOST_BYTES) -> Iterator[str]:
-    """The lines of a log, at most so many characters of them.
+    """The lines of a log, at most so many characters of them; of a file that was cut while it was compressed those before the cut.
 
     Raises UnreadableTraceError if it cannot be read.
     """
+    line = ""
     try:
         opened = gzip.open if path.name.lower().endswith(".gz") else open
         with opened(path, "rt", encoding="utf-8", errors="replace") as stream:
@@ -122,6 +157,8 @@ def _lines(path: Path, most: int = _MOST_BYTES) -> Iterator[str]:
                 most -= len(line)
                 yield line
     except (OSError, EOFError, zlib.error) as error:
+        if line and isinstance(error, EOFError):
+            return
         raise UnreadableTraceError(f"it cannot be read ({reason_of(error)})", path=path) from error
 
 
@@ -149,8 +186,7 @@ def _of_log(path: Path, top: Path, systems: Mapping[str, Any]) -> list[LoggedRun
     if not beside and folder is not None:
         beside = _description(folder, parts[-2])
     known["accelerators"] = _accelerators(log.events, system, beside)
-    rounds = [match[1].lower() for part in path.absolute().parts if (match := _ROUND.fullmatch(part))]
-    known["round"] = rounds[-1] if rounds else None
+    known["round"] = _round_above(path.parent)
     runs = runs_in(log, clean("/".join([*parts, path.name])), **known)
     if not runs:
         why = f": {'; '.join(log.defects)}" if log.defects else ""
@@ -158,6 +194,11 @@ def _of_log(path: Path, top: Path, systems: Mapping[str, Any]) -> list[LoggedRun
             f"no run of MLPerf's is in it{why}", path=path, remedy="give logs with :::MLL lines"
         )
     return runs
+
+
+def _round_above(folder: Path) -> str | None:
+    """The round that the nearest folder tells, of this one and those that hold it."""
+    return next((told for part in reversed(folder.absolute().parts) if (told := round_of(part))), None)
 
 
 def _accelerators(events: Iterable[Event], system: str | None, beside: Any) -> int | None:
@@ -266,6 +307,7 @@ def _of_tables(folder: Path) -> list[LoggedRun]:
             "system": clean(parts[1]),
             "benchmark": clean(parts[2]),
             "accelerators": chips.get(str(cell)),
+            "round": _round_above(folder),
         }
         runs += runs_in(log, clean(f"{cell}/result_{number}"), **known)
     return runs

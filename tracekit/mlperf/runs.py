@@ -1,23 +1,32 @@
 """Runs of MLPerf training from the events of their logs: phases, batch, epochs, evaluations and what is wrong with them.
 
 Only what stands in the log before `run_stop` belongs to a run, since evaluations may run beside training and be logged later. A run
-takes as many epochs as its blocks up to the last evaluation have: block n is followed by evaluation n, whatever numbers both carry.
+takes as many epochs as its blocks up to the last evaluation have: block n is followed by evaluation n, whatever numbers both carry, or, where
+evaluations come less often, they are the blocks that had begun well before the last evaluation did.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Final
+
+import numpy as np
 
 from tracekit.mlperf.log import Event, Log
 from tracekit.names import clean
 
-__all__ = ["LoggedRun", "runs_in"]
+__all__ = ["LoggedRun", "runs_in", "with_jumps"]
 
 _NS: Final = 1e9
 _JUMP_NS: Final = 2_000_000_000
 """Clocks of several hosts differ by less; further back a clock was set."""
+_PAUSE_S: Final = 60.0
+"""No clock that jumps forward by less is told."""
+_LONGER: Final = 4
+"""By so many times the longest gap is longer than what else there is."""
 _AT_ONCE_NS: Final = 500_000_000
 _FIRST: Final = ("init_start", "run_start", "submission_benchmark")
 _TRAINS: Final = ("block_", "epoch_", "eval_")
@@ -28,6 +37,17 @@ _MOST_EPOCHS: Final = 10_000
 """A greater `epoch_num` counts samples, as those of BERT do."""
 _HYPER: Final = ("opt_", "lars_", "lamb_", "sgd_", "max_sequence", "model_bn", "num_image", "weight_decay")
 _SIZES: Final = ("train_samples", "num_train_examples", "preproc_num_train_examples")
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The time between two events that follow each other."""
+
+    seconds: float
+    line: int
+    """Of the second event."""
+    alike: int
+    """Other gaps of the run between two events with these keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +71,7 @@ class LoggedRun:
     init_s: float | None = None
     """From the first `init_start` to `run_start`, which the score leaves out."""
     run_s: float | None = None
-    """From `run_start` to `run_stop`; None of a cut log, or one by whose clock no time passes."""
+    """From `run_start` to `run_stop`; None of a cut log, or one by whose clock no time passes, or that has no time for one of them."""
     epochs: float | None = None
     evaluations: int = 0
     last_epoch: float | None = None
@@ -63,6 +83,8 @@ class LoggedRun:
     evaluation_s: tuple[tuple[float, float], ...] = ()
     """Begin and end of each evaluation, likewise."""
     hyper_parameters: dict[str, Any] = field(default_factory=dict)
+    gaps: tuple[Gap, ...] = ()
+    """The longest two between events from `run_start` on, the longest first."""
     problems: tuple[str, ...] = ()
     """What is wrong with the log, a phrase each."""
 
@@ -122,15 +144,25 @@ def _parts(events: Sequence[Event]) -> Iterator[list[Event]]:
 
 
 def _once(events: Sequence[Event]) -> list[Event]:
-    """The events, those that several ranks log at once only once: of one key, at one point of the training."""
+    """The events, those that several ranks log at once only once: of one key, at one point of the training.
+
+    Where several log `run_start`, so many log all else too, and their clocks may differ by more; then it has one value, and as many copies at most,
+    so that two evaluations close to each other stay two.
+    """
     kept: list[Event] = []
-    latest: dict[tuple[str, float | None], int] = {}
+    latest: dict[tuple[str, float | None], tuple[Event, int]] = {}
+    ranks = sum(event.key == "run_start" for event in events)
     for event in events:
         point = event.key, _point(event)
         if event.key.startswith(_TRAINS) and event.time_ns:
-            if abs(event.time_ns - latest.get(point, -_JUMP_NS)) <= _AT_ONCE_NS:
-                continue
-            latest[point] = event.time_ns
+            first, copies = latest.get(point, (None, 0))
+            if first is not None:
+                apart = abs(event.time_ns - first.time_ns)
+                alike = apart <= _JUMP_NS and copies < ranks and event.value == first.value
+                if alike or apart <= _AT_ONCE_NS:
+                    latest[point] = first, copies + 1
+                    continue
+            latest[point] = event, 1
         kept.append(event)
     return kept
 
@@ -144,7 +176,7 @@ def _run(events: Sequence[Event], name: str, known: dict[str, Any]) -> LoggedRun
     timed = [event for event in until if event.time_ns]
     begun = [event.time_ns for event in timed if event.key == "init_start"]
     evaluations = [event for event in until if event.key == "eval_accuracy"]
-    blocks, epochs = _blocks(until, start, len(evaluations))
+    blocks, epochs = _blocks(until, start, evaluations)
     told = {
         "organisation": _text(events, "submission_org"),
         "system": _text(events, "submission_platform"),
@@ -162,7 +194,9 @@ def _run(events: Sequence[Event], name: str, known: dict[str, Any]) -> LoggedRun
         samples=samples,
         status="cut" if stop is None else clean(status),
         init_s=(start.time_ns - min(begun)) / _NS if begun and min(begun) <= start.time_ns else None,
-        run_s=None if stop is None or stop.time_ns <= start.time_ns else (stop.time_ns - start.time_ns) / _NS,
+        run_s=None
+        if stop is None or not 0 < start.time_ns < stop.time_ns
+        else (stop.time_ns - start.time_ns) / _NS,
         epochs=epochs if epochs is not None else None if last is None else _trained(last, samples),
         evaluations=len(evaluations),
         last_epoch=number,
@@ -170,12 +204,53 @@ def _run(events: Sequence[Event], name: str, known: dict[str, Any]) -> LoggedRun
         blocks=blocks,
         evaluation_s=_evaluations(until, start),
         hyper_parameters={event.key: event.value for event in until if event.key.startswith(_HYPER)},
+        gaps=_gaps([event for event in timed if event.line >= start.line]) if start.time_ns else (),
         problems=tuple(_problems(until, start, stop)),
     )
 
 
+def _gaps(events: Sequence[Event]) -> tuple[Gap, ...]:
+    kinds = Counter((one.key, other.key) for one, other in pairwise(events))
+    gaps = [
+        Gap((other.time_ns - one.time_ns) / _NS, other.line, kinds[one.key, other.key] - 1)
+        for one, other in pairwise(events)
+    ]
+    return tuple(sorted(gaps, key=lambda gap: -gap.seconds)[:2])
+
+
+def with_jumps(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
+    """The runs, with a problem more for those whose clock seems to jump forward: whose longest gap is longer by far than all gaps of another run of
+    its configuration, or than all others of its own run, of which several are between such events.
+    """
+    groups: defaultdict[tuple[object, ...], list[LoggedRun]] = defaultdict(list)
+    for run in runs:
+        groups[run.round, run.organisation, run.system, run.benchmark, run.accelerators, run.batch].append(
+            run
+        )
+    usual: dict[int, float | None] = {}
+    for group in groups.values():
+        longest = sorted((run.gaps[0].seconds, id(run)) for run in group if run.gaps and run.succeeded)
+        for run in group:
+            usual[id(run)] = next((seconds for seconds, of in longest if of != id(run)), None)
+    return [_with_jump(run, usual[id(run)]) for run in runs]
+
+
+def _with_jump(run: LoggedRun, usual: float | None) -> LoggedRun:
+    if len(run.gaps) < 2 or run.gaps[0].seconds < _PAUSE_S:
+        return run
+    most, next_ = run.gaps
+    if usual is not None and most.seconds >= _LONGER * usual:
+        why = f"of another run no gap is longer than {usual:,.3g} s"
+    elif usual is None and most.alike > 1 and most.seconds >= _LONGER * next_.seconds:
+        why = f"no other gap is longer than {next_.seconds:,.3g} s"
+    else:
+        return run
+    told = f"{most.seconds:,.0f} s pass before line {most.line}, but {why}: the clock may have jumped forward, or lines are missing"
+    return replace(run, problems=(*run.problems, told))
+
+
 def _blocks(
-    events: Sequence[Event], start: Event, evaluations: int
+    events: Sequence[Event], start: Event, evaluations: Sequence[Event]
 ) -> tuple[tuple[tuple[float, float, float | None], ...], float | None]:
     """The blocks up to the last evaluation, and the epochs of all of them; None if a block does not tell its own.
 
@@ -190,17 +265,41 @@ def _blocks(
     ]
     stops = {_point(event): event.time_ns for event in reversed(events) if event.key == "block_stop"}
     evals = [event.time_ns for event in events if event.key == "eval_start"]
+    count = _count(begins, evals, evaluations)
     made = []
-    for at, begin in enumerate(begins[: evaluations or None]):
-        ends = [event.time_ns for event in begins[at + 1 : at + 2]] + evals[at : at + 1]
+    for at, begin in enumerate(begins[: count or None]):
+        ends = [event.time_ns for event in begins[at + 1 : at + 2]]
+        if count == len(evaluations):
+            ends += evals[at : at + 1]
+        else:
+            ends += [time for time in evals if time > begin.time_ns][:1]
         ends += [stops[_point(begin)]] if _point(begin) is not None and _point(begin) in stops else []
         end = min((time for time in ends if time - begin.time_ns > _AT_ONCE_NS), default=None)
         if end is not None:
             since = [(time - start.time_ns) / _NS for time in (begin.time_ns, end)]
             made.append((since[0], since[1], _number(begin.metadata.get("epoch_count"))))
     counts = [epochs for _, _, epochs in made if epochs is not None]
-    whole = len(made) == evaluations == len(counts) and evaluations > 0
+    whole = len(made) == count == len(counts) and count > 0
     return tuple(made), float(sum(counts)) if whole else None
+
+
+def _count(begins: Sequence[Event], evals: Sequence[int], evaluations: Sequence[Event]) -> int:
+    """The blocks up to the last evaluation: as many as there are evaluations, or, where those come less often, all that began before the last one
+    by half of a block or more, so that the next block, which may begin beside it, does not count.
+
+    One more block than evaluations may train beside them; it counts where it is as many again, or the last evaluation carries its epoch.
+    """
+    number = len(evaluations)
+    if not number or len(begins) <= number:
+        return number
+    last = evals[number - 1] if len(evals) >= number else evaluations[-1].time_ns
+    length = float(np.median(np.diff([event.time_ns for event in begins])))
+    before = sum(last - event.time_ns > length / 2 for event in begins)
+    epoch = _number(evaluations[-1].metadata.get("epoch_num"))
+    told = [_number(begins[before - 1].metadata.get(name)) for name in ("first_epoch_num", "epoch_count")]
+    ends = told[0] + told[1] - 1 if told[0] is not None and told[1] is not None else None
+    sparse = before > number + 1 or (before == number + 1 and (before == 2 * number or ends == epoch))
+    return before if sparse else number
 
 
 def _point(event: Event) -> float | None:
@@ -234,6 +333,8 @@ def _evaluations(events: Sequence[Event], start: Event) -> tuple[tuple[float, fl
 def _problems(events: Sequence[Event], start: Event, stop: Event | None) -> Iterator[str]:
     if stop is None:
         yield "the log ends before the run does"
+    elif not start.time_ns or not stop.time_ns:
+        yield f"no time of {'run_stop' if start.time_ns else 'run_start'}"
     elif stop.time_ns <= start.time_ns:
         yield f"the run ends {'before' if stop.time_ns < start.time_ns else 'as'} it begins"
     latest = 0

@@ -17,13 +17,16 @@ from tracekit.mlperf import (
     compared,
     doubling_end,
     efficiency_parts,
+    ends_of,
     forecast,
     laws_table,
     question_of,
     series_of,
+    sizes_of,
     steps_table,
     techniques_table,
 )
+from tracekit.mlperf.forecast import without
 from tracekit.report.model import Figure, Section, Table, Unit, table_of
 from tracekit.trace import Schema
 
@@ -41,6 +44,7 @@ _ERRORS: Final[Schema] = {
     "accelerators": pl.Int64,
     **dict.fromkeys(("forecast", "amdahl", "power_law"), pl.Float64),
 }
+_SHARES: Final = ("init_share", "training_share", "evaluation_share", "start_share")
 _LIMITS: Final = {
     "batch-limited": "its batch hardly grows, so each chip gets too little work at a time",
     "epoch-limited": "it needs more epochs with the larger batch",
@@ -49,9 +53,9 @@ _LIMITS: Final = {
     "batch- or communication-limited": "training per chip gets slower, and the logs do not tell whether the batch grows with the chips",
 }
 _TITLES: Final = {
-    "organisation": "by", "accelerators": "chips", "batch_per_chip": "per chip", "score_min": "score, min", "init_s": "init, s",
+    "organisation": "by", "accelerators": "chips", "batch_per_chip": "per chip", "score_min": "score, min", "init_s": "init, s", "init_share": "init",
     "samples_per_s": "samples/s", "speedup": "speed-up", "training_share": "training", "evaluation_share": "evaluation", "start_share": "start",
-    "from": "chips from", "chips": "chips ×", "throughput": "throughput ×", "evaluation": "evaluation ×",
+    "from": "chips from", "batch_from": "batch from", "batch_to": "batch to", "chips": "chips ×", "throughput": "throughput ×", "evaluation": "evaluation ×",
     "training": "training ×", "predicted_min": "forecast, min", "low_min": "low", "high_min": "high", "enough_chips": "enough chips", "amdahl": "Amdahl", "run_s": "run, s",
     "compute_share": "compute", "fixed_share": "fixed", "messages_share": "messages", "error": "error on sizes left out", "at_most": "at most", "best": "best",
 }  # fmt: skip
@@ -87,32 +91,40 @@ def mlperf_section(results: Results) -> Section:
 
 
 def _headlines(cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[str]:
-    several = {name: group for name, group in series_of(cells).items() if len(group) > 1}
+    several = _several(cells)
     if not several:
         yield f"The results hold {count_of(len(cells), 'configuration')} but no system in two sizes, so they do not show how training scales."
         return
     explained: set[str] = set()
     for name, group in list(several.items())[:_MOST_TOLD]:
-        small, large = group[0], group[-1]
+        small, large = ends_of(group)
         chips, speedup = (
             (large.accelerators or 1) / (small.accelerators or 1),
             (small.score_s or 1) / (large.score_s or 1),
         )
-        most, least = large.mean("epochs"), small.mean("epochs")
+        most, least = large.epochs, small.epochs
         inflation = most / least if most and least else None
         why = (
             "; its logs have no epochs, so its throughput is not known."
             if inflation is None
             else f", with {speedup * inflation:.3g} times the throughput and {inflation:.2f} times the epochs."
         )
-        yield f"{name}: {large.accelerators:,} chips train {speedup:.3g} times as fast as {small.accelerators:,} ({format_share(speedup / chips)} efficiency){why}"
-        last = steps.filter((pl.col("series") == name) & (pl.col("limited_by") != "none")).tail(1)
+        batches = (f" at batch {cell.batch:,}" if len(group) > len(sizes_of(group)) and cell.batch else "" for cell in (large, small))  # fmt: skip
+        on, than = (f"{cell.accelerators:,}" for cell in (large, small))
+        yield f"{name}: {on} chips{next(batches)} train {speedup:.3g} times as fast as {than}{next(batches)} ({format_share(speedup / chips)} efficiency){why}"
+        last = steps.filter((pl.col("series") == name) & (pl.col("limited_by") != "none"))
+        last = last.sort("from", (pl.col("batch_to") == (large.batch or 0)).fill_null(value=False), maintain_order=True).tail(1)  # fmt: skip
         for low, high, limit in last[["from", "to", "limited_by"]].rows():
             why = "" if limit in explained else f": {_LIMITS[limit]}"
             yield f"From {low:,} to {high:,} chips it is {limit}{why}."
             explained.add(limit)
     if len(several) > _MOST_TOLD:
         yield f"The tables have {len(several) - _MOST_TOLD} more series."
+
+
+def _several(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """The series with several sizes."""
+    return {name: group for name, group in series_of(cells).items() if len(sizes_of(group)) > 1}
 
 
 def _foretold(cells: Sequence[Cell]) -> Iterator[str]:
@@ -165,21 +177,22 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
     shown = f"{rounds}organisation benchmark accelerators score_min speedup efficiency batch epochs{' system' if apart else ''}"
     scores = table_of("cells", "Scores", found, shown, _TITLES, _UNITS)
     yield replace(scores, main=True)
+    names = [*f"{rounds}organisation benchmark system accelerators batch".split(), *_SHARES]
+    shares = found.select(names).filter(pl.any_horizontal(pl.col(_SHARES).is_not_null()))
+    if shares.height:
+        shown = f"{rounds}organisation benchmark accelerators {' '.join(_SHARES)}{' system' if apart else ''}"
+        yield table_of("shares", "Initialisation as a part of it and the run, and the parts of the run", shares, shown, _TITLES, _UNITS)  # fmt: skip
     if steps.height:
         titles = {**_TITLES, "epochs": "epochs ×", "speedup": "speed-up ×"}
-        yield table_of("steps", "From each size to the next", steps, "series from to speedup epochs limited_by", titles, _UNITS)  # fmt: skip
+        batches = "batch_from batch_to " if any(len(group) > len(sizes_of(group)) for group in _several(cells).values()) else ""  # fmt: skip
+        yield table_of("steps", "From each size to the next", steps, f"series from to {batches}speedup epochs limited_by", titles, _UNITS)  # fmt: skip
     ahead = pl.DataFrame(
-        [
-            row
-            for name, group in series_of(cells).items()
-            if len(group) > 1
-            for row in _ahead(name, group, cells)
-        ],
+        [row for name, group in _several(cells).items() for row in _ahead(name, group, cells)],
         schema=_AHEAD,
         orient="row",
     )
     if ahead.height:
-        yield table_of("forecasts", "Sizes that were not run, at the batch of the largest", ahead, "series accelerators predicted_min low_min high_min", _TITLES, _UNITS)  # fmt: skip
+        yield table_of("forecasts", "Sizes that were not run, at the batch of the largest", ahead, "series accelerators predicted_min low_min high_min enough_chips", _TITLES, _UNITS)  # fmt: skip
     errors = pl.DataFrame(compared(cells), schema=_ERRORS, orient="row")
     if errors.height:
         yield table_of("errors", "Errors for the largest size when it is left out", errors, "series accelerators forecast amdahl power_law", _TITLES, _UNITS)  # fmt: skip
@@ -199,10 +212,10 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
 
 
 def _ahead(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator[tuple[object, ...]]:
-    """Twice and four times the chips of the largest size, and where doubling ends."""
-    most = group[-1]
+    """Twice and four times the chips of the largest size, and from how many on, the fewest that were run being the first, doubling ends."""
+    least, most = ends_of(group)
     asked = question_of(most)
-    end = doubling_end(cells, asked)
+    end = doubling_end(cells, replace(asked, accelerators=least.accelerators or 1))
     for factor in (2, 4):
         found = forecast(cells, replace(asked, accelerators=factor * asked.accelerators))
         if found is not None and found.batch >= factor * asked.accelerators:
@@ -214,7 +227,7 @@ def _ahead(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator[
 
 
 def _figures(cells: Sequence[Cell]) -> Iterator[Figure]:
-    several = {name: group for name, group in series_of(cells).items() if len(group) > 1}
+    several = _several(cells)
     if not several:
         return
     series = [
@@ -223,7 +236,7 @@ def _figures(cells: Sequence[Cell]) -> Iterator[Figure]:
         for name, group in list(several.items())[:_MOST_DRAWN]
     ]  # fmt: skip
     yield Figure("scaling", "Trainings a minute against chips", "curve", {"base": 10, "x_title": "chips", "y_title": "trainings a minute", "series": [*series, *_ideal(series)]})  # fmt: skip
-    longest = max(several, key=lambda name: len(several[name]))
+    longest = max(several, key=lambda name: len(sizes_of(several[name])))
     yield from _fitted(longest, several[longest], cells)
     rows = [
         {"label": f"{chips:,} chips", "parts": [{"label": label, "value": value} for label, value in parts.items()]}
@@ -232,10 +245,10 @@ def _figures(cells: Sequence[Cell]) -> Iterator[Figure]:
     if len(rows) > 1:
         yield Figure("efficiency", f"Efficiency, and what the rest is lost to: {longest}", "stack", {"unit": "ratio", "rows": rows})  # fmt: skip
     epochs = [
-        {"label": name, "style": "dots", "x": [cell.batch for cell in group], "y": [cell.mean("epochs") for cell in group],
-         "marks": ["" for _ in group], "names": [f"{name}, batch {cell.batch:,}: {cell.mean('epochs'):.3g} epochs" for cell in group]}
+        {"label": name, "style": "dots", "x": [cell.batch for cell in group], "y": [cell.epochs for cell in group],
+         "marks": ["" for _ in group], "names": [f"{name}, batch {cell.batch:,}: {cell.epochs:.3g} epochs" for cell in group]}
         for name, group in list(several.items())[:_MOST_DRAWN]
-        if all(cell.batch and cell.mean("epochs") for cell in group)
+        if all(cell.batch and cell.epochs for cell in group)
     ]  # fmt: skip
     if epochs:
         yield Figure("epochs", "Epochs against batch", "curve", {"base": 2, "x_title": "batch of all chips", "y_title": "epochs", "series": epochs})  # fmt: skip
@@ -244,9 +257,10 @@ def _figures(cells: Sequence[Cell]) -> Iterator[Figure]:
 def _fitted(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator[Figure]:
     """The times of a series beside the forecasts: for each size from all other cells, and beyond the largest."""
     foretold: dict[int, tuple[float, float, float]] = {}
-    for one in group if len(group) > _FEWEST_SIZES else ():
-        others = [cell for cell in cells if cell is not one]
-        found = forecast(others, question_of(one))
+    sizes = sizes_of(group)
+    for size in sizes if len(sizes) > _FEWEST_SIZES else ():
+        one = min(size, key=lambda cell: cell.score_s or float("inf"))
+        found = forecast(without(cells, group, one), question_of(one))
         if found is not None:
             foretold[one.accelerators or 1] = (60 / found.seconds, 60 / found.high, 60 / found.low)
     for row in _ahead(name, group, cells):
