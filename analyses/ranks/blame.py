@@ -27,7 +27,6 @@ __all__ = ["BLAME", "blame_of", "delays_of"]
 BLAME: Final[Schema] = {"match": pl.Int64, "origin": pl.Int64, "at": pl.Int64, "ns": pl.Int64}
 _MOST_HOPS: Final = 100
 """So far a delay is followed."""
-
 _SHOWS_NS: Final = NS_PER_US
 """On the way back, calls that show less are passed over."""
 _SOON_NS: Final = 5 * NS_PER_US
@@ -125,6 +124,7 @@ def _first_shown(rows: Rows, longer: Int64Array, since: Int64Array) -> tuple[Int
 class _Longest:
     """Which of a range of rows is blocked longest, in two steps for each question."""
 
+    values: Int64Array
     levels: list[npt.NDArray[np.int32]]
 
     @staticmethod
@@ -135,16 +135,16 @@ class _Longest:
             left, right = levels[-1][:-width], levels[-1][width:]
             levels.append(np.where(values[right] >= values[left], right, left))
             width *= 2
-        return _Longest(levels)
+        return _Longest(values, levels)
 
-    def within(self, values: Int64Array, first: Int64Array, until: Int64Array) -> Int64Array:
+    def within(self, first: Int64Array, until: Int64Array) -> Int64Array:
         """The row; −1 for no rows."""
         found = np.full(first.size, -1, dtype=np.int64)
         size = until - first
         for level, rows in enumerate(self.levels):
             mine = np.flatnonzero((size >= 1 << level) & (size < 2 << level))
             left, right = rows[first[mine]], rows[until[mine] - (1 << level)]
-            found[mine] = np.where(values[right] >= values[left], right, left)
+            found[mine] = np.where(self.values[right] >= self.values[left], right, left)
         return found
 
 
@@ -184,9 +184,7 @@ def _followed(rows: Rows, collectives: pl.DataFrame, steps: _Steps) -> pl.DataFr
         made.append(np.stack([match[begun], origin, rows.at[here], part], axis=1)[part > 0])
         left = left - part
         queued, before = steps.queued[late], steps.before[here]
-        blocking = longest.within(
-            rows.blocked, *rows.range_of(rows.at[late], rows.since_time[late], rows.start[late])
-        )
+        blocking = longest.within(*rows.range_of(rows.at[late], rows.since_time[late], rows.start[late]))
         hidden = (queued >= 0) & ((blocking < 0) | (steps.waited[queued] > rows.blocked[blocking]))
         cause = np.where(hidden, queued, blocking)
         brought = np.where(hidden, steps.waited[queued], rows.blocked[blocking])

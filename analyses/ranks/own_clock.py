@@ -13,11 +13,12 @@ from tracekit.facts.collectives import MESSAGES
 from tracekit.groups import groups, or_none
 from tracekit.spans import Int64Array
 
-__all__ = ["Floats", "Rows", "longer_in_collectives", "longer_in_messages", "together_since"]
+__all__ = ["Rows", "longer_in_collectives", "longer_in_messages", "together_since"]
 
 _HELD: Final = 0.75
 """If so many of the ranks of a collective compute nothing during most of it, all go on together after it."""
 _MOSTLY: Final = 0.9
+"""The quantile that a rank mostly stays below."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -70,9 +71,15 @@ class Rows:
     def __init__(self, calls: pl.DataFrame, collectives: pl.DataFrame, begins: Int64Array) -> None:
         self.at, self.start, self.ready = (calls[name].to_numpy() for name in ("at", "start", "ready"))
         self.blocked = calls["blocked_ns"].to_numpy()
-        self.begins = begins
-        low = min(int(self.start.min(initial=0)), int(begins.min(initial=0)))
-        self._low, self._span = low, int(self.ready.max(initial=low)) - low + 2
+        # Each rank has keys from its first call to its last: clocks that nothing relates may be years apart.
+        of_rank = groups(self.at)
+        self._low, high = np.zeros_like(begins), np.zeros_like(begins)
+        self._low[of_rank.keys[0]], high[of_rank.keys[0]] = (
+            of_rank.least(self.start),
+            of_rank.greatest(self.ready),
+        )
+        self._span = high - self._low + 2
+        self._base = np.cumsum(self._span) - self._span
         self._keys = self.key(self.at, self.ready)
         self._passed = np.concatenate([[0], np.cumsum(self.blocked)])
         ranks = np.arange(begins.size + 1)
@@ -80,16 +87,18 @@ class Rows:
         place = {match: row for row, match in enumerate(collectives["match"].to_list())}
         self.match = np.array([place[match] for match in calls["match"].to_list()], dtype=np.int64)
         """The row of the collective of each call."""
-        since = or_none(collectives["since"])
         ready = np.zeros(collectives.height, dtype=np.int64)
         ready[self.match] = self.ready
-        self.since = np.array([place.get(match, -1) for match in since.tolist()], dtype=np.int64)[self.match]
-        self.since_time = np.where(self.since < 0, begins[self.at] if self.at.size else 0, ready[self.since])
+        since = np.array([place.get(match, -1) for match in collectives["since"].to_list()], dtype=np.int64)[
+            self.match
+        ]
+        self.since_time = np.where(since < 0, begins[self.at], ready[since])
         self.own_start = self.own(self.at, self.start)
 
     def key(self, at: Int64Array, time: Int64Array) -> Int64Array:
-        """A number that orders by rank, then by time."""
-        return at * self._span + np.clip(time - self._low, 0, self._span - 1)
+        """A number that orders by rank, then by time; what is before or after all calls of the rank has one number."""
+        key: Int64Array = self._base[at] + np.clip(time - self._low[at] + 1, 0, self._span[at] - 1)
+        return key
 
     def until(self, at: Int64Array, time: Int64Array, *, before: bool = False) -> Int64Array:
         """How many rows stand before those of the rank that are ready later than a time (`before`: at it or later)."""
@@ -144,11 +153,8 @@ def longer_in_messages(calls: pl.DataFrame, rows: Rows) -> tuple[Floats, Int64Ar
             "onward": calls["destination"] > calls["source"],
         }
     ).filter(pl.col("name").is_in(MESSAGES)).sort("start")  # fmt: skip
-    counts = (
-        pl.col("name").filter(pl.col("name") == "send").len()
-        == pl.col("name").filter(pl.col("name") == "recv").len()
-    )
-    table = table.filter(counts.over(where)).with_columns(
+    sends, receives = ((pl.col("name") == name).sum() for name in MESSAGES)
+    table = table.filter((sends == receives).over(where)).with_columns(
         pl.int_range(pl.len()).over(*where, "name").alias("number")
     )
     received = table.filter(pl.col("name") == "recv").select(*where, "number", "ready")

@@ -161,3 +161,18 @@ def test_any_calls_have_blame_that_is_no_more_than_the_waits(seed: int) -> None:
                 starts, rng.choice(["all_reduce", "broadcast"]), rng.choice("abc"), beside=rng.random() < 0.3
             )
     assert all(ns >= 0 for ns in job.caused().values())
+
+
+def test_clocks_that_lie_years_apart_have_their_order() -> None:
+    """A hundred ranks on clocks three years apart overflowed the numbers that order their calls."""
+    job, far = Job(100), 3 * 365 * 86_400 * 10**9
+    for at in range(0, 100, 2):
+        for number in range(3):
+            job.meet(
+                {
+                    at: at // 2 * far + number * 1_000_000,
+                    at + 1: at // 2 * far + number * 1_000_000 + 5_000 * (number == 1),
+                },
+                key=f"{at}",
+            )
+    assert [ns for ns in job.caused().values() if ns] == [5_000] * 50

@@ -181,7 +181,7 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
     shares = found.select(names).filter(pl.any_horizontal(pl.col(_SHARES).is_not_null()))
     if shares.height:
         shown = f"{rounds}organisation benchmark accelerators {' '.join(_SHARES)}{' system' if apart else ''}"
-        yield table_of("shares", "Initialisation as a part of it and the run, and the parts of the run", shares, shown, _TITLES, _UNITS)  # fmt: skip
+        yield table_of("shares", "Shares of the run (of initialisation: of both together)", shares, shown, _TITLES, _UNITS)  # fmt: skip
     if steps.height:
         titles = {**_TITLES, "epochs": "epochs ×", "speedup": "speed-up ×"}
         batches = "batch_from batch_to " if any(len(group) > len(sizes_of(group)) for group in _several(cells).values()) else ""  # fmt: skip
