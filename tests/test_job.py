@@ -348,7 +348,7 @@ def test_two_recordings_of_one_job_in_one_folder(folder: Path) -> None:
     assert (len(once.members), once.repeated, once.copies) == (2, (), 1)
 
 
-class _Dying(ProcessPoolExecutor):
+class _Dying(engine._Pool):
     """Kills a worker once it has work."""
 
     killed = 0

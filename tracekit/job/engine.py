@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from multiprocessing import resource_tracker
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -327,7 +328,15 @@ def _why(fault: BaseException) -> _Fault:
 
 
 class _Pool(ProcessPoolExecutor):
-    """A pool of this module, which ends its processes; it cannot do so while futures are cancelled."""
+    """A pool of this module, which ends its processes; it cannot do so while futures are cancelled.
+
+    All its processes start before its thread does, as they do where processes are forked: a worker that dies while another one
+    starts would break that thread, which goes through the processes.
+    """
+
+    def __init__(self, count: int, context: BaseContext, first: Callable[[], None]) -> None:
+        super().__init__(count, context, first)
+        self._safe_to_dynamically_spawn_children = False
 
 
 @contextmanager
@@ -340,7 +349,7 @@ def _processes(count: int) -> Iterator[Executor]:
         try:
             yield pool
         finally:
-            # A pool whose worker dies while it starts another one does not end that one, and would wait for it forever.
+            # Those of a broken pool may have been left, and it would wait for them forever.
             for child in set(multiprocessing.active_children()) - others:
                 child.kill()
             pool.shutdown()
