@@ -18,7 +18,7 @@ from tracekit.groups import distinct
 
 __all__ = ["INPUTS", "is_composite", "modelled_calls", "modelled_names"]
 
-INPUTS: Final = ("shapes", "dtypes", "concrete_inputs")
+INPUTS: Final = ("shapes", "dtypes", "concrete_inputs", "strides")
 
 _WIDTH: Final = r"CatArrayBatchedCopy\w*<[^<>]*OpaqueType<([0-9]{1,4})u?>"
 """Kernels that copy tensors of one width into one (`cat`); old ones name the type."""
@@ -95,4 +95,5 @@ def _recorded(collectives: pl.DataFrame) -> pl.DataFrame:
         pl.format("[[{}],[{}]]", "elements_in", "elements_out").alias("shapes"),
         pl.format('["{}","{}"]', dtype, dtype).alias("dtypes"),
         pl.format('["{}","{}"]', kind, "group_size").alias("concrete_inputs"),
+        pl.lit(None, pl.String).alias("strides"),
     )

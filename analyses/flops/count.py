@@ -181,9 +181,9 @@ def _figures(calls: pl.DataFrame, known: Mapping[str, Operator]) -> pl.DataFrame
 
 
 @lru_cache(maxsize=1 << 15)
-def _of_call(operator: Operator, shapes: str, dtypes: str | None, concrete: str | None) -> tuple[int, ...]:
+def _of_call(operator: Operator, shapes: str, *others: str | None) -> tuple[int, ...]:
     """The figures of a call. Ranks of a job, which a worker reads one after the other, have the same calls."""
-    work = work_of(operator, read_inputs(shapes, dtypes, concrete))
+    work = work_of(operator, read_inputs(shapes, *others))
     if work is None:
         return _NOTHING
     figures = [-1 if figure is None else figure for figure in (work.flops, work.read, work.written)]

@@ -1,8 +1,7 @@
 """Which inputs of a call are tensors, the bytes that they hold, and the shape and type of what is made of them.
 
 The profiler writes a tensor's sizes and type, and of a list of tensors the sizes alone: `analyses.flops.calls` adds the type of
-their elements where a kernel's name tells it. Strides are not kept, so that a tensor that only repeats another (`expand`) counts in
-full.
+their elements where a kernel's name tells it.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ _FLAGS: Final = {"True": True, "False": False}
 class Work(msgspec.Struct, frozen=True):
     """The least work of one call; None where it cannot be told.
 
-    Bytes are those of the inputs and outputs, each once. `precision` (fp64, fp32, bf16, fp16, fp8) and `unit` say which peak the
+    Bytes are those of the inputs and outputs, each once; of an input that repeats its elements (`expand`) those that it has. `precision` (fp64, fp32, bf16, fp16, fp8) and `unit` say which peak the
     FLOPs are measured against.
     """
 
@@ -120,6 +120,8 @@ class Inputs(msgspec.Struct, frozen=True):
     """The scalar arguments, as texts."""
     sound: bool = False
     """Whether the shapes are known to be lists of whole numbers that are not negative."""
+    strides: Sequence[Any] = ()
+    """Those of the inputs, where they are known and one is 0: along that side the elements repeat."""
 
     def shape(self, place: int, least: int = 1) -> list[int]:
         """The sizes of a tensor with at least so many dimensions."""
@@ -136,6 +138,14 @@ class Inputs(msgspec.Struct, frozen=True):
         """The number of elements of a tensor."""
         return prod(self.shape(place, 0))
 
+    def _held(self, place: int) -> int:
+        """The number of its elements that lie in memory: a side with a stride of 0 repeats the same ones."""
+        shape = self.shape(place, 0)
+        steps = self.strides[place] if place < len(self.strides) else ()
+        if not isinstance(steps, list) or len(steps) != len(shape):
+            return prod(shape)
+        return prod(size for size, step in zip(shape, steps, strict=True) if step != 0 or not size)
+
     def itemsize(self, place: int) -> int | None:
         """The bytes of an element; None of a type that is not known."""
         return self._kind(place)[0]
@@ -147,7 +157,7 @@ class Inputs(msgspec.Struct, frozen=True):
     def size(self, place: int) -> int | None:
         """The bytes of a tensor; None if its type is not known."""
         width = self._kind(place)[0]
-        return None if width is None else prod(self.shape(place, 0)) * width
+        return None if width is None else self._held(place) * width
 
     def sizes(self, places: Iterable[int]) -> int | None:
         """The bytes of several tensors; those that were not given have none. None if a type is not known."""
@@ -157,7 +167,7 @@ class Inputs(msgspec.Struct, frozen=True):
                 width = self._kind(place)[0]
                 if width is None:
                     return None
-                total += prod(self.shape(place)) * width
+                total += self._held(place) * width
         return total
 
     def tensors(self, place: int) -> list[list[int]]:
@@ -283,7 +293,8 @@ def _of_last(model: Model, count: int) -> Model:
         if before <= 0:
             return model(inputs)
         last = slice(before, None)
-        return model(Inputs(inputs.shapes[last], inputs.dtypes[last], inputs.concrete[last], inputs.sound))
+        given = (inputs.shapes[last], inputs.dtypes[last], inputs.concrete[last])
+        return model(Inputs(*given, inputs.sound, inputs.strides[last]))
 
     return work
 
@@ -345,6 +356,9 @@ def work_of(operator: Operator, inputs: Inputs) -> Work | None:
     """The least work of one call of this operator; None with odd inputs, or if no figure can be told."""
     try:
         work = operator.work(inputs)
+        if inputs.strides:  # which tell what is read; what is made of an input that repeats does not
+            whole = operator.work(msgspec.structs.replace(inputs, strides=()))
+            work = msgspec.structs.replace(whole, read=work.read)
         for figure in (work.flops, work.read, work.written):
             if figure is not None and not 0 <= figure <= MOST:
                 return None
@@ -372,17 +386,17 @@ def json_list(text: str | None) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def read_inputs(shapes: str, dtypes: str | None, concrete: str | None) -> Inputs:
-    """The inputs of one call from the columns `shapes`, `dtypes` and `concrete_inputs`; what is damaged has none.
+def read_inputs(shapes: str, dtypes: str | None, concrete: str | None, strides: str | None = None) -> Inputs:
+    """The inputs of one call from the columns `shapes`, `dtypes`, `concrete_inputs` and `strides`; what is damaged has none.
 
     >>> read_inputs("[[2, 3], []]", '["float", "Scalar"]', '["", "7"]').shape(0)
     [2, 3]
     """
-    kinds, scalars = _types(dtypes), _scalars(concrete)
+    kinds, scalars, steps = _types(dtypes), _scalars(concrete), json_list(strides)
     try:
-        return Inputs(_SHAPES.decode(shapes), kinds, scalars, True)
+        return Inputs(_SHAPES.decode(shapes), kinds, scalars, True, steps)
     except (msgspec.DecodeError, RecursionError):  # lists of tensors, or damaged
-        return Inputs(json_list(shapes), kinds, scalars)
+        return Inputs(json_list(shapes), kinds, scalars, False, steps)
 
 
 _scalars = lru_cache(maxsize=4096)(json_list)

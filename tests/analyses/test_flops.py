@@ -194,8 +194,8 @@ def test_gradients_of_older_torch_take_the_shapes_of_the_call_around_them() -> N
     shapes = [json.dumps(sizes + [[]] * 8) for _, sizes in calls]
     host = pl.DataFrame(
         {"span_id": range(4), "name": [name for name, _ in calls], "shapes": shapes}
-        | {"dtypes": json.dumps(["float"] * 3), "concrete_inputs": None},
-        schema_overrides={"concrete_inputs": pl.String},
+        | {"dtypes": json.dumps(["float"] * 3), "concrete_inputs": None, "strides": None},
+        schema_overrides={"concrete_inputs": pl.String, "strides": pl.String},
     )
     counted = counted_operators(host, nest([0] * 4, [0, 1, 5, 20], [10, 4, 9, 30]))  # the last lies alone
     plain = 2 * (2 * 6 * 5 * 5) * 2 * 3 * 3
@@ -220,8 +220,9 @@ def test_convolutions_of_older_torch_take_the_shapes_of_their_backward() -> None
             "shapes": [json.dumps(sizes + [[]] * 6) for _, _, sizes in rows],
             "dtypes": json.dumps(["float"] * 3),
             "concrete_inputs": None,
+            "strides": None,
         },
-        schema_overrides={"concrete_inputs": pl.String},
+        schema_overrides={"concrete_inputs": pl.String, "strides": pl.String},
     )
     counted = counted_operators(host, nest([0] * 4, [0, 5, 20, 21], [4, 9, 30, 29]))
     assert counted.flops.tolist() == [2 * (2 * 6 * 5 * 5) * 2 * 3 * 3, -1, -1, -1]
@@ -358,22 +359,27 @@ SCALARS = st.sampled_from(
     st.lists(SIZES | st.lists(SIZES, max_size=4) | st.just("x"), max_size=18),
     st.lists(st.sampled_from([*DTYPES, "", "Scalar", "TensorList"]), max_size=18),
     st.lists(SCALARS, max_size=27),
+    st.lists(st.lists(st.sampled_from([0, 1, -1, None, "0", []]), max_size=4) | st.just(0), max_size=18),
 )
 @settings(max_examples=400, deadline=None)
 def test_whatever_the_inputs_are_a_model_does_not_fail(
-    name: str, shapes: list[Any], dtypes: list[str], scalars: list[str]
+    name: str, shapes: list[Any], dtypes: list[str], scalars: list[str], strides: list[Any]
 ) -> None:
-    """And it tells the same of the texts of a trace."""
+    """And it tells the same of the texts of a trace; where elements repeat, no more is read."""
     work = operator_work(name, shapes, dtypes, scalars)
     texts = read_inputs(*map(json.dumps, (shapes, dtypes, scalars)))
     assert work_of(models()[name], texts) == work
+    repeated = work_of(models()[name], read_inputs(*map(json.dumps, (shapes, dtypes, scalars, strides))))
+    if work is not None and repeated is not None:
+        assert (repeated.flops, repeated.written) == (work.flops, work.written)
+        assert work.read == repeated.read or (repeated.read or 0) < (work.read or 0)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[" * 100_000 + "]" * 100_000])
 def test_lists_without_end_are_no_shapes(text: str) -> None:
-    columns = dict.fromkeys(("name", "shapes", "dtypes", "concrete_inputs"), pl.String)
+    columns = dict.fromkeys(("name", "shapes", "dtypes", "concrete_inputs", "strides"), pl.String)
     host = pl.DataFrame(
-        [(0, "aten::mm", text, text, text)], schema={"span_id": pl.Int64, **columns}, orient="row"
+        [(0, "aten::mm", *[text] * 4)], schema={"span_id": pl.Int64, **columns}, orient="row"
     )
     assert counted_operators(host, nest([0], [0], [1])).flops.tolist() == [-1]
 

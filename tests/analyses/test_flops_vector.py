@@ -36,9 +36,10 @@ PROFILED = {
 
 
 def size(value: Any) -> int:
-    """The bytes of the tensors in a value."""
+    """The bytes of the tensors in a value; what repeats (`expand`) lies in memory once."""
     tensors = [each for each in torch.utils._pytree.tree_leaves(value) if isinstance(each, torch.Tensor)]
-    return sum(each.numel() * each.element_size() for each in tensors)
+    once = [each[tuple(slice(None if step else 1) for step in each.stride())] for each in tensors]
+    return sum(each.numel() * each.element_size() for each in once)
 
 
 def x(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -188,7 +189,21 @@ OVERLOADS = {
 }
 """Where torch cannot tell from tensors which is meant without a long look at them."""
 
-CASES = [*pointwise(), *reductions(), *images(), *norms(), *copies()]
+def repeated() -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """As a gradient of a sum, or a mask of all heads."""
+    rows, of_one = x(1, 5).expand(4, 5), x().expand(4, 5)
+    yield "mul", (rows, x(4, 5))
+    yield "add", (of_one, rows)
+    yield "relu", (rows,)
+    yield "sum", (rows,)
+    yield "bmm", (x(1, 4, 5).expand(3, 4, 5), x(3, 5, 6))
+    yield "_softmax", (rows, 1, False)
+    yield "_to_copy", (rows, torch.float16)
+    yield "clone", (rows,)
+    yield "threshold_backward", (of_one, x(4, 5), 0.5)
+
+
+CASES = [*pointwise(), *reductions(), *images(), *norms(), *copies(), *repeated()]
 
 
 def test_bytes_are_those_of_the_tensors_that_torch_reads_and_makes(tmp_path) -> None:

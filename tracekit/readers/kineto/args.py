@@ -76,6 +76,7 @@ class OpArgs(
         "sequence": "Sequence number",
         "forward_thread": "Fwd thread id",
         "shapes": "Input Dims",
+        "strides": "Input Strides",
         "dtypes": "Input type",
         "concrete_inputs": "Concrete Inputs",
         "call_stack": "Call stack",
@@ -87,6 +88,7 @@ class OpArgs(
     sequence: Scalar = None
     forward_thread: Scalar = None
     shapes: msgspec.Raw = msgspec.Raw()
+    strides: msgspec.Raw = msgspec.Raw()
     dtypes: msgspec.Raw = msgspec.Raw()
     concrete_inputs: msgspec.Raw = msgspec.Raw()
     call_stack: Label = None

@@ -13,6 +13,7 @@ import msgspec
 import polars as pl
 
 from tracekit.facts.gpu_metrics import COUNTER_RANGE_CATEGORY
+from tracekit.groups import distinct
 from tracekit.readers.common.store import FrameStore
 from tracekit.readers.kineto import columns
 from tracekit.readers.kineto import vocabulary as words
@@ -35,6 +36,7 @@ from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA
 __all__ = ["RawFrames"]
 
 _LONGEST_LABEL: Final = 200
+_ZERO: Final = r"\b0\b"
 _KNOWN_PHASES: Final = frozenset({"X", "M", "C", "s", "t", "f", "i", "I", "R"})
 _KNOWN_CATEGORIES: Final = frozenset(
     {
@@ -181,6 +183,7 @@ class RawFrames:
             base[key] = args.integers(key)
         for key in ("shapes", "dtypes", "concrete_inputs"):
             base[key] = args.raw_texts(key)
+        base["strides"] = _repeating(args.raw_texts("strides"))
         base["layer"] = args.labels("layer")
         base["module_type"] = args.labels("module")
         # Files before 2022 give operators their stacks; later ones have spans of Python functions.
@@ -360,6 +363,15 @@ def _numbers(args: dict[str, Any]) -> dict[str, float]:
     """The numeric entries of an args object."""
     numeric = {k: v for k, v in args.items() if isinstance(v, int | float) and not isinstance(v, bool)}
     return {k: float(v) for k, v in numeric.items() if abs(v) <= sys.float_info.max}
+
+
+def _repeating(strides: pl.Series) -> pl.Series:
+    """The strides of inputs of which one is 0; null for the others, of which there are many and each has its own."""
+    texts = distinct(strides).cast(pl.String)
+    repeating = texts.filter(texts.str.contains(_ZERO))
+    if not repeating.len():
+        return strides.clear().extend_constant(None, strides.len())
+    return strides.set(~strides.is_in(repeating.to_list()), None)
 
 
 def _list_text(lists: pl.Series) -> pl.Series:
