@@ -11,6 +11,7 @@ import polars as pl
 
 from tracekit.analyses.attribution.attribute import attributed, attribution
 from tracekit.analyses.call_sizes import elements_in, elements_of, with_sizes
+from tracekit.analyses.call_times import came, exposure_of
 from tracekit.analyses.flops import json_list
 from tracekit.analyses.processors import CPU_DEVICE
 from tracekit.analyses.scope import Scope, launch_times, once, step_at
@@ -50,10 +51,12 @@ CALLS: Final[Schema] = {
     "phase": pl.String,
     "layer": pl.String,
     "launched": pl.Int64,
+    "came": pl.Int64,
     "start": pl.Int64,
     "end": pl.Int64,
     "duration_ns": pl.Int64,
     "exposed_ns": pl.Int64,
+    "held_ns": pl.Int64,
     "kernels": pl.Int64,
 }
 """Columns of a call: what it is and among whom, what it moves, where it belongs, when it ran.
@@ -62,10 +65,11 @@ CALLS: Final[Schema] = {
 call as nccl-tests count it: of an all-gather and a gather what a rank has afterwards, of a reduce-scatter what it had, else what it
 puts in. `bus_bytes` is what the links carry for each rank: `bytes` times the factor of nccl-tests, of an uneven all-to-all
 what this rank sends to or receives from the others, whichever is more. `source` and `destination` are ranks: of the job, or of
-the group where its ranks were not recorded. A send of gloo starts with the operator that queued it. `launched` is the start of the launch on the host, `exposed_ns` the time in which
-nothing computed on the same device, `kernels` how many activities the call has. Times are ns from the trace's origin; what was
+the group where its ranks were not recorded. A send of gloo starts with the operator that queued it. `launched` is the start of the launch on the host; `came` is when the call could
+have started if none had stood before it: when it was launched, or queued in the backend, and what had been launched before it on its device was computed. `exposed_ns` is the time in which
+nothing computed on the same device, `held_ns` the part of it in which work stood in a queue there or the host waited for it, `kernels` how many activities the call has. Times are ns from the trace's origin; what was
 not recorded is null. Without a device, a call is a range of the CPU backend (`gloo:…`). Calls of MPI, and of such a backend
-beside a device, occupy no device: their `device_id` is −1, and they have no `exposed_ns`.
+beside a device, occupy no device: their `device_id` is −1, and they have no `exposed_ns` and `held_ns`.
 """
 
 
@@ -111,10 +115,9 @@ def _calls(scope: Scope) -> Calls:
             *(pl.col(name).first() for name in _OF_FIRST),
             pl.col("phase").cast(pl.String).first(),
             pl.col("layer").cast(pl.String).first(),
-            pl.col("launched").min(),
-            pl.col("start").min(),
+            pl.col("launched", "came", "start").min(),
             pl.col("end").max(),
-            pl.col("exposed").sum().alias("exposed_ns"),
+            pl.col("exposed_ns", "held_ns").sum(),
             pl.len().cast(pl.Int64).alias("kernels"),
         )
     )  # fmt: skip
@@ -152,6 +155,7 @@ def _work(scope: Scope) -> pl.DataFrame:
     launched the activity.
     """
     rows = attributed(scope).hstack([pl.Series("launched", launch_times(scope.trace, scope.activities))])
+    rows = rows.hstack([came(rows), *exposure_of(scope, rows)])
     rows = kept(rows, rows["class"] == "communication")
     span = _backend_ranges(scope, rows)
     if scope.on_cpu and (span >= 0).any():  # the operators of these collectives only queue them
@@ -165,7 +169,6 @@ def _work(scope: Scope) -> pl.DataFrame:
         pl.Series("span", span, dtype=pl.Int64),
         pl.Series("call", call, dtype=pl.Int64),
         pl.Series("anchor", _anchor(rows)),
-        _exposed(scope, rows),
         at_rows(attribution(scope).layers["path"], rows["layer_id"]).alias("layer"),
     ).sort("start", "end", maintain_order=True)
 
@@ -207,7 +210,7 @@ def _host_calls(scope: Scope, span: Int64Array, schema: pl.Schema) -> pl.DataFra
         pl.col("thread_id").alias("stream_id"),
         step_at(scope.steps, start).alias("step"),
         pl.Series("start", start),
-        pl.Series("launched", start),
+        *(pl.Series(name, start) for name in ("launched", "came")),
         pl.Series("end", end),
         pl.lit(0).alias("kernels"),
     )
@@ -227,17 +230,6 @@ def _backend_ranges(scope: Scope, rows: pl.DataFrame) -> Int64Array:
     return take(
         stack.nesting.nearest_ancestor(stack.named(COLLECTIVE_RANGE, "annotation", "op")), _anchor(rows)
     )
-
-
-def _exposed(scope: Scope, rows: pl.DataFrame) -> pl.Series:
-    """The time of each activity in which nothing computes on its device, in ns."""
-    exposed = rows["duration"].to_numpy().copy()
-    device = rows["device_id"].to_numpy()
-    for one in scope.device_ids:
-        mine = device == one
-        starts, ends = rows["start"].to_numpy()[mine], rows["end"].to_numpy()[mine]
-        exposed[mine] -= scope.intervals(one, "compute").coverage(starts, ends)
-    return pl.Series("exposed", exposed)
 
 
 def _recorded(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
@@ -345,10 +337,12 @@ def _whole(scope: Scope, rows: pl.DataFrame, queueing: Int64Array) -> pl.DataFra
     sends = (op >= 0) & (rows["kernel"] == _SENDS).to_numpy()
     begun = np.where(sends, take(stack.start, op), take(stack.start, span))
     known = pl.Series(span >= 0)
+    queued = np.where(op >= 0, take(stack.start, op), begun)
     least = pl.min_horizontal(pl.Series("begun", begun), "start")
     return rows.with_columns(
         pl.when(known).then(least).otherwise("start").alias("start"),
         pl.when(known).then(least).otherwise("launched").alias("launched"),
+        pl.when(known).then(pl.min_horizontal(least, pl.Series(queued))).otherwise("came").alias("came"),
         pl.when(known)
         .then(pl.max_horizontal("end", pl.Series("ended", take(stack.end, span))))
         .otherwise("end")

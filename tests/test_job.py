@@ -158,6 +158,19 @@ def test_the_job_names_its_late_rank(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_file_that_ends_before_its_first_event_is_no_rank_of_another_job(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in sorted(folder.glob("*.json"))[:3]:
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "rank-3.json").write_bytes(b'{"traceEvents": [')
+    code, shown, err = run(capsys, "report", tmp_path, "--no-cache")
+    assert (code, err.count("truncated before its first event")) == (0, 1)
+    assert "of the 3 ranks" in shown
+    assert "another number of ranks" not in shown
+
+
+@pytest.mark.slow
 def test_one_broken_file_of_a_few_is_left_out(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,8 +182,8 @@ def test_one_broken_file_of_a_few_is_left_out(
         main(["report", *map(str, tmp_path.glob("*.json")), "--no-cache"])
     assert not left.value.code
     shown = capsys.readouterr()
-    assert shown.err.count("\n") == shown.err.count("left out: ") == 1
-    assert "1 file could not be read" in " ".join(shown.out.split())
+    assert shown.err.count("\n") == shown.err.count("left out: ") == 2
+    assert "2 files could not be read" in " ".join(shown.out.split())
 
 
 @pytest.mark.slow

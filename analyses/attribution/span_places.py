@@ -350,7 +350,8 @@ def _collective_threads(stack: HostStack, backward: Backward, main: dict[int, in
     """Threads that run only work of a backend for collectives."""
     ranged = np.unique(stack.thread[stack.named(COLLECTIVE_RANGE, "annotation")])
     busy = np.array([*main.values(), *backward.engine_threads.tolist()], dtype=np.int64)
-    threads: Int64Array = np.setdiff1d(ranged, busy)
+    # Without its name, a thread of the backward pass is known by its nodes.
+    threads: Int64Array = np.setdiff1d(ranged, np.append(busy, stack.thread[backward.is_node]))
     return threads
 
 

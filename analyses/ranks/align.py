@@ -81,7 +81,7 @@ def align(summaries: Sequence[Summary]) -> Alignment:
         shift = clocks["shift_ns"].to_numpy()
     match = _next(match, messages(calls, shift))
     moved = calls.with_columns(
-        pl.col("start", "end") + pl.Series(shift[calls["at"].to_numpy()]), match.alias("match")
+        pl.col("came", "start", "end") + pl.Series(shift[calls["at"].to_numpy()]), match.alias("match")
     )
     missing = missing_calls(moved)
     return Alignment(

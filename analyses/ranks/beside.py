@@ -20,6 +20,10 @@ _NOISE: Final = 0.1
 """What differs by a smaller part of the delay is noise."""
 _LARGE: Final = 0.5
 """What differs by this part of the largest difference, in all its places together, is no side effect."""
+_TELLS: Final = 0.25
+"""And it is told if it is this part of the delay: of a rank that is slower at everything, no single thing tells why."""
+_ONE_PLACE: Final = 0.5
+"""Idle time of one cause is that of a place if so much of the difference is there."""
 _EXPLAINS: Final = 0.25
 """A difference explains a delay if it is at least this part of it."""
 _MOST_TRIED: Final = 8
@@ -53,7 +57,9 @@ class Beside:
     `late_ns`, `fast_ns` and their difference `longer_ns`, in order of time.
     """
     first: int | None
-    """The row of `items` that first differs by a tenth of `longer_ns`, of those whose `what` differs by at least half as much as that which differs most; None if nothing does."""
+    """The row of `items` that first differs by a tenth of `longer_ns`, of those whose `what` differs by a quarter of it, and by at least half as much as that which differs
+    most; None if nothing does.
+    """
 
 
 def beside(
@@ -72,16 +78,19 @@ def beside(
     since, fast_since, end, fast_end = shared[0] if shared else (-1, -1, 0, 0)
     longer = (start - end) - (fast_start - fast_end)
     shift = aligned.clocks["shift_ns"].to_list()
-    items = _items(
-        _between(summaries[late], since, call, shift[late]),
-        _between(summaries[fast], fast_since, fast_call, shift[fast]),
-    ).with_row_index()
+    late_work = _between(summaries[late], since, call, shift[late])
+    fast_work = _between(summaries[fast], fast_since, fast_call, shift[fast])
+    fast_work = fast_work.filter(pl.col("first") < fast_start)
+    # What the late rank has done before the collective, the fast one may compute while it waits there.
+    meanwhile = _between(summaries[fast], fast_call, None, shift[fast]).filter(pl.col("first") < start)
+    meanwhile = meanwhile.join(late_work, on=_ITEM, how="semi", nulls_equal=True)
+    meanwhile = meanwhile.join(fast_work, on=_ITEM, how="anti", nulls_equal=True)
+    items = _items(late_work, pl.concat([fast_work, meanwhile])).with_row_index()
     # A layer has two passes; idle time of one cause in other places is another matter.
     place = pl.when(pl.col("kind") == "idle").then("where")
     whole = pl.col("longer_ns").sum().over("kind", "what", place)
-    differs = items.filter(longer > 0, pl.col("longer_ns") >= _NOISE * longer, whole >= _LARGE * whole.max())[
-        "index"
-    ]
+    least = pl.max_horizontal(_LARGE * whole.max(), _TELLS * longer)
+    differs = items.filter(longer > 0, pl.col("longer_ns") >= _NOISE * longer, whole >= least)["index"]
     return Beside(match, late, fast, longer, items.drop("index"), differs[0] if differs.len() else None)
 
 
@@ -89,7 +98,7 @@ def worst_beside(
     summaries: Sequence[Summary], aligned: Alignment, waits: Waits, late: int, fast: int | None = None
 ) -> Beside | None:
     """The late rank before the collective that it delayed longest, beside the rank that was fastest there, if their difference explains
-    the delay, else before the next one; or beside `fast`, before the longest delay of a collective of both. None if there is none.
+    the delay and a single thing tells it, else before the next one; or beside `fast`, before the longest delay of a collective of both. None if there is none.
     """
     rows = _numbered(aligned)
     # Times behind the last call whose work is there would be missing, not short.
@@ -105,19 +114,22 @@ def worst_beside(
         .sort("ns", "match", descending=[True, False])
         .head(_MOST_TRIED)
     )
+    untold = None
     for match, ns in delays[["match", "ns"]].rows():
         other = _fastest(rows, match, late) if fast is None else fast
         if other is None:
             continue
         one = beside(summaries, aligned, waits, match, late, other)
-        if fast is not None or (one.first is not None and one.longer_ns >= _EXPLAINS * ns):
+        explains = one.longer_ns >= _EXPLAINS * ns
+        if fast is not None or (explains and one.first is not None):
             return one
-    return None
+        untold = untold or (one if explains else None)
+    return untold
 
 
 def _numbered(aligned: Alignment) -> pl.DataFrame:
-    """The matched calls with `call`, their place in the rank's summary."""
-    calls = aligned.calls[["match", "at", "start", "end"]]
+    """The matched calls with `call`, their place in the rank's summary; a call that stood behind another one starts when the rank came to it."""
+    calls = aligned.calls.select("match", "at", pl.min_horizontal("came", "start").alias("start"), "end")
     return calls.with_columns(pl.int_range(pl.len()).over("at").alias("call")).drop_nulls("match")
 
 
@@ -153,9 +165,10 @@ def _fastest(rows: pl.DataFrame, match: int, late: int) -> int | None:
     return ranked[0] if ranked else None
 
 
-def _between(summary: Summary, after: int, until: int, shift: int) -> pl.DataFrame:
-    """The work after the start of one call and before that of another."""
-    rows = summary.work.filter((pl.col("call") > after) & (pl.col("call") <= until))
+def _between(summary: Summary, after: int, until: int | None, shift: int) -> pl.DataFrame:
+    """The work after the start of one call and before that of another, if there is one."""
+    rows = summary.work.filter(pl.col("call") > after)
+    rows = rows if until is None else rows.filter(pl.col("call") <= until)
     return rows.group_by(_ITEM).agg(pl.col("first").min() + shift, pl.col("ns").sum())
 
 
@@ -163,9 +176,17 @@ def _items(late: pl.DataFrame, fast: pl.DataFrame) -> pl.DataFrame:
     both = late.rename({"ns": "late_ns"}).join(
         fast.rename({"ns": "fast_ns"}), on=_ITEM, how="full", coalesce=True, nulls_equal=True, suffix="_fast"
     )
+    longer = pl.col("late_ns") - pl.col("fast_ns")
+    both = both.with_columns(pl.col("late_ns", "fast_ns").fill_null(0), pl.coalesce("first", "first_fast"))
+    alike = ["kind", "what"]
+    scattered = (pl.col("kind") == "idle") & (
+        longer.abs().max().over(alike) < _ONE_PLACE * longer.sum().over(alike).abs()
+    )
     return (
-        both.with_columns(pl.col("late_ns", "fast_ns").fill_null(0), pl.coalesce("first", "first_fast"))
-        .with_columns((pl.col("late_ns") - pl.col("fast_ns")).alias("longer_ns"))
+        both.with_columns(pl.when(~scattered).then("where").alias("where"))
+        .group_by(_ITEM)
+        .agg(pl.col("first").min(), pl.col("late_ns", "fast_ns").sum())
+        .with_columns(longer.alias("longer_ns"))
         .sort("first", *_ITEM)
         .select(pl.col(name).cast(dtype) for name, dtype in _ITEMS.items())
     )

@@ -24,13 +24,17 @@ from tracekit.trace import Schema
 
 __all__ = ["BLAME", "blame_of", "delays_of"]
 
-BLAME: Final[Schema] = {"match": pl.Int64, "origin": pl.Int64, "at": pl.Int64, "ns": pl.Int64}
+BLAME: Final[Schema] = {
+    "match": pl.Int64,
+    "origin": pl.Int64,
+    "at": pl.Int64,
+    "ns": pl.Int64,
+    "longer_ns": pl.Int64,
+}
 _MOST_HOPS: Final = 100
 """So far a delay is followed."""
 _SHOWS_NS: Final = NS_PER_US
 """On the way back, calls that show less are passed over."""
-_SOON_NS: Final = 5 * NS_PER_US
-"""What stands behind another call in a stream begins so soon after it."""
 
 
 def blame_of(calls: pl.DataFrame, collectives: pl.DataFrame, begins: Int64Array) -> pl.DataFrame:
@@ -39,7 +43,7 @@ def blame_of(calls: pl.DataFrame, collectives: pl.DataFrame, begins: Int64Array)
     `calls` are those of `ranks.waits`, one for each rank and match: `match`, `at`, `name`, `step`, `bytes`, `source`, `destination`, `start`, `ready` (when the last rank came), `end`, `wait_ns`,
     `blocked_ns` (no time counts twice); `collectives` have `match`, `last`, `alone_ns`, and `since` of
     `ranks.own_clock.together_since`. `begins` says when the window of each rank begins. `origin` is the collective before which the delay arose, `at` the rank,
-    `ns` the time. For each `match` the times sum to `alone_ns` at most: what no rank took longer, such as the time in which a pipeline
+    `ns` the time, `longer_ns` how much longer the rank took before `origin`. For each `match` the times sum to `alone_ns` at most: what no rank took longer, such as the time in which a pipeline
     fills, is nobody's delay.
     """
     calls = calls.sort("at", "ready", "start")
@@ -48,7 +52,7 @@ def blame_of(calls: pl.DataFrame, collectives: pl.DataFrame, begins: Int64Array)
         return pl.DataFrame(schema=BLAME)
     message = calls["name"].is_in(MESSAGES).to_numpy()
     of_messages, received = longer_in_messages(calls, rows)
-    queued = _behind(calls, rows)
+    queued = _behind(calls)
     longer = np.where(message, of_messages, longer_in_collectives(rows))
     longer = np.where(queued < 0, np.floor(np.maximum(np.nan_to_num(longer), 0)), 0).astype(np.int64)
     since = np.where(message & ~np.isnan(of_messages), received, rows.since_time)
@@ -61,9 +65,31 @@ def blame_of(calls: pl.DataFrame, collectives: pl.DataFrame, begins: Int64Array)
     )
 
 
-def delays_of(blame: pl.DataFrame) -> pl.DataFrame:
-    """`origin`, `at`, `ns`: each delay once, however many collectives have to wait for it."""
-    return blame.group_by("origin", "at").agg(pl.col("ns").max()).sort("origin", "at")
+def delays_of(blame: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
+    """`origin`, `at`, `ns`: each delay once, however many groups have to wait for it.
+
+    Ranks of one group may wait for a part of it in each of several collectives. What is more than the rank took longer before `origin` is due to what
+    it took longer before that, since the ranks last went on together.
+    """
+    order = collectives.select("match", "group", "since", pl.int_range(pl.len()).alias("order"))
+    in_group = (
+        blame.join(order[["match", "group"]], on="match")
+        .group_by("origin", "at", "group")
+        .agg(pl.col("ns").sum(), pl.col("longer_ns").first())
+        .join(order[["match", "since", "order"]], left_on="origin", right_on="match")
+        .sort("order", descending=True)
+    )
+    span = ["at", "group", "since"]
+    over = (pl.col("ns") - pl.col("longer_ns")).cum_sum().over(span)
+    passed = over - pl.min_horizontal(over.cum_min().over(span), 0)  # to the delay before this one
+    in_group = in_group.with_columns(passed.alias("passed"))
+    came = pl.col("passed").shift(1, fill_value=0).over(span)
+    return (
+        in_group.with_columns((pl.col("ns") + came - pl.col("passed")).alias("ns"))
+        .group_by("origin", "at")
+        .agg(pl.col("ns").max())
+        .sort("origin", "at")
+    )
 
 
 def _next_collective(rows: Rows, message: BoolArray) -> Int64Array:
@@ -82,21 +108,12 @@ def _next_collective(rows: Rows, message: BoolArray) -> Int64Array:
     return found
 
 
-def _behind(calls: pl.DataFrame, rows: Rows) -> Int64Array:
-    """For each call that begins as soon as another one of the rank ends, which waited while the rank computed, the row of that one: it stood behind it
-    in a queue, so its start does not say when the rank was ready. −1 for others.
-    """
-    end = calls["end"].to_numpy()
-    order = np.flatnonzero(calls["wait_ns"].to_numpy() > 2 * rows.blocked)
-    order = order[np.lexsort((end[order], rows.at[order]))]
-    if not order.size:
-        return np.full(end.size, -1)
-    at = (
-        np.searchsorted(rows.key(rows.at[order], end[order]), rows.key(rows.at, rows.start), side="right") - 1
-    )
-    found = order[np.maximum(at, 0)]
-    soon = (at >= 0) & (rows.at[found] == rows.at) & (rows.start - end[found] <= _SOON_NS)
-    return np.where(soon, found, -1)
+def _behind(calls: pl.DataFrame) -> Int64Array:
+    """For each call that stood behind another one in its stream the row of that one: its start does not say when the rank was ready. −1 for others."""
+    row, behind = calls["row"].to_numpy(), calls["behind"].to_numpy()
+    place = np.empty(row.size, dtype=np.int64)
+    place[row] = np.arange(row.size)
+    return np.where(behind < 0, -1, place[behind])
 
 
 def _first_shown(rows: Rows, longer: Int64Array, since: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -181,7 +198,8 @@ def _followed(rows: Rows, collectives: pl.DataFrame, steps: _Steps) -> pl.DataFr
             break
         part = np.minimum(left, steps.own[here])
         origin = match[rows.match[steps.origin[here]]]
-        made.append(np.stack([match[begun], origin, rows.at[here], part], axis=1)[part > 0])
+        told = [match[begun], origin, rows.at[here], part, steps.own[here]]
+        made.append(np.stack(told, axis=1)[part > 0])
         left = left - part
         queued, before = steps.queued[late], steps.before[here]
         blocking = longest.within(*rows.range_of(rows.at[late], rows.since_time[late], rows.start[late]))

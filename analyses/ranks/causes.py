@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from math import log, prod
+from typing import Any, Final
 
 import polars as pl
 
+from tracekit.analyses.flops.work import is_shape, json_list
 from tracekit.analyses.ranks.align import Alignment
 from tracekit.analyses.ranks.blame import delays_of
 from tracekit.analyses.ranks.summary import NO_STEP, Summary
@@ -31,22 +33,23 @@ _CAUSES: Final[Schema] = {
     "longer_ns": pl.Int64,
     "times_operators": pl.Float64,
     "times_flops": pl.Float64,
+    "times_inputs": pl.Float64,
 }
 
 
 def causes_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -> pl.DataFrame:
-    """`at`, `kind`, `what`, `where`, `longer_ns`, `times_operators`, `times_flops` of the ranks that others wait for longest.
+    """`at`, `kind`, `what`, `where`, `longer_ns`, `times_operators`, `times_flops`, `times_inputs` of the ranks that others wait for longest.
 
     In the steps in which the others wait for it, a rank spends `longer_ns` longer on this than the middle of the other ranks in its
     groups: on a `layer` (its path; the innermost one that holds most of the difference), on an `operator` in no layer, or `idle` for a
     cause, and `where` is the line of Python or the layer with most of it. A rank of which nothing explains a quarter of the delay has no row. `times_operators` is how many times as many operators (on a device
-    activities) as the middle of the others it runs there, `times_flops` how many times as many FLOPs they have; null if a rank has none, and for idle time.
+    activities) as the middle of the others it runs there, `times_flops` how many times as many FLOPs they have, `times_inputs` how many times as large the input of the longest is that differs most; null if a rank has none, and for idle time.
     """
     calls = aligned.calls.select(
         pl.col("match").alias("origin"), "at", "key", pl.col("step").fill_null(NO_STEP)
     )
     late = (
-        delays_of(waits.blame)
+        delays_of(waits.blame, waits.collectives)
         .join(calls, on=["origin", "at"])
         .group_by("at", "key", "step")
         .agg(pl.col("ns").sum())
@@ -58,7 +61,7 @@ def causes_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) ->
 
 def _cause(
     at: int, late: pl.DataFrame, summaries: Sequence[Summary], calls: pl.DataFrame
-) -> tuple[int, str, str, str | None, int, float | None, float | None] | None:
+) -> tuple[int, str, str, str | None, int, float | None, float | None, float | None] | None:
     key = late.group_by("key").agg(pl.col("ns").sum()).sort("ns", "key", descending=[True, False])["key"][0]
     others = calls.filter((pl.col("key") == key) & (pl.col("at") != at))["at"].unique().sort().to_list()
     others = others[:: -(-len(others) // _COMPARED)] if others else []
@@ -73,6 +76,7 @@ def _cause(
                 "ns",
                 "count",
                 "flops",
+                "shapes",
             )
             for one in (at, *others)
         ]
@@ -85,7 +89,11 @@ def _cause(
         return None
     kind, what, ns = best
     where = _where(work, at, what, ns) if kind == "idle" else None
-    return (at, kind, what, where, ns, *_amounts(work, at, kind, what))
+    inside = pl.col("what") == what
+    if kind == "layer":
+        inside |= pl.col("what").str.starts_with(f"{what}.")
+    there = work.filter(pl.col("kind") == kind, inside, pl.col("kind") != "idle")
+    return (at, kind, what, where, ns, *_amounts(there, at), _times_inputs(there, at))
 
 
 def _where(work: pl.DataFrame, at: int, cause: str, ns: int) -> str | None:
@@ -100,19 +108,42 @@ def _where(work: pl.DataFrame, at: int, cause: str, ns: int) -> str | None:
     return places["what"][0] if places.height == 1 else None
 
 
-def _amounts(work: pl.DataFrame, at: int, kind: str, what: str) -> tuple[float | None, float | None]:
-    """How many times as many operators and FLOPs this rank has there as the middle of the others that have any."""
-    inside = pl.col("what") == what
-    if kind == "layer":
-        inside |= pl.col("what").str.starts_with(f"{what}.")
-    found = work.filter(pl.col("kind") == kind, inside).group_by("at").agg(pl.col("count", "flops").sum())
+def _amounts(work: pl.DataFrame, at: int) -> tuple[float | None, float | None]:
+    """How many times as many operators and FLOPs this rank has in this work as the middle of the others that have any."""
+    found = work.group_by("at").agg(pl.col("count", "flops").sum())
     own, others = found.filter(pl.col("at") == at), found.filter(pl.col("at") != at)
     times = []
     for name in ("count", "flops"):
         middle = others[name].filter(others[name] > 0).median()
         mine = int(own[name].sum())
-        times.append(mine / middle if kind != "idle" and mine and isinstance(middle, float) else None)
+        times.append(mine / middle if mine and isinstance(middle, float) else None)
     return times[0], times[1]
+
+
+def _times_inputs(work: pl.DataFrame, at: int) -> float | None:
+    """How many times as large as on the others the input is that differs most, of what takes this rank longest; None if some are larger and some
+    smaller, or of other shapes.
+    """
+    most = work.filter(pl.col("at") == at).sort("ns").tail(1)
+    alike = work.join(most, on=["kind", "what", "where"], how="semi", nulls_equal=True).drop_nulls("shapes")
+    own, others = (
+        alike.filter(mine)["shapes"].mode().sort() for mine in (pl.col("at") == at, pl.col("at") != at)
+    )
+    if not own.len() or not others.len():
+        return None
+    pairs = zip(json_list(own[0]), json_list(others[0]), strict=False)
+    times = [_times(*pair) for pair in pairs]
+    known = [each for each in times if each is not None]
+    if not known or len(known) < len(times) or min(known) < 1 < max(known):
+        return None
+    return max(known, key=lambda each: abs(log(each)))
+
+
+def _times(own: Any, other: Any) -> float | None:
+    if not (is_shape(own) and is_shape(other) and len(own) == len(other)):
+        return None
+    mine, theirs = prod(own), prod(other)
+    return 1.0 if mine == theirs else mine / theirs if mine and theirs else None
 
 
 def _longer(work: pl.DataFrame, at: int) -> pl.DataFrame:

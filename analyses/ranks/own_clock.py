@@ -26,8 +26,8 @@ Floats = npt.NDArray[np.float64]
 def together_since(calls: pl.DataFrame, collectives: pl.DataFrame) -> pl.Series:
     """For each collective the `match` of the latest one before it after which all its ranks went on together; null if there is none.
 
-    That is one of a group that holds all its ranks, in which most of them computed nothing (`held`), and that was `ready` before the
-    first of them came.
+    That is one of a group that holds all its ranks, in which most of them and the last one to come computed nothing (`held`), and that was
+    `ready` before the first of them came.
     """
     members: defaultdict[str, set[int]] = defaultdict(set)
     groups_of: defaultdict[int, set[str]] = defaultdict(set)
@@ -40,7 +40,9 @@ def together_since(calls: pl.DataFrame, collectives: pl.DataFrame) -> pl.Series:
         orient="row",
     )
     met = calls.filter(~pl.col("name").is_in(MESSAGES)).group_by("match").agg(
-        pl.col("key", "ready").first(), pl.col("held").mean(), pl.len().cast(pl.Int64).alias("ranks")
+        pl.col("key", "ready").first(),
+        pl.when(pl.col("held").filter("is_last").all()).then(pl.col("held").mean()).alias("held"),
+        pl.len().cast(pl.Int64).alias("ranks"),
     )  # fmt: skip
     # Where groups were not recorded, not all ranks with calls of none take part.
     met = met.join(whole, on="key").filter(pl.col("held") >= _HELD, pl.col("ranks") == pl.col("whole"))

@@ -22,7 +22,7 @@ from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.layers import layers
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import steps
-from tracekit.groups import or_none
+from tracekit.groups import at_rows, or_none
 from tracekit.names import clean
 from tracekit.spans import Int64Array, take
 
@@ -46,7 +46,7 @@ MOST_CALLS: Final = 20_000
 """Of more calls a rank sends those of the first steps; a row takes some 40 bytes."""
 SENT: Final = (
     "name", "group", "group_size", "group_ranks", "sequence", "source", "destination", "bytes", "bus_bytes",
-    "step", "start", "end", "duration_ns", "exposed_ns", "kernels",
+    "step", "stream_id", "came", "start", "end", "duration_ns", "exposed_ns", "held_ns", "kernels",
 )  # fmt: skip
 """What the other ranks need of a call, of the columns of `analyses.calls.CALLS`."""
 MOST_TIMES: Final = 20_000
@@ -57,6 +57,7 @@ MOST_STEPS: Final = 50
 BINS: Final = 160
 """So many bins of the window say when the devices worked."""
 _MOST_ROWS: Final = 200
+_LONGEST_SHAPES: Final = 120
 MOST_WORK: Final = 6_000
 """Rows of `work`; each takes some ten bytes."""
 
@@ -114,7 +115,8 @@ class Summary:
     @property
     def work(self) -> pl.DataFrame:
         """What the devices did apart from communication, in order of time: `step` (`NO_STEP` for none), `call` (the place in `calls` of the first call that starts
-        when it has ended), `kind`, `what`, `where`, `first` (when it first started), `ns`, `count` (of its activities or gaps), `flops` (as far as they can be told). Of the
+        when it has ended), `kind`, `what`, `where`, `first` (when it first started), `ns`, `count` (of its activities or gaps), `flops` (as far as they can be told), `shapes` (of the inputs of its first operator, as
+        JSON). Of the
         kind `layer`, `what` is its path and `where` the phase; of `operator`, the work in no layer, its name and the phase; of `idle`, the cause and the layer
         and line of Python, as far as they are known. The first steps, at most `MOST_STEPS`, and the parts that take most.
         """
@@ -252,7 +254,9 @@ def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
     name = pl.coalesce(pl.col("operator").cast(pl.String), pl.col("name").cast(pl.String))
     in_layer = pl.col("path").is_not_null()
     computed = (
-        rows.with_columns(pl.Series("flops", _flops(scope, rows)))
+        rows.with_columns(
+            pl.Series("flops", _flops(scope, rows)), at_rows(scope.trace.host["shapes"], rows["op_id"])
+        )
         .filter(pl.col("class") != "communication")
         .join(paths, on="layer_id", how="left")
         .select(
@@ -263,6 +267,7 @@ def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
             "start",
             pl.col("duration").alias("ns"),
             "flops",
+            "shapes",
         )
     )
     step = rows.select(pl.col("activity_id").alias("ended_by"), "step")
@@ -280,7 +285,7 @@ def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
             pl.lit(0, dtype=pl.Int64).alias("flops"),
         )
     )
-    both = pl.concat([computed, idle])
+    both = pl.concat([computed, idle], how="diagonal")
     # A call may wait for what has ended before it; what only begins before it goes on beside it.
     call = np.searchsorted(starts.to_numpy(), (both["start"] + both["ns"]).to_numpy(), side="left")
     both = (
@@ -291,10 +296,13 @@ def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
             pl.col("ns").sum(),
             pl.len().cast(pl.Int64).alias("count"),
             pl.col("flops").sum(),
+            pl.col("shapes").first(),
         )
     )
     shown = both.group_by("kind", "what").agg(pl.col("ns").sum()).sort("ns", "what", descending=[True, False])
     kept = both.join(shown.head(_MOST_ROWS)[["kind", "what"]], on=["kind", "what"], how="semi")
+    shapes = kept["shapes"].cast(pl.String)
+    kept = kept.with_columns(shapes.set(shapes.str.len_bytes() > _LONGEST_SHAPES, None))
     return _first_steps(kept).sort("first", "kind", "what", "where")
 
 

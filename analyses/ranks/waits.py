@@ -10,6 +10,7 @@ import polars as pl
 
 from tracekit.analyses.ranks.align import Alignment
 from tracekit.analyses.ranks.blame import blame_of, delays_of
+from tracekit.analyses.ranks.blocked import blocked_by_others
 from tracekit.analyses.ranks.own_clock import together_since
 from tracekit.facts.collectives import MESSAGES, SYNCHRONISING
 
@@ -17,7 +18,7 @@ __all__ = ["Waits", "waits_of"]
 
 
 _NEEDED: Final = (
-    "match", "at", "key", "name", "group", "group_size", "source", "destination", "step", "start", "end", "duration_ns", "exposed_ns", "bytes",
+    "match", "at", "key", "name", "group", "group_size", "source", "destination", "step", "stream_id", "came", "start", "end", "duration_ns", "exposed_ns", "held_ns", "bytes",
     "bus_bytes",
 )  # fmt: skip
 
@@ -58,7 +59,7 @@ def waits_of(aligned: Alignment) -> Waits:
     )
     begins = np.array(aligned.begins, dtype=np.int64) if aligned.begins else begins
     blame = blame_of(calls, collectives, begins)
-    delays = delays_of(blame)
+    delays = delays_of(blame, collectives)
     ranks = (
         calls.group_by("at")
         .agg(
@@ -80,27 +81,24 @@ def waits_of(aligned: Alignment) -> Waits:
 
 
 def _with_waits(calls: pl.DataFrame) -> pl.DataFrame:
-    """With `ready`, `wait_ns`, `new_wait_ns`, `blocked_ns`, `held` and `is_last`."""
+    """With `ready`, `wait_ns`, `new_wait_ns`, `blocked_ns`, `behind` (the `row` of the call that it stood behind), `held` and `is_last`."""
     start, duration = pl.col("start"), pl.col("duration_ns")
     waits = pl.col("name").is_in(list(SYNCHRONISING)) | (pl.col("end") > pl.col("ready"))
     wait = pl.min_horizontal(pl.col("ready") - start, duration)
-    # What runs beside a call mostly runs at its beginning.
-    blocked = (pl.col("exposed_ns") - (duration - pl.col("wait_ns"))).clip(0, pl.col("wait_ns"))
     calls = (
         calls.with_columns(start.max().over("match").alias("ready"))
         .with_columns(pl.when(waits).then(wait).otherwise(0).alias("wait_ns"))
         .with_columns(
             (start + pl.col("wait_ns")).alias("waited"),
-            blocked.fill_null(pl.col("wait_ns")).alias("blocked_ns"),
             (2 * pl.col("exposed_ns") >= duration).fill_null(value=True).alias("held"),
             (start.rank("ordinal", descending=True).over("match") == 1).alias("is_last"),
         )
-        .with_columns((pl.col("waited") - pl.col("blocked_ns")).alias("blocked_from"))
     )
     calls = _with_new_time(calls, "start", "waited", "at").rename({"new_ns": "new_wait_ns"})
-    calls = calls.with_columns(pl.col("blocked_ns").alias("held_up_ns"))
-    calls = _with_new_time(calls, "blocked_from", "waited", "at")
-    return calls.with_columns(pl.col("new_ns").alias("blocked_ns")).drop("new_ns")
+    blocked, behind = blocked_by_others(calls)
+    return calls.with_columns(pl.Series("blocked_ns", blocked), pl.Series("behind", behind)).with_row_index(
+        "row"
+    )
 
 
 def _with_new_time(rows: pl.DataFrame, begin: str, end: str, of: str) -> pl.DataFrame:
@@ -142,7 +140,7 @@ def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
             pl.col("at").filter("is_last").first().alias("last"),
             start.filter(~pl.col("is_last")).max().alias("before_last"),
             start.max().alias("last_start"),
-            pl.col("held_up_ns").max(),
+            pl.col("blocked_ns").max(),
             pl.col("bytes").max(),
             (pl.col("bytes").max() / latency).alias("algorithm_gbps"),
             (pl.col("bus_bytes").max() / latency).alias("bus_gbps"),
@@ -152,8 +150,8 @@ def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
             for name in ("algorithm_gbps", "bus_gbps")
         )
     )
-    waited_from = pl.max_horizontal("before_last", pl.col("last_start") - pl.col("held_up_ns"))
+    waited_from = pl.max_horizontal("before_last", pl.col("last_start") - pl.col("blocked_ns"))
     found = _with_new_time(
         found.with_columns(waited_from.alias("before_last")), "before_last", "last_start", "last"
     ).rename({"new_ns": "alone_ns"})
-    return found.drop("before_last", "last_start", "held_up_ns").sort("start", "match")
+    return found.drop("before_last", "last_start", "blocked_ns").sort("start", "match")

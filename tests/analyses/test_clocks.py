@@ -194,7 +194,7 @@ def test_blame_follows_a_delay_back_to_where_it_arose() -> None:
     calls = pl.DataFrame(before + rows, schema=("match", "at", "start", "end"), orient="row").with_columns(
         ready.alias("ready"), *((ready - pl.col("start")).alias(name) for name in ("wait_ns", "blocked_ns")), key.alias("key"),
         *(pl.lit(None, dtype=INTS).alias(name) for name in ("step", "bytes", "source", "destination")),
-        name=pl.lit("all_reduce"), held=pl.lit(value=True),
+        name=pl.lit("all_reduce"), held=pl.lit(value=True), is_last=pl.col("start") == ready, behind=-1, row=pl.int_range(pl.len()),
     )  # fmt: skip
     collectives = pl.DataFrame(
         [(0, 0, 0, 0), (1, 100, 2, 30), (2, 114, 1, 30), (3, 160, 1, 7)],
@@ -204,7 +204,7 @@ def test_blame_follows_a_delay_back_to_where_it_arose() -> None:
     collectives = collectives.with_columns(together_since(calls, collectives))
     assert collectives["since"].to_list() == [None, 0, 0, 2]
     blame = blame_of(calls, collectives, np.zeros(5, dtype=np.int64))
-    assert blame.rows() == [(1, 1, 2, 30), (2, 1, 2, 30), (3, 3, 1, 7)]
+    assert blame.rows() == [(1, 1, 2, 30, 30), (2, 1, 2, 30, 30), (3, 3, 1, 7, 7)]
 
 
 def test_waits_of_calls_that_run_at_once_count_once() -> None:
@@ -220,13 +220,18 @@ def test_waits_of_calls_that_run_at_once_count_once() -> None:
         *(pl.lit(1).alias(name) for name in ("bytes", "bus_bytes", "step")),
         pl.lit(3).alias("group_size"),
         *(pl.lit("g").alias(name) for name in ("key", "name", "group")),
-        *(pl.lit(None, dtype=INTS).alias(name) for name in ("source", "destination", "exposed_ns")),
+        *(
+            pl.lit(None, dtype=INTS).alias(name)
+            for name in ("source", "destination", "exposed_ns", "held_ns")
+        ),
+        pl.col("match").alias("stream_id"),
+        pl.col("start").alias("came"),
     )
     waits = waits_of(Alignment(calls, pl.DataFrame(), pl.DataFrame(), numbered=True))
     # Rank 0 waits from 100 to 150, from 120 to 190 and from 300 to 310; rank 1 from 104 and 118.
     assert waits.ranks["wait_ns"].to_list() == [90 + 10, 86, 20]
-    # The ranks before it come at 104 and 120: from 150 on the second one waits alone.
-    assert waits.collectives["alone_ns"].to_list() == [46, 40, 10]
+    # Without the last rank, rank 1 would be done with the second one at 123, not 195: 46 for the first, and the rest.
+    assert waits.collectives["alone_ns"].to_list() == [46, 26, 10]
     # Rank 2 is 48 later than the middle of the others to the first one, as far as they wait 46, and by 23 more to the second one.
     assert waits.ranks["caused_ns"].to_list() == [0, 10, 46 + 23]
 

@@ -347,3 +347,22 @@ def test_receives_that_are_posted_at_once_last_until_they_are_done() -> None:
     calls = collectives(made.trace(devices=())).calls
     assert calls["end"].to_list() == [25 * MS, 30 * MS, 35 * MS]
     assert calls["start"].to_list() == [20 * MS + 20 * US + number * 100 * US for number in range(3)]
+
+
+def test_when_a_rank_comes_to_a_call_and_what_the_call_holds_up() -> None:
+    """Two calls in a stream of their own: the first runs beside a product, and another product waits for the second one."""
+    made = Planted()
+    made.activity("gemm", 100 * US, MS, launch=0)
+    made.activity("ncclDevKernel(args)", 200 * US, 2 * MS, stream=20, launch=20 * US)
+    made.activity("gemm", 1_100 * US, 400 * US, launch=40 * US)
+    made.activity("ncclDevKernel(args)", 2_200 * US, 800 * US, stream=20, launch=60 * US)
+    made.activity("gemm", 3_000 * US, 100 * US, launch=2_500 * US)
+    first, second = collectives(made.trace(devices=(A100,))).calls.rows(named=True)
+    # It waits for nothing that was launched after it; the second one stood behind the first.
+    assert [call["came"] for call in (first, second)] == [200 * US, 1_500 * US]
+    assert [call["exposed_ns"] for call in (first, second)] == [700 * US, 800 * US]
+    # The last product was launched late, and nothing stood in the queue before.
+    assert [call["held_ns"] for call in (first, second)] == [0, 490 * US]
+    made.call("cudaStreamSynchronize", 1_000 * US, 1_500 * US)
+    again = collectives(made.trace(devices=(A100,))).calls
+    assert again["held_ns"].to_list() == [700 * US, 790 * US]

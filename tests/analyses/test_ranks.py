@@ -23,6 +23,7 @@ from tracekit.analyses.ranks import (
     waits_of,
     worst_beside,
 )
+from tracekit.analyses.ranks.causes import _times_inputs
 from tracekit.analyses.ranks.summary import (
     MOST_CALLS,
     MOST_STEPS,
@@ -233,6 +234,26 @@ def test_a_rank_with_fewer_steps_is_compared_over_those_that_all_have(
     scores = ["own_ns", "speed", "steadiness"]
     wanted = stragglers_of([replace(one, steps=one.steps.head(2)) for one in ranks], aligned, waits)
     assert stragglers_of(uneven, aligned, waits)[scores].equals(wanted[scores])
+
+
+@pytest.mark.parametrize(
+    ("late", "others", "times"),
+    [
+        ("[[1000000, 128], [159744]]", "[[1000000, 128], [53248]]", 3.0),
+        ("[[512, 1024], [1024, 4096]]", "[[512, 1024], [1024, 4096]]", 1.0),
+        ("[[512, 64], [32]]", "[[256, 64], [64]]", None),  # one is larger, one smaller
+        ("[[512], []]", "[[512, 1], []]", None),
+        (None, "[[512]]", None),
+        ("[[", "[[512]]", None),
+    ],
+)
+def test_larger_inputs_are_told_where_flops_are_not_known(
+    late: str | None, others: str, times: float | None
+) -> None:
+    """Of a lookup of three times as many rows it was not said whether the device is slow or the rank has more to do."""
+    item = {"kind": "layer", "what": "bags", "where": "forward", "ns": 5}
+    work = [{"at": at, **item, "shapes": late if at == 1 else others} for at in range(4)]
+    assert _times_inputs(pl.DataFrame(work, schema_overrides={"shapes": pl.String}), 1) == times
 
 
 @pytest.mark.slow

@@ -273,3 +273,11 @@ def test_a_range_on_a_thread_of_the_engine_tells_the_phase() -> None:
     launch(made, GEMM, 700 * US, 2)
     named = with_threads(made.trace(), {2: "pt_autograd_0"})
     assert [phase for phase, _ in places(named)[1:]] == ["optimizer", "backward"]
+
+
+def test_a_thread_of_the_backward_pass_without_a_name_does_not_only_communicate() -> None:
+    """Its ranges of NCCL made it a thread of the backend, and its products communication outside the layers."""
+    made = training()
+    launch(made, GEMM, 220 * US, 2)
+    collective(made, "all_reduce", ALL_REDUCE, 310 * US)
+    assert [phase for phase, _ in places(made.trace())] == ["forward", "backward", "communication"]

@@ -54,7 +54,7 @@ def many(members: list[Member], ranks: int) -> Job:
 def test_the_answer_says_why_and_what_came_first(job: Job) -> None:
     section = job_section(job)
     assert section.answer.startswith(
-        "Rank 5 keeps the others waiting for 1.19 ms (21.4 % of the window). On it, layer block.1 takes"
+        "Rank 5 keeps the others waiting for 1.20 ms (21.4 % of the window). On it, layer block.1 takes"
     )
     assert (
         "the first difference from rank 7 is layer block.1 in the forward pass: 453 µs against 151 µs."

@@ -139,7 +139,9 @@ def simulate(
             group = list(range(column, ranks, columns))
             _collective(job, members, f"column{column}", group, "all_reduce", 1 << 20, step, sequence, rng)
         for one, begin in zip(members, begins, strict=True):
-            one.host = max(one.host, one.device)  # the loss is read
+            read = max(one.host, one.device)  # the loss
+            one.span("cuda_runtime", "cudaStreamSynchronize", one.host, read)
+            one.host = read
             one.span("user_annotation", f"ProfilerStep#{step}", begin, one.host)
             one.host += 5 * US
     job.events = [one.events for one in members]

@@ -131,9 +131,15 @@ class Sources:
         for path, digest in zip(self._paths, self._digests, strict=True):
             progress = _progress(path)
             try:
-                traces += tracekit.api.read_all(
+                found = tracekit.api.read_all(
                     path, limits=limits, cache=digest is not None, digest=digest, progress=progress
                 )
+                if len(self._paths) > 1:
+                    from tracekit.job.parts import check_events
+
+                    for trace in found:
+                        check_events(trace, str(path))
+                traces += found
             except UnreadableTraceError as error:
                 faults.append(error)
                 self.unread.append((str(path), error.fault))

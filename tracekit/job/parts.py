@@ -11,18 +11,31 @@ from tracekit.analyses.ranks.summary import MOST_CALLS, packed
 from tracekit.analyses.scope import Scope, select
 from tracekit.api import read_all
 from tracekit.classify import recategorise
+from tracekit.errors import UnreadableTraceError
 from tracekit.trace import Trace
 
 if TYPE_CHECKING:
     from tracekit.job.engine import Options
 
-__all__ = ["scopes_of", "summaries"]
+__all__ = ["check_events", "scopes_of", "summaries"]
 
 
 def summaries(path: str, options: Options) -> Iterator[bytes]:
-    """The packed summary of each process in a file. Raises what `scopes_of` raises."""
+    """The packed summary of each process in a file. Raises what `scopes_of` raises, and UnreadableTraceError if the file holds no event: it would be
+    of no job.
+    """
     most = MOST_CALLS if options.most_calls is None else min(MOST_CALLS, options.most_calls)
-    return (packed([summary_of(scope, most)]) for scope in scopes_of(path, options))
+    for scope in scopes_of(path, options):
+        check_events(scope.trace, path)
+        yield packed([summary_of(scope, most)])
+
+
+def check_events(trace: Trace, path: str) -> None:
+    """Raise UnreadableTraceError if one of several traces holds no event."""
+    if not trace.host.height and not trace.device.height:
+        cut = (trace.health["kind"] == "truncated_file").any()
+        fault = "the file is truncated before its first event" if cut else "the file holds no event"
+        raise UnreadableTraceError(fault, path=path, remedy="record it again")
 
 
 def scopes_of(

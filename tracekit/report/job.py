@@ -172,7 +172,9 @@ def _collectives_table(job: Job) -> Table:
         .sort("wait_ns", "name", "bytes", descending=[True, False, False])
     )
     shown = ("name", "ranks", "groups", "bytes", "count", "latency_ns", "skew_ns", "wait_ns", "bus_gbps")
-    return _table("collectives", "Collectives by size", frame, shown)
+    least = "; of what ranks without a trace take part in, latencies are at most and bandwidths at least this"
+    title = f"Collectives by size{least if job.ranks.missing else ''}"
+    return _table("collectives", title, frame, shown)
 
 
 def calls_table(job: Job) -> Table:

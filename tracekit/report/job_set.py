@@ -16,6 +16,8 @@ __all__ = ["files_of", "oddities_of", "other_jobs"]
 
 _MOST_LISTED: Final = 8
 _LONGEST: Final = 40
+_FEW: Final = 10
+"""Fewer minutes, hours or days are told with a tenth."""
 _FAR_APART_NS: Final = 60 * NS_PER_S
 """Clocks of one job, and the times at which its ranks begin to record, do not differ by so much."""
 
@@ -125,13 +127,14 @@ def _long(ns: int) -> str:
     """A time of minutes and more.
 
     >>> _long(90 * NS_PER_S), _long(7_500 * NS_PER_S), _long(86_400 * 3 * NS_PER_S)
-    ('2 minutes', '2 hours', '3 days')
+    ('1.5 minutes', '2.1 hours', '3 days')
     """
     seconds = ns / NS_PER_S
     size, unit = next(
         (one for one in ((86_400, "day"), (3_600, "hour")) if seconds >= 2 * one[0]), (60, "minute")
     )
-    return count_of(round(seconds / size), unit)
+    count = round(seconds / size, 1)
+    return f"{count} {unit}s" if count < _FEW and count % 1 else count_of(round(count), unit)
 
 
 def _steps(ranks: RankSet) -> str:

@@ -168,21 +168,33 @@ def _why(row: dict[str, Any], others: str, *, on_cpu: bool) -> str:
 
 def _amount(row: dict[str, Any], others: str, *, on_cpu: bool) -> str:
     """Whether it has more to do there than the other ranks; empty if that is not known, or not clear."""
-    count, flops = row["times_operators"], row["times_flops"]
+    count, flops, inputs = row["times_operators"], row["times_flops"], row["times_inputs"]
     runs = f"{'operators' if on_cpu else 'kernels'} there"
-    if count is None:
-        return ""
-    if count >= _MORE:
+    if count is not None and count >= _MORE:
         more = f", with {flops:.1f} times as many FLOPs" if flops is not None and flops >= _MORE else ""
         return f"It runs {count:.1f} times as many {runs}{more}."
-    if flops is None or count > 1 + _EQUAL:
+    if count is None or count > 1 + _EQUAL:
         return ""
+    number = "as many" if count >= 1 - _EQUAL else "fewer"
+    if flops is None:
+        return _inputs(inputs, f"{number} {runs}")
     if flops >= _MORE:
-        number = "as many" if count >= 1 - _EQUAL else "fewer"
         return f"It runs {number} {runs}, but on larger inputs: they have {flops:.1f} times as many FLOPs."
     if abs(flops - 1) > _EQUAL or count < 1 - _EQUAL:
         return ""
     return f"It has no more to compute there than {others}, so it computes more slowly."
+
+
+def _inputs(times: float | None, runs: str) -> str:
+    """Whether what it runs has larger inputs; empty if that is not known, or not clear."""
+    if times is None or (times != 1 and times < _MORE):
+        return ""
+    of = (
+        "on inputs of the same shapes"
+        if times == 1
+        else f"but on larger inputs: one has {times:.1f} times as many elements"
+    )
+    return f"It runs {runs}, {of}."
 
 
 def _first(job: Job, pair: Beside | None) -> str:
