@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mlperf.test_logs import event, later, mllog, wrapped
+from tracekit.cli.main import main
 from tracekit.errors import UnreadableTraceError
 from tracekit.mlperf import (
     Cell,
@@ -22,6 +23,7 @@ from tracekit.mlperf import (
     series_of,
     steps_table,
 )
+from tracekit.mlperf.jumps import with_jumps
 from tracekit.mlperf.log import read_log
 from tracekit.mlperf.questions import answers_of, read_questions
 from tracekit.mlperf.runs import runs_in
@@ -221,6 +223,33 @@ def test_long_blocks_are_no_jump(tmp_path: Path) -> None:
     assert not read_results([place / "result_0.txt"]).runs[0].problems
 
 
+@pytest.mark.parametrize("count", [{"epoch_count": 1000}, {}])
+def test_a_first_block_of_more_epochs_is_no_jump(count: dict[str, int]) -> None:
+    """A run that evaluates after 1,000 epochs, and then after each 20, was said to have lines missing, if it was the only one."""
+
+    def told(jump: int) -> tuple[str, ...]:
+        lines, time = [event(1.6e9, "global_batch_size", 64), event(1.6e9, "run_start")], 1.6e9
+        for at in range(20):
+            epochs = 20 if at else 1000
+            last = 1000 + 20 * at
+            many = {"epoch_count": epochs} if count else {}
+            lines.append(event(time, "block_start", first_epoch_num=last - epochs + 1, **many))
+            time += epochs / 2 + (0 if at else jump)
+            done = {"epoch_num": last}
+            lines += [
+                event(time, "block_stop", first_epoch_num=last - epochs + 1),
+                event(time, "eval_start", **done),
+            ]
+            time += 4
+            lines.append(event(time, "eval_accuracy", 0.9, **done))
+        (run,) = runs_in(read_log([*lines, event(time, "run_stop", status="success")]), "run")
+        return with_jumps([run])[0].problems
+
+    assert told(0) == ()
+    (problem,) = told(3600)
+    assert problem.startswith("4,100 s pass before line 4, but no other gap is longer than 10 s")
+
+
 def test_a_run_without_the_time_of_its_start_has_no_score(tmp_path: Path) -> None:
     """It took 1,600,000,038 s."""
     lines = [event(0, "run_start") if '"run_start"' in text else text for text in mllog()]
@@ -320,3 +349,61 @@ def test_a_run_that_was_cut_early_makes_no_other_a_jump(tmp_path: Path) -> None:
         lines = ahead(mllog(), 12, 600)
         (place / f"result_{number}.txt").write_text("".join(lines if number else lines[:9]))
     assert [len(run.problems) for run in read_results([tmp_path]).runs] == [1, 0, 0]
+
+
+# -- what is said of faults ----------------------------------------------------------------------------
+
+
+def test_an_argument_without_results_is_said_and_the_others_are_answered(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One empty folder, empty file, damaged log or table among good ones refused the whole answer."""
+    good = submitted(tmp_path / "good")
+    (empty := tmp_path / "empty").mkdir()
+    (nothing := tmp_path / "zero.txt").touch()
+    packed = bytearray(gzip.compress("".join(mllog() * 99).encode()))
+    packed[100:140] = bytes(40)
+    (damaged := tmp_path / "result_1.txt.gz").write_bytes(packed)
+    (table := tmp_path / "table").mkdir()
+    for name in ("runs.csv", "events.csv.gz"):
+        (table / name).write_text("none\n")
+    for others, said in (
+        ([good], "16 chips train 2 times"),
+        (sorted(good.rglob("*.txt")), "The results hold 1 config"),
+    ):
+        with pytest.raises(SystemExit) as leave:
+            main(["scaling", *map(str, [empty, *others, nothing, damaged, table])])
+        text = capsys.readouterr()
+        assert not leave.value.code, text.err
+        assert said in " ".join(text.out.split())
+        lines = text.err.splitlines()
+        assert [line.partition(": left out: ")[2].partition(":")[0] for line in lines] == [
+            str(path) for path in (empty, nothing, damaged, table)
+        ]
+    with pytest.raises(SystemExit) as leave:
+        main(["scaling", str(empty), str(table)])
+    assert leave.value.code == 3
+    assert "it is not a table of MLPerf runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("statuses", "said", "score"),
+    [
+        (("aborted", "cut", "success", "success"), "2 runs failed or were cut short, and count as slowest.", False),
+        (("back", "success", "success", "success"), "1 run has no time by its clock, and counts as slowest.", True),
+        (("unknown", "success", "success", "success"), "1 run does not say how it ended, and counts as slowest.", True),
+    ],
+)  # fmt: skip
+def test_runs_that_count_as_slowest_are_said_for_what_they_are(
+    statuses: tuple[str, ...], said: str, score: bool
+) -> None:
+    """A run whose clock was set back "failed or was cut short", and where two of five runs failed "its runs failed"."""
+    runs = []
+    for status in statuses:
+        fields = {"success": {}, "back": {"run_s": None}}.get(status, {"status": status})
+        runs.append(replace(a_run(100, 10), system="8xA", accelerators=8, **fields))
+    answer = mlperf_section(Results(tuple(runs))).answer
+    assert said in answer
+    assert answer.count("slowest") == (1 if score else 2)
+    why = "1 configuration has no score, because too many of its runs count as slowest."
+    assert (why in answer) is not score

@@ -105,6 +105,86 @@ def test_samples_instead_of_epochs() -> None:
     assert (bert.epochs, bert.last_epoch) == (300, 300_000)
 
 
+@pytest.mark.parametrize(
+    ("benchmark", "each", "size", "length", "epochs"),
+    [
+        ("bert", 300_000, 9_000_000, 512, 0.1),
+        ("bert", 300_000, None, 512, None),
+        ("gpt3", 300_000 * 2048, 9_000_000, 2048, 0.1),
+        ("gpt3", 300_000 * 2048, 9_000_000, None, None),
+        ("unet3d", 1000, 168, None, 3000),
+    ],
+)
+def test_blocks_that_count_samples_or_tokens_are_no_epochs(
+    benchmark: str, each: int, size: int | None, length: int | None, epochs: float | None
+) -> None:
+    """Three blocks of 300,000 samples were 900,000 epochs: only the numbers of evaluations were taken as samples."""
+
+    def scaled(text: str) -> str:
+        text = re.sub(r'"first_epoch_num": (\d+)', lambda match: f'"first_epoch_num": {(int(match[1]) - 1) * each}', text)  # fmt: skip
+        text = text.replace('"epoch_count": 1', f'"epoch_count": {each}').replace('"value": 1000', f'"value": {size}')  # fmt: skip
+        return re.sub(r'"epoch_num": (\d+)', lambda match: f'"epoch_num": {int(match[1]) * each}', text)
+
+    lines = [scaled(text) for text in mllog() if size or "train_samples" not in text]
+    told = [event(1.6e9, "max_sequence_length", length)] if length else []
+    (run,) = runs_in(read_log([*told, *lines]), "run", benchmark=benchmark)
+    assert run.epochs == (None if epochs is None else pytest.approx(epochs))
+
+
+def test_blocks_of_one_epoch_beside_evaluations_that_count_samples() -> None:
+    """Three evaluations up to 300,000 of a million samples, each after a block "of one epoch", were three epochs."""
+    lines = [
+        re.sub(r'"epoch_num": (\d)', r'"epoch_num": \g<1>00000', text).replace(
+            '"value": 1000', '"value": 1000000'
+        )
+        for text in mllog()
+    ]
+    (run,) = runs_in(read_log(lines), "run")
+    assert (run.epochs, run.last_epoch) == (0.3, 300_000)
+
+
+def evaluated(how: str, second: float) -> LoggedRun:
+    """A run of 4 blocks of 100 s and 10,000 samples, each with an evaluation of 20 s by two metrics, the second so long after the first."""
+    lines, time = [event(1.6e9, "train_samples", 1000), event(1.6e9, "run_start")], 1.6e9
+    evaluations: list[tuple[float, dict[str, object]]] = []
+    for at in range(4):
+        # The end of a block may carry the number where the next one begins.
+        lines += [event(time, "block_start", samples_count=10_000 * at), event(time + 100, "block_stop", samples_count=10_000 * (at + 1))]  # fmt: skip
+        time += 100
+        if how != "after training":
+            evaluations.append((time, {"samples_count": 10_000 * (at + 1)}))
+            time += 20
+    if how == "after training":
+        evaluations = [(time + 20 * at, {"samples_count": 10_000 * (at + 1)}) for at in range(4)]
+        time += 80
+    for begin, point in evaluations:
+        names = ({}, {}) if how == "without names" else ({"metric": "FID"}, {"metric": "CLIP"})
+        apart = [
+            event(begin + 20 - second, "eval_stop", **point),
+            event(begin + 20 - second, "eval_start", **point),
+        ]
+        lines += [
+            event(begin, "eval_start", **point), event(begin + 20 - second, "eval_accuracy", 90, **point, **names[0]),
+            *(apart if how == "each started" else []),
+            event(begin + 20, "eval_accuracy", 0.1, **point, **names[1]), event(begin + 20, "eval_stop", **point),
+        ]  # fmt: skip
+    lines.append(event(time, "run_stop", status="success"))
+    (run,) = runs_in(read_log(sorted(lines, key=lambda text: int(text.partition('"time_ms": ')[2].partition(",")[0]))), "run")  # fmt: skip
+    return run
+
+
+@pytest.mark.parametrize("how", ["with names", "without names", "each started", "after training"])
+@pytest.mark.parametrize("second", [0.3, 5.0])
+def test_an_evaluation_by_two_metrics_is_one(how: str, second: float) -> None:
+    """It counted twice, what it took after its first metric was training, and blocks were paired with other evaluations than their own."""
+    run = evaluated(how, second)
+    assert (run.run_s, run.epochs, run.evaluations) == (480, 40, 4)
+    if how != "without names" or second > 1:  # else the second one looks like that of another rank
+        assert run.accuracy == (90, 0.1)
+        assert sum(end - begin for begin, end in run.evaluation_s) == pytest.approx(80)
+    assert cells_of([run])[0].shares == pytest.approx((400 / 480, 80 / 480, 0), abs=0.003)
+
+
 def test_an_accuracy_that_is_no_number_is_an_evaluation() -> None:
     """The evaluation of a run that diverges was no line of a log, since NaN is no JSON."""
     log = read_log([text.replace('"value": 0.1', '"value": NaN') for text in mllog()])

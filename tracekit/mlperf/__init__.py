@@ -8,10 +8,10 @@ from tracekit.mlperf.cells import (
     score_of,
     series_of,
     sizes_of,
-    steps_table,
 )
 from tracekit.mlperf.forecast import Forecast, Question, compared, doubling_end, forecast, question_of
 from tracekit.mlperf.laws import efficiency_parts, laws_table, techniques_table
+from tracekit.mlperf.limits import steps_table
 from tracekit.mlperf.results import Results, holds_results, read_results
 from tracekit.mlperf.runs import LoggedRun
 

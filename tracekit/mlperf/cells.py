@@ -1,18 +1,17 @@
-"""Results by cell: the runs of one organisation, system, benchmark and batch, scored as MLPerf scores them, and how they scale.
+"""Results by cell: the runs of one organisation, system, benchmark and batch, scored as MLPerf scores them.
 
 The score drops the fastest and the slowest run and is the mean of the others; a run that failed counts as slowest. The speed-up between two
-systems is the gain of throughput (epochs a second) over the inflation of epochs. What is lost against the growth of chips is split
-exactly: ln(chips) = ln(speed-up) + ln(epochs) + ln(evaluation) + ln(training), each the growth of a factor.
+systems is the gain of throughput (epochs a second) over the inflation of epochs.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import product
 from math import log
 from typing import Final
 
@@ -24,16 +23,14 @@ from tracekit.trace import Schema
 
 __all__ = [
     "CELLS",
-    "LIMITS",
-    "STEPS",
     "Cell",
     "cells_of",
     "cells_table",
     "ends_of",
+    "paired",
     "score_of",
     "series_of",
     "sizes_of",
-    "steps_table",
 ]
 
 _SAMPLES: Final = {"resnet": 1_281_167, "ssd": 117_266, "mask": 117_266, "maskrcnn": 117_266}
@@ -47,10 +44,7 @@ _MODEL: Final = 3
 """Behind a word, as in POD64 and Gaudi2, numbers up to this are those of models."""
 _FEW: Final = 2
 """Runs; of more, the fastest and the slowest are dropped."""
-_FELT: Final = 0.05
-"""A loss that matters, in the logarithm of the efficiency."""
 
-LIMITS: Final = ("none", "batch-limited", "epoch-limited", "evaluation-limited", "communication-limited", "batch- or communication-limited")  # fmt: skip
 CELLS: Final[Schema] = {
     "organisation": pl.String, "benchmark": pl.String, "system": pl.String, "accelerators": pl.Int64, "batch": pl.Int64, "batch_per_chip": pl.Float64,
     "runs": pl.Int64, "failed": pl.Int64, "score_min": pl.Float64, "init_s": pl.Float64, "epochs": pl.Float64, "evaluations": pl.Float64,
@@ -60,12 +54,6 @@ CELLS: Final[Schema] = {
 """Columns of `cells_table`. `speedup` and `efficiency` compare with the smallest system of the series; the shares are of the score's time:
 `start_share` is what the first block takes longer than others, `evaluation_share` what evaluations take while no block trains. `epochs` are those of
 the runs that make the score, `init_s` and `evaluations` those of all that succeeded. `init_share` is of initialisation and the score together."""
-STEPS: Final[Schema] = {
-    "series": pl.String, "from": pl.Int64, "to": pl.Int64, "chips": pl.Float64, "speedup": pl.Float64, "throughput": pl.Float64, "epochs": pl.Float64,
-    "evaluation": pl.Float64, "training": pl.Float64, "limited_by": pl.String, "batch_from": pl.Int64, "batch_to": pl.Int64,
-}  # fmt: skip
-"""Columns of `steps_table`: from one size of a series to the next, the factors by which each grows. Of sizes with several batches each goes to and
-comes from the nearest one: the same, else that by the smallest factor, and of those the nearest for each chip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,33 +209,6 @@ def _row(cell: Cell, least: Cell | None) -> dict[str, object]:
     }  # fmt: skip
 
 
-def steps_table(cells: Sequence[Cell]) -> pl.DataFrame:
-    """From each size of a series to the next one (`STEPS`)."""
-    return pl.DataFrame([row for name, group in series_of(cells).items() for row in _steps(name, group)], schema=STEPS, orient="row")  # fmt: skip
-
-
-def _steps(name: str, group: Sequence[Cell]) -> Iterator[dict[str, object]]:
-    for small, large in (pair for sizes in pairwise(sizes_of(group)) for pair in _paired(*sizes)):
-        epochs = (small.epochs, large.epochs)
-        if (
-            not (small.accelerators and large.accelerators and small.score_s and large.score_s)
-            or None in epochs
-        ):
-            continue
-        chips, speedup = large.accelerators / small.accelerators, small.score_s / large.score_s
-        inflation = (epochs[1] or 1.0) / (epochs[0] or 1.0)
-        shares = (small.shares or (1.0, 0.0, 0.0), large.shares or (1.0, 0.0, 0.0))
-        # The time of an epoch, shared into training with the start, and evaluation alone.
-        evaluation = (1 - shares[0][1]) / (1 - shares[1][1])
-        yield {
-            "series": name, "from": small.accelerators, "to": large.accelerators, "chips": chips, "speedup": speedup,
-            "throughput": speedup * inflation, "epochs": inflation, "evaluation": evaluation,
-            "training": chips / (speedup * inflation * evaluation),
-            "limited_by": _limit(small, large, chips, inflation, evaluation, chips / (speedup * inflation * evaluation)),
-            "batch_from": small.batch, "batch_to": large.batch,
-        }  # fmt: skip
-
-
 def sizes_of(group: Sequence[Cell]) -> list[list[Cell]]:
     """The cells of a series by their number of chips, the fewest first."""
     sizes: defaultdict[int, list[Cell]] = defaultdict(list)
@@ -280,7 +241,7 @@ def _distance(one: Cell, other: Cell) -> tuple[float, float]:
     return round(abs(ratio), 9), round(abs(ratio - chips), 9)
 
 
-def _paired(small: Sequence[Cell], large: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
+def paired(small: Sequence[Cell], large: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
     """The cells of two sizes in pairs of the nearest batches, each in one at least."""
     pairs = sorted(product(small, large), key=lambda pair: _distance(*pair))
     used: set[int] = set()
@@ -290,17 +251,6 @@ def _paired(small: Sequence[Cell], large: Sequence[Cell]) -> list[tuple[Cell, Ce
             made.append((one, other))
             used |= {id(one), id(other)}
     return sorted(made, key=lambda pair: (pair[0].batch or 0, pair[1].batch or 0))
-
-
-def _limit(small: Cell, large: Cell, chips: float, epochs: float, evaluation: float, training: float) -> str:
-    """The largest of the losses, if it matters. Training per chip gets slower by communication, or as its batch gets smaller."""
-    if small.batch is None or large.batch is None:
-        why = "batch- or communication-limited"
-    else:
-        why = "batch-limited" if large.batch < small.batch * chips**0.5 else "communication-limited"
-    losses = {"epoch-limited": log(epochs), "evaluation-limited": log(evaluation), why: log(training)}
-    worst = max(losses, key=lambda name: losses[name])
-    return worst if losses[worst] > _FELT else "none"
 
 
 def _split(run: LoggedRun) -> tuple[float, float, float] | None:

@@ -1,14 +1,13 @@
 """Forecasts of the time to train on systems that were not run, from cells of several sizes.
 
 A run takes epochs · K(b) / batch and what stands apart from training. Where a series has several sizes that is what evaluations take while nothing
-trains, and it stays as chips are added (in round 0.6 it follows a power of the chips of −0.02, the median of the pairs of sizes); a node alone may
-evaluate otherwise than many do, so of a series of one size it is the last evaluation. K, the training time of an epoch times the batch, depends on
-the batch of a chip, b, since a step's time does. Chips get less efficient as b gets smaller: K falls like a power of b, whose exponent changes slowly.
-So K of a size that was not run follows from that of the nearest b in its series, along the exponent that pairs of neighbouring sizes show: of its own
-series, of other systems with this benchmark, and, with little weight, of other benchmarks. Far pairs count less. Between two b that were run it follows
-from both, so that it is theirs at either. Where the sizes follow a law of the steps (compute that follows b, a fixed part, and messages), and it foretells
-the largest of them far better, K follows this law. Where sizes have one batch of a chip and K grows with the chips all the same, it follows the law of
-messages that they fit.
+trains, and it stays as chips are added (in round 0.6 it follows a power of the chips of −0.02, the median of the pairs of sizes), but each evaluation
+except the last comes as often as epochs do; a node alone may evaluate otherwise than many do, so of a series of one size it is the last evaluation. K,
+the training time of an epoch times the batch, depends on the batch of a chip, b, since a step's time does. It is told in two ways. Chips get less
+efficient as b gets smaller: K falls like a power of b, whose exponent changes slowly. So K of a size that was not run follows from that of the nearest b
+in its series, along the exponent that pairs of neighbouring sizes show: of its own series, of other systems with this benchmark, and, with little weight,
+of other benchmarks. Far pairs count less. Between two b that were run it follows from both, so that it is theirs at either. And beyond three sizes or
+more, K follows the laws of a step that they bear out (`mixture`). The forecast is the mean of both, by how sure each is.
 """
 
 from __future__ import annotations
@@ -20,9 +19,20 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.mlperf.cells import Cell, ends_of, kind_of, series_of
+from tracekit.mlperf.asked import (
+    UNIT,
+    Question,
+    benchmark_of,
+    in_unit,
+    is_asked,
+    place_of,
+    question_of,
+    series_for,
+)
+from tracekit.mlperf.cells import Cell, ends_of, series_of
 from tracekit.mlperf.epochs import epochs_at
-from tracekit.scaling.laws import Fit, fit_steps, non_negative
+from tracekit.mlperf.mixture import step_at
+from tracekit.scaling.laws import non_negative
 
 __all__ = [
     "Forecast",
@@ -42,36 +52,27 @@ _REACH: Final = 0.7
 """At a distance of so many units of ln(b) a pair's weight falls to 1/e."""
 _FOREIGN: Final = 2.0
 """The distance of pairs whose batch is counted in another unit, such as tokens."""
-_UNIT: Final = log(30)
-"""Batches of a chip that differ by more on systems of one benchmark have another unit."""
+_STRANGE: Final = 0.35
+"""Chips of systems that no one compared differ by so much at least: by a factor of two in 95 % of cases."""
 _LAST: Final = 0.1
 """The last evaluation is at most this part of a run."""
 _LEAST_SPREAD: Final = 0.03
 """Runs of one configuration differ by so much."""
 _BEYOND: Final = 0.15
 """The standard deviation of the exponent at larger batches of a chip than any that was run, by which forecasts of left-out sizes of round 0.6 err."""
+_FEWEST: Final = 3
+"""Sizes; of two, no law can be wrong."""
+_GROWTH: Final = 0.036
+"""The power of the chips by which steps with one batch of a chip may grow where none were seen to."""
+_OFF: Final = 0.06
+"""Sizes with one batch of a chip differ by so much."""
+_LEAST_CHANGE, _CHANGE = 0.05, 0.07
+"""An exponent is unsure by so much at least, and by so much per unit of the distance of the pairs that tell it."""
 _HALF: Final = 0.5
 _NO_STEP: Final = 1e-9
 """Logarithms that differ by less are the same."""
 _SIDES: Final = 1.96
 _GAIN: Final = 1.1
-_ALIKE: Final = {"maskrcnn": "mask"}
-"""Benchmarks that submitters call by several names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A configuration to forecast. `system` and `organisation` may be empty: then any system with the benchmark serves."""
-
-    benchmark: str
-    accelerators: int
-    batch: int | None = None
-    """Of all chips; None: that of the nearest size."""
-    epochs: float | None = None
-    """None: by the batch, as the series' cells show it."""
-    organisation: str = ""
-    system: str = ""
-    round: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,10 @@ class Forecast:
     """The size whose time it follows from."""
     exponent: float
     """By which power of the batch of a chip the time of a step grows."""
+    series: str
+    """The series that it follows from."""
+    own: bool
+    """Whether this is of the system, the organisation and the round that were asked for, where they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,26 +112,30 @@ def forecast(cells: Sequence[Cell], question: Question) -> Forecast | None:
     ...     return Cell("we", f"box-{chips}", "net", chips, 1024, (run,))
     >>> found = forecast([cell(8, 800.0), cell(16, 500.0), cell(32, 312.5)], Question("net", 64, epochs=4.0))
     >>> round(found.seconds, 1), found.from_chips, round(found.exponent, 3)
-    (195.3, 32, 0.678)
+    (198.7, 32, 0.678)
     """
     series = {name: [cell for cell in group if _known(cell)] for name, group in series_of(cells).items()}
-    chosen = _series_for(series, question)
+    chosen = series_for(series, question)
     if chosen is None:
         return None
-    own = series[chosen]
+    own, same = series[chosen], is_asked(series[chosen][0], question)
     near = min(own, key=lambda cell: abs(log((cell.accelerators or 1) / question.accelerators)))
-    batch = question.batch or near.batch or 1
+    batch = (question.batch if same or in_unit(own, question) else None) or near.batch or 1
     epochs, unsure = (question.epochs, 0.0) if question.epochs else epochs_at(series, chosen, batch)
     at = log(batch / question.accelerators)
     level, spread, exponent, closest = _level_along(series, chosen, at, question.accelerators)
-    if (law := _law_of(series, chosen)) is not None:
-        level, spread = _level_by(law, own, at, question.accelerators)
-    apart = _apart(near, _several(own))
+    if not _within(own, at, question.accelerators):
+        sizes = [
+            (cell.accelerators or 1, exp(place_of(cell)), exp(_level(cell, several=True))) for cell in own
+        ]
+        level, spread = _joint((level, spread), step_at(sizes, question.accelerators, exp(at)))
+    apart = _apart(near, _several(own), epochs)
     training = epochs * exp(level) / batch
-    beyond = _BEYOND * max(0.0, at - max(map(_place, own)))
-    error = hypot(_LEAST_SPREAD, spread, beyond, unsure)
+    beyond = _BEYOND * max(0.0, at - max(map(place_of, own)))
+    foreign = 0.0 if same else _foreign(series, chosen, at, question.accelerators)
+    error = hypot(_LEAST_SPREAD, spread, beyond, unsure, foreign)
     seconds = training + apart
-    return Forecast(seconds, seconds * exp(-_SIDES * error), seconds * exp(_SIDES * error), batch, epochs, closest.accelerators or 0, exponent)  # fmt: skip
+    return Forecast(seconds, seconds * exp(-_SIDES * error), seconds * exp(_SIDES * error), batch, epochs, closest.accelerators or 0, exponent, chosen, same)  # fmt: skip
 
 
 def _level_along(
@@ -136,11 +145,11 @@ def _level_along(
     and the cell.
     """
     own = series[chosen]
-    closest = min(own, key=lambda cell: (round(abs(_place(cell) - at), 9), -(cell.accelerators or 0)))
+    closest = min(own, key=lambda cell: (round(abs(place_of(cell) - at), 9), -(cell.accelerators or 0)))
     level, spread, exponent = _level_from(series, chosen, closest, at, chips)
     if (opposite := _opposite(own, closest, at)) is not None:
         other, other_spread, _ = _level_from(series, chosen, opposite, at, chips)
-        near_by, far_off = (at - _place(closest)) ** 2, (at - _place(opposite)) ** 2
+        near_by, far_off = (at - place_of(closest)) ** 2, (at - place_of(opposite)) ** 2
         weight = near_by / (near_by + far_off)  # as the errors of both grow with the distance
         level, spread = (1 - weight) * level + weight * other, (1 - weight) * spread + weight * other_spread
     return level, spread, exponent, closest
@@ -151,32 +160,19 @@ def _level_from(
 ) -> tuple[float, float, float]:
     """The level at this batch of a chip as it follows from that of a cell, its standard deviation, and the exponent along which it does."""
     own = series[chosen]
-    alike = [other for other in own if abs(_place(other) - _place(cell)) < _NO_STEP]
+    alike = [other for other in own if abs(place_of(other) - place_of(cell)) < _NO_STEP]
     level, unsure = _level_at(alike, _several(own), chips)
-    exponent, spread = _exponent(series, chosen, (at + _place(cell)) / 2)
-    far = at - _place(cell)
+    exponent, spread = _exponent(series, chosen, (at + place_of(cell)) / 2)
+    far = at - place_of(cell)
     return level + exponent * far, sqrt(unsure**2 + (spread * far) ** 2), exponent
 
 
 def _opposite(own: Sequence[Cell], closest: Cell, at: float) -> Cell | None:
     """The cell nearest to this batch of a chip on the other side of it than the closest one."""
-    side = at - _place(closest)
-    others = [cell for cell in own if (_place(cell) - at) * side > _NO_STEP]
+    side = at - place_of(closest)
+    others = [cell for cell in own if (place_of(cell) - at) * side > _NO_STEP]
     return min(
-        others, key=lambda cell: (round(abs(_place(cell) - at), 9), -(cell.accelerators or 0)), default=None
-    )
-
-
-def question_of(cell: Cell) -> Question:
-    """The question whose answer is the score of this cell."""
-    return Question(
-        cell.benchmark,
-        cell.accelerators or 1,
-        cell.batch,
-        cell.epochs,
-        cell.organisation,
-        cell.system,
-        cell.round,
+        others, key=lambda cell: (round(abs(place_of(cell) - at), 9), -(cell.accelerators or 0)), default=None
     )
 
 
@@ -223,28 +219,23 @@ def _known(cell: Cell) -> bool:
     return bool(cell.batch and cell.accelerators and cell.score_s and cell.epochs)
 
 
-def benchmark_of(name: str) -> str:
-    """The name of a benchmark, one for all that submitters give it."""
-    return _ALIKE.get(name.lower(), name.lower())
-
-
-def _place(cell: Cell) -> float:
-    """The logarithm of the batch of a chip."""
-    return log((cell.batch or 1) / (cell.accelerators or 1))
-
-
 def _several(group: Sequence[Cell]) -> bool:
     """Whether a series has several sizes."""
     return len({cell.accelerators for cell in group}) > 1
 
 
-def _apart(cell: Cell, several: bool) -> float:
-    """The seconds in which a run only evaluates; with one size those of an evaluation: of the last one nothing is hidden."""
+def _apart(cell: Cell, several: bool, epochs: float | None = None) -> float:
+    """The seconds in which a run only evaluates, had it so many epochs; with one size those of an evaluation: of the last one nothing is hidden."""
     shares, score = cell.shares, cell.score_s or 0.0
-    if several and shares is not None:
-        return shares[1] * score
     lengths = [end - begin for run in cell.succeeded for begin, end in run.evaluation_s]
-    return min(float(np.mean(lengths)) if lengths else 0.0, _LAST * score)
+    last = float(np.mean(lengths)) if lengths else 0.0
+    if not several or shares is None:
+        return min(last, _LAST * score)
+    alone, count = shares[1] * score, cell.mean("evaluations") or 0.0
+    if not epochs or not cell.epochs or count <= 1:
+        return alone
+    more = (count * epochs / cell.epochs - 1) / (count - 1)  # of each evaluation but the last
+    return alone + (alone - min(last, alone)) * (max(more, 0.0) - 1)
 
 
 def _level(cell: Cell, several: bool) -> float:
@@ -254,95 +245,59 @@ def _level(cell: Cell, several: bool) -> float:
 
 
 def _level_at(alike: Sequence[Cell], several: bool, chips: int) -> tuple[float, float]:
-    """The level on so many chips by the cells with its batch of a chip, and its standard deviation.
-
-    There a step grows with the messages alone: by the law of several sizes if one is named; by a power of the chips if three or more show one,
-    from which they lie half as far as from their mean at most; else it is the mean.
+    """The level of the cells with one batch of a chip on so many chips, near ones first, and its standard deviation, which grows with the distance from
+    their chips. It follows a rising power of the chips if three sizes or more show one: if they lie half as far from it as from their mean at most.
     """
-    levels = [_level(cell, several) for cell in alike]
-    steps = [(cell.accelerators or 1, 1.0, exp(level)) for cell, level in zip(alike, levels, strict=True)]
-    law = next((fit for fit in fit_steps(steps) if fit.best), None)
-    if law is None:
-        places = [log(count) for count, _, _ in steps]
-        spread = float(np.std(levels))
-        if len(set(places)) > 2:
-            slope, level = np.polyfit(places, levels, 1)
-            rest = float(np.std(np.array(levels) - slope * np.array(places)))
-            if slope > 0 and rest <= _HALF * spread:
-                return float(level + slope * log(chips)), spread
-        return float(np.mean(levels)), spread
-    middle, _, high = law.step_at(chips, 1.0)
-    return log(middle), log(high / middle) / _SIDES
+    places = np.array([log(cell.accelerators or 1) for cell in alike])
+    levels = np.array([_level(cell, several) for cell in alike])
+    slope = float(np.polyfit(places, levels, 1)[0]) if np.ptp(places) > _NO_STEP else 0.0
+    rest = levels - slope * places
+    if len(set(places)) >= _FEWEST and slope > 0 and rest.std() <= _HALF * levels.std():
+        return float(rest.mean()) + slope * log(chips), float(levels.std())
+    unsure = hypot(_GROWTH, slope) * np.abs(places - log(chips))
+    weights = 1 / np.hypot(_OFF, unsure) ** 2
+    level = float(np.average(levels, weights=weights))
+    return level, hypot(sqrt(float(np.average((levels - level) ** 2, weights=weights))), float(unsure.min()))
 
 
-# -- laws -------------------------------------------------------------------------------------------
+def _within(own: Sequence[Cell], at: float, chips: int) -> bool:
+    """Whether sizes with fewer and with more chips were run, and with smaller and with larger batches of one; of too few sizes no law is known."""
+    counts = [cell.accelerators or 1 for cell in own]
+    places = [place_of(cell) for cell in own]
+    inside = min(counts) <= chips <= max(counts) and min(places) - _NO_STEP <= at <= max(places) + _NO_STEP
+    return inside or len(set(counts)) < _FEWEST
 
 
-def _law_of(series: Mapping[str, Sequence[Cell]], chosen: str) -> Fit | None:
-    """The law of the steps that the sizes of a series name, else one that they lie close to, which they may be too few to name. It has to err for
-    the largest size, from the others, by half of what the exponents do at most, and by less than the other laws.
-    """
-    *rest, most = own = sorted(series[chosen], key=lambda cell: cell.accelerators or 0)
-    near = [fit for fit in _fits(own) if "fixed_ns" in fit.values and fit.residual <= _LEAST_SPREAD]
-    near = [fit for fit in near if fit.best] or near
-    before = {fit.law: fit for fit in _fits(rest)}
-    at, chips, truth = _place(most), most.accelerators or 1, _level(most, _several(own))
-    errors = {
-        fit.law: abs(_level_by(before[fit.law], rest, at, chips)[0] - truth)
-        for fit in near
-        if fit.law in before
-    }
-    if not errors:
-        return None
-    along, *_ = _level_along({**series, chosen: rest}, chosen, at, chips)
-    law = min((fit for fit in near if fit.law in errors), key=lambda fit: errors[fit.law])
-    return law if errors[law.law] <= _HALF * abs(along - truth) else None
-
-
-def _fits(own: Sequence[Cell]) -> tuple[Fit, ...]:
-    several = _several(own)
-    return fit_steps(
-        [(cell.accelerators or 1, exp(_place(cell)), exp(_level(cell, several))) for cell in own]
-    )
-
-
-def _level_by(law: Fit, own: Sequence[Cell], at: float, chips: int) -> tuple[float, float]:
-    """The level at this batch of a chip by a law of these sizes, and its standard deviation."""
-    least = min(own, key=lambda cell: cell.accelerators or 0)
-    middle, _, high = law.step_at(chips, exp(at - _place(least)))
-    return log(middle), log(high / middle) / _SIDES
+def _joint(*told: tuple[float, float]) -> tuple[float, float]:
+    """The mean of levels with standard deviations, each weighted by the inverse of its square, and what both and their difference make of them."""
+    levels, spreads = np.array(told).T
+    weights = 1 / np.maximum(spreads, _NO_STEP) ** 2
+    weights /= weights.sum()
+    level = float(weights @ levels)
+    return level, sqrt(float(weights @ (spreads**2 + (levels - level) ** 2)))
 
 
 # -- exponents --------------------------------------------------------------------------------------
 
 
-def _series_for(series: Mapping[str, Sequence[Cell]], question: Question) -> str | None:
-    """The series of the system, else one of its organisation, else any with the benchmark, the one with the most sizes."""
-    wanted = [
-        name
+def _foreign(series: Mapping[str, Sequence[Cell]], chosen: str, at: float, chips: int) -> float:
+    """The standard deviation of the level of a system that was not run: that of the systems with this benchmark, with as large a batch of a chip."""
+    own = series[chosen]
+    levels = [
+        _level_along(series, name, at, chips)[0]
         for name, group in series.items()
-        if group and benchmark_of(group[0].benchmark) == benchmark_of(question.benchmark)
+        if group
+        and benchmark_of(group[0].benchmark) == benchmark_of(own[0].benchmark)
+        and min(abs(place_of(cell) - at) for cell in group) <= UNIT
     ]
-
-    def fits(name: str) -> tuple[bool, bool, bool, int]:
-        cell = series[name][0]
-        same = cell.organisation.lower() == question.organisation.lower()
-        asked = kind_of(question.system, question.accelerators).lower()
-        return (
-            same and kind_of(cell.system, cell.accelerators).lower() == asked,
-            same,
-            cell.round == question.round,
-            len(series[name]),
-        )
-
-    return max(wanted, key=fits, default=None)
+    return hypot(_STRANGE, sqrt(2) * float(np.std(levels)))  # both systems differ from their mean
 
 
 def _pairs(group: Sequence[Cell]) -> list[_Pair]:
     """The neighbours along the batch of a chip."""
-    places = sorted({round(_place(cell), 9) for cell in group})
+    places = sorted({round(place_of(cell), 9) for cell in group})
     levels = [
-        float(np.mean([_level(cell, _several(group)) for cell in group if round(_place(cell), 9) == place]))
+        float(np.mean([_level(cell, _several(group)) for cell in group if round(place_of(cell), 9) == place]))
         for place in places
     ]
     return [
@@ -356,21 +311,26 @@ def _pairs(group: Sequence[Cell]) -> list[_Pair]:
 
 def _exponent(series: Mapping[str, Sequence[Cell]], chosen: str, middle: float) -> tuple[float, float]:
     """The exponent around this ln of a chip's batch, and its standard deviation over the pairs."""
-    weights, values = [], []
+    weights, values, distances = [], [], []
     for name, group in series.items():
         if not group:
             continue
         same = benchmark_of(group[0].benchmark) == benchmark_of(series[chosen][0].benchmark)
-        for pair in _pairs(group):
+        pairs = _pairs(group)
+        # Laws of many sizes know all that their pairs tell.
+        known = _FOREIGN * (len(pairs) - 1) ** 2 if name == chosen else 0.0
+        for pair in pairs:
             distance = abs(pair.middle - middle)
-            distance = _FOREIGN if distance > _UNIT else distance
+            distance = distance if same and distance <= UNIT else _FOREIGN
             weight = (_OWN if name == chosen else _SAME) if same else _OTHER
-            weights.append(weight * exp(-(distance if same else _FOREIGN) / _REACH))
+            weights.append(weight * exp(-distance / _REACH))
+            distances.append(distance + known)
             values.append(min(max(pair.exponent, 0.0), 1.0))
     if not weights:
         return 1.0, 0.5
     mean = float(np.average(values, weights=weights))
-    return mean, sqrt(float(np.average((np.array(values) - mean) ** 2, weights=weights)) + 0.05**2)
+    spread = sqrt(float(np.average((np.array(values) - mean) ** 2, weights=weights)))
+    return mean, hypot(spread, _LEAST_CHANGE, _CHANGE * float(np.average(distances, weights=weights)))
 
 
 # -- simpler laws beside it -------------------------------------------------------------------------

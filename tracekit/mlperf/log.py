@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["Event", "Log", "is_marked", "literal", "read_log", "time_of"]
+__all__ = ["Event", "Log", "is_marked", "literal", "number_of", "point_of", "read_log", "time_of"]
 
 _LINE: Final = re.compile(r":::MLL\s+([0-9.eE+]{1,40})\s+([A-Za-z0-9_]{1,200}):\s+(.*)", re.DOTALL)
 _NEW_LINE: Final = re.compile(r":::MLLOG\s+(\{.*)", re.DOTALL)
@@ -34,6 +34,8 @@ _BRACES: Final = re.compile(rf"{_QUOTED}|[{{}}]", re.DOTALL)
 _WORDS: Final = re.compile(rf"({_QUOTED})|\b(null|true|false|nan)\b", re.DOTALL)
 _PYTHON: Final = {"null": "None", "true": "True", "false": "False", "nan": "None"}
 """Words of JSON among Python's literals, as some submitters write them."""
+_POINTS: Final = ("first_epoch_num", "epoch_num", "samples_count", "step_num")
+"""The metadata that say how far training has come."""
 _LONGEST: Final = 1 << 20
 """A longer line is none of a log's."""
 _WRAPPED: Final = 16
@@ -194,3 +196,14 @@ def literal(text: str) -> Any:
         return ast.literal_eval(_WORDS.sub(lambda match: match[1] or _PYTHON[match[2]], text.strip()))
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return None
+
+
+def number_of(value: Any) -> float | None:
+    """A number of a log; None for another value, and for one that a float does not hold."""
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if known and abs(value) < 2**53 else None
+
+
+def point_of(event: Event) -> float | None:
+    """How far training has come, in the unit of the submitter."""
+    return next((number_of(event.metadata[name]) for name in _POINTS if name in event.metadata), None)

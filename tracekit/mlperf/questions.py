@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import log
 from pathlib import Path
@@ -11,18 +11,21 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.errors import UnreadableTraceError, UsageError
+from tracekit.facts.units import count_of
 from tracekit.mlperf.cells import Cell, series_of
 from tracekit.mlperf.forecast import Question, benchmark_of, forecast
 from tracekit.mlperf.results import round_of
 from tracekit.names import clean
 from tracekit.trace import Schema
 
-__all__ = ["ANSWERS", "answers_of", "read_questions"]
+__all__ = ["ANSWERS", "answers_of", "borrowed", "read_questions"]
 
 ANSWERS: Final[Schema] = {
     "id": pl.String, "predicted": pl.Float64, "low": pl.Float64, "high": pl.Float64, "batch": pl.Int64, "epochs": pl.Float64, "from_chips": pl.Int64,
+    "from_series": pl.String, "same_system": pl.Boolean,
 }  # fmt: skip
-"""Columns of the answers: `predicted`, `low` and `high` are minutes, null where nothing is known."""
+"""Columns of the answers: `predicted`, `low` and `high` are minutes, null where nothing is known. `same_system`: `from_series`, from whose results it is
+answered, is of the system, organisation and round that were asked for."""
 _NAMES: Final = {
     "id": ("id", "cell", "name"),
     "organisation": ("organisation", "org", "submitter"),
@@ -128,9 +131,21 @@ def _answer(cells: Sequence[Cell], row: Mapping[str, Any]) -> dict[str, object]:
         question = replace(question, epochs=_true_epochs(cells, question, last))
     found = forecast(cells, question)
     minutes = (None,) * 3 if found is None else (found.seconds / 60, found.low / 60, found.high / 60)
-    known = (None,) * 3 if found is None else (found.batch, found.epochs, found.from_chips)
+    known = (
+        (None,) * 5
+        if found is None
+        else (found.batch, found.epochs, found.from_chips, clean(found.series), found.own)
+    )
     values = (clean(str(row["id"])), *minutes, *known)
     return dict(zip(ANSWERS, values, strict=True))
+
+
+def borrowed(answers: pl.DataFrame) -> Iterator[str]:
+    """Of answers that are from results of another system, organisation or round than was asked for, how many and from which, a sentence for each series."""
+    for series, count in (
+        answers.filter(~pl.col("same_system")).group_by("from_series", maintain_order=True).len().rows()
+    ):
+        yield f"{count_of(count, 'answer is', 'answers are')} from another system or round, {series}: the results lack the one that was asked for"
 
 
 def _round(value: Any) -> str:

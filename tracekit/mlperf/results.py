@@ -16,8 +16,9 @@ import polars as pl
 
 from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.facts.units import count_of
+from tracekit.mlperf.jumps import with_jumps
 from tracekit.mlperf.log import Event, Log, is_marked, literal, read_log, time_of
-from tracekit.mlperf.runs import LoggedRun, runs_in, with_jumps
+from tracekit.mlperf.runs import LoggedRun, runs_in
 from tracekit.names import clean
 
 __all__ = ["Results", "holds_results", "read_results", "round_of"]
@@ -79,7 +80,7 @@ def _marked(log: Path) -> bool:
 
 
 def read_results(paths: Iterable[Path]) -> Results:
-    """The runs in these logs and folders. Files that cannot be read, and logs in which no run begins, are left out.
+    """The runs in these logs and folders. Files and tables that cannot be read, and logs in which no run begins, are left out.
 
     Raises UnreadableTraceError if none of them holds a run.
     """
@@ -90,7 +91,10 @@ def read_results(paths: Iterable[Path]) -> Results:
     for path in paths:
         runs = given.setdefault(path, [])
         if path.is_dir() and all((path / name).is_file() for name in _TABLES):
-            runs += _of_tables(path)
+            try:
+                runs += _of_tables(path)
+            except UnreadableTraceError as fault:
+                faults.append(fault)
             continue
         systems = _systems(path if path.is_dir() else path.parent)
         for log in _logs(path) if path.is_dir() else [path]:

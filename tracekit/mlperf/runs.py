@@ -7,47 +7,32 @@ evaluations come less often, they are the blocks that had begun well before the 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
-from tracekit.mlperf.log import Event, Log
+from tracekit.mlperf.jumps import Gap, gaps_of
+from tracekit.mlperf.log import Event, Log, number_of, point_of
 from tracekit.names import clean
 
-__all__ = ["LoggedRun", "runs_in", "with_jumps"]
+__all__ = ["LoggedRun", "runs_in"]
 
 _NS: Final = 1e9
 _JUMP_NS: Final = 2_000_000_000
 """Clocks of several hosts differ by less; further back a clock was set."""
-_PAUSE_S: Final = 60.0
-"""No clock that jumps forward by less is told."""
-_LONGER: Final = 4
-"""By so many times the longest gap is longer than what else there is."""
 _AT_ONCE_NS: Final = 500_000_000
 _FIRST: Final = ("init_start", "run_start", "submission_benchmark")
 _TRAINS: Final = ("block_", "epoch_", "eval_")
 """How the keys begin that training and evaluation log over and over."""
-_POINTS: Final = ("first_epoch_num", "epoch_num", "samples_count", "step_num")
-"""The metadata that say how far training has come."""
 _MOST_EPOCHS: Final = 10_000
-"""A greater `epoch_num` counts samples, as those of BERT do."""
+"""More epochs than these are samples, as BERT counts them."""
+_IN_TOKENS: Final = ("gpt3",)
+"""Benchmarks that count tokens as epochs."""
 _HYPER: Final = ("opt_", "lars_", "lamb_", "sgd_", "max_sequence", "model_bn", "num_image", "weight_decay")
 _SIZES: Final = ("train_samples", "num_train_examples", "preproc_num_train_examples")
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """The time between two events that follow each other."""
-
-    seconds: float
-    line: int
-    """Of the second event."""
-    alike: int
-    """Other gaps of the run between two events with these keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +63,8 @@ class LoggedRun:
     """The number that the last evaluation carries."""
     accuracy: float | tuple[float, ...] | None = None
     blocks: tuple[tuple[float, float, float | None], ...] = ()
-    """Begin and end of each block of training, in seconds from `run_start`, and its epochs: its end is where the next one begins, or its
-    evaluation does."""
+    """Begin and end of each block of training, in seconds from `run_start`, and its epochs, or samples or tokens where the log counts these: its end
+    is where the next one begins, or its evaluation does."""
     evaluation_s: tuple[tuple[float, float], ...] = ()
     """Begin and end of each evaluation, likewise."""
     hyper_parameters: dict[str, Any] = field(default_factory=dict)
@@ -144,16 +129,16 @@ def _parts(events: Sequence[Event]) -> Iterator[list[Event]]:
 
 
 def _once(events: Sequence[Event]) -> list[Event]:
-    """The events, those that several ranks log at once only once: of one key, at one point of the training.
+    """The events, those that several ranks log at once only once: of one key and metric, at one point of the training.
 
     Where several log `run_start`, so many log all else too, and their clocks may differ by more; then it has one value, and as many copies at most,
     so that two evaluations close to each other stay two.
     """
     kept: list[Event] = []
-    latest: dict[tuple[str, float | None], tuple[Event, int]] = {}
+    latest: dict[tuple[str, float | None, str], tuple[Event, int]] = {}
     ranks = sum(event.key == "run_start" for event in events)
     for event in events:
-        point = event.key, _point(event)
+        point = event.key, point_of(event), str(event.metadata.get("metric"))
         if event.key.startswith(_TRAINS) and event.time_ns:
             first, copies = latest.get(point, (None, 0))
             if first is not None:
@@ -175,21 +160,28 @@ def _run(events: Sequence[Event], name: str, known: dict[str, Any]) -> LoggedRun
     until = _once(events if stop is None else events[: events.index(stop) + 1])
     timed = [event for event in until if event.time_ns]
     begun = [event.time_ns for event in timed if event.key == "init_start"]
-    evaluations = [event for event in until if event.key == "eval_accuracy"]
-    blocks, epochs = _blocks(until, start, evaluations)
+    evaluations = _accuracies(until)
+    last = evaluations[-1] if evaluations else None
     told = {
         "organisation": _text(events, "submission_org"),
         "system": _text(events, "submission_platform"),
         "benchmark": _text(events, "submission_benchmark"),
         "division": _text(events, "submission_division"),
     }
-    last = evaluations[-1] if evaluations else None
+    fields = {**told, **{key: value for key, value in known.items() if value is not None}}
     samples = next((size for key in _SIZES if (size := _whole(_last_value(until, key)))), None)
-    number = None if last is None else _number(last.metadata.get("epoch_num"))
+    of_sample = (
+        _whole(_last_value(until, "max_sequence_length")) if fields["benchmark"].lower() in _IN_TOKENS else 1
+    )
+    size = samples * of_sample if samples and of_sample else None
+    blocks, count = _blocks(until, start, [each[0] for each in evaluations])
+    number = None if last is None else number_of(last[0].metadata.get("epoch_num"))
+    if number is not None and number > _MOST_EPOCHS >= (count or 0.0):
+        count = None  # as evaluations count samples, each block has one epoch by habit only
     status = "" if stop is None else str(stop.metadata.get("status") or stop.value or "unknown").lower()
     return LoggedRun(
         name=name,
-        **{**told, **{key: value for key, value in known.items() if value is not None}},
+        **fields,
         batch=_whole(_last_value(until, "global_batch_size")),
         samples=samples,
         status="cut" if stop is None else clean(status),
@@ -197,62 +189,24 @@ def _run(events: Sequence[Event], name: str, known: dict[str, Any]) -> LoggedRun
         run_s=None
         if stop is None or not 0 < start.time_ns < stop.time_ns
         else (stop.time_ns - start.time_ns) / _NS,
-        epochs=epochs if epochs is not None else None if last is None else _trained(last, samples),
+        epochs=_in_epochs(count, size) if count or last is None else _trained(last[0], samples, size),
         evaluations=len(evaluations),
         last_epoch=number,
-        accuracy=None if last is None else _accuracy(last.value),
+        accuracy=None
+        if last is None
+        else _accuracy(last[0].value if len(last) == 1 else [each.value for each in last]),
         blocks=blocks,
-        evaluation_s=_evaluations(until, start),
+        evaluation_s=_evaluations(until, start, evaluations),
         hyper_parameters={event.key: event.value for event in until if event.key.startswith(_HYPER)},
-        gaps=_gaps([event for event in timed if event.line >= start.line]) if start.time_ns else (),
+        gaps=gaps_of([event for event in timed if event.line >= start.line]) if start.time_ns else (),
         problems=tuple(_problems(until, start, stop)),
     )
-
-
-def _gaps(events: Sequence[Event]) -> tuple[Gap, ...]:
-    kinds = Counter((one.key, other.key) for one, other in pairwise(events))
-    gaps = [
-        Gap((other.time_ns - one.time_ns) / _NS, other.line, kinds[one.key, other.key] - 1)
-        for one, other in pairwise(events)
-    ]
-    return tuple(sorted(gaps, key=lambda gap: -gap.seconds)[:2])
-
-
-def with_jumps(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
-    """The runs, with a problem more for those whose clock seems to jump forward: whose longest gap is longer by far than all gaps of another run of
-    its configuration, or than all others of its own run, of which several are between such events.
-    """
-    groups: defaultdict[tuple[object, ...], list[LoggedRun]] = defaultdict(list)
-    for run in runs:
-        groups[run.round, run.organisation, run.system, run.benchmark, run.accelerators, run.batch].append(
-            run
-        )
-    usual: dict[int, float | None] = {}
-    for group in groups.values():
-        longest = sorted((run.gaps[0].seconds, id(run)) for run in group if run.gaps and run.succeeded)
-        for run in group:
-            usual[id(run)] = next((seconds for seconds, of in longest if of != id(run)), None)
-    return [_with_jump(run, usual[id(run)]) for run in runs]
-
-
-def _with_jump(run: LoggedRun, usual: float | None) -> LoggedRun:
-    if len(run.gaps) < 2 or run.gaps[0].seconds < _PAUSE_S:
-        return run
-    most, next_ = run.gaps
-    if usual is not None and most.seconds >= _LONGER * usual:
-        why = f"of another run no gap is longer than {usual:,.3g} s"
-    elif usual is None and most.alike > 1 and most.seconds >= _LONGER * next_.seconds:
-        why = f"no other gap is longer than {next_.seconds:,.3g} s"
-    else:
-        return run
-    told = f"{most.seconds:,.0f} s pass before line {most.line}, but {why}: the clock may have jumped forward, or lines are missing"
-    return replace(run, problems=(*run.problems, told))
 
 
 def _blocks(
     events: Sequence[Event], start: Event, evaluations: Sequence[Event]
 ) -> tuple[tuple[tuple[float, float, float | None], ...], float | None]:
-    """The blocks up to the last evaluation, and the epochs of all of them; None if a block does not tell its own.
+    """The blocks up to the last evaluation, and what all of them count as epochs; None if a block does not tell its own.
 
     A block ends where it is said to, where the next one begins, or where its evaluation does, whichever comes first. Some submitters write that
     an evaluation starts as soon as its block does: that ends nothing.
@@ -261,9 +215,14 @@ def _blocks(
     begins = [
         event
         for at, event in enumerate(begins)
-        if at == 0 or _point(event) is None or _point(event) != _point(begins[at - 1])
+        if at == 0 or point_of(event) is None or point_of(event) != point_of(begins[at - 1])
     ]
-    stops = {_point(event): event.time_ns for event in reversed(events) if event.key == "block_stop"}
+    stops = {
+        point: event.time_ns
+        for event in reversed(events)
+        if event.key == "block_stop" and (point := point_of(event)) is not None
+    }
+    stopped = sorted(stops)
     evals = [event.time_ns for event in events if event.key == "eval_start"]
     count = _count(begins, evals, evaluations)
     made = []
@@ -273,11 +232,12 @@ def _blocks(
             ends += evals[at : at + 1]
         else:
             ends += [time for time in evals if time > begin.time_ns][:1]
-        ends += [stops[_point(begin)]] if _point(begin) is not None and _point(begin) in stops else []
+        if (point := point_of(begin)) is not None:  # its stop may carry the point where the next one begins
+            ends += [stops[own] for own in stopped[bisect_left(stopped, point) :][:2]]
         end = min((time for time in ends if time - begin.time_ns > _AT_ONCE_NS), default=None)
         if end is not None:
             since = [(time - start.time_ns) / _NS for time in (begin.time_ns, end)]
-            made.append((since[0], since[1], _number(begin.metadata.get("epoch_count"))))
+            made.append((since[0], since[1], number_of(begin.metadata.get("epoch_count"))))
     counts = [epochs for _, _, epochs in made if epochs is not None]
     whole = len(made) == count == len(counts) and count > 0
     return tuple(made), float(sum(counts)) if whole else None
@@ -295,38 +255,74 @@ def _count(begins: Sequence[Event], evals: Sequence[int], evaluations: Sequence[
     last = evals[number - 1] if len(evals) >= number else evaluations[-1].time_ns
     length = float(np.median(np.diff([event.time_ns for event in begins])))
     before = sum(last - event.time_ns > length / 2 for event in begins)
-    epoch = _number(evaluations[-1].metadata.get("epoch_num"))
-    told = [_number(begins[before - 1].metadata.get(name)) for name in ("first_epoch_num", "epoch_count")]
+    epoch = number_of(evaluations[-1].metadata.get("epoch_num"))
+    told = [number_of(begins[before - 1].metadata.get(name)) for name in ("first_epoch_num", "epoch_count")]
     ends = told[0] + told[1] - 1 if told[0] is not None and told[1] is not None else None
     sparse = before > number + 1 or (before == number + 1 and (before == 2 * number or ends == epoch))
     return before if sparse else number
 
 
-def _point(event: Event) -> float | None:
-    """How far training has come, in the unit of the submitter."""
-    return next((_number(event.metadata[name]) for name in _POINTS if name in event.metadata), None)
-
-
-def _trained(last: Event, samples: int | None) -> float | None:
+def _trained(last: Event, samples: int | None, size: float | None) -> float | None:
     """The epochs up to the last evaluation, by its own count of them or of samples; None if it has none."""
-    epochs = _number(last.metadata.get("epoch_num"))
-    count = (
-        epochs
-        if epochs is not None and epochs > _MOST_EPOCHS
-        else _number(last.metadata.get("samples_count"))
-    )
-    return count / samples if count and samples else epochs
+    epochs = number_of(last.metadata.get("epoch_num"))
+    count = number_of(last.metadata.get("samples_count"))
+    if count and samples and (epochs is None or epochs <= _MOST_EPOCHS):
+        return count / samples
+    return _in_epochs(epochs, size)
 
 
-def _evaluations(events: Sequence[Event], start: Event) -> tuple[tuple[float, float], ...]:
-    """The evaluations, from each `eval_start` to the accuracy or the end that follows it."""
-    made, open_ = [], None
+def _in_epochs(count: float | None, size: float | None) -> float | None:
+    """Epochs by a count of them, or of what an epoch has so many of; None if it is not known how many."""
+    if count is None or count <= _MOST_EPOCHS:
+        return count
+    return count / size if size else None
+
+
+def _accuracies(events: Sequence[Event]) -> list[list[Event]]:
+    """The accuracies of each evaluation: one, or several metrics of one point of the training. Either they have names, or no other evaluation starts
+    between them.
+    """
+    found: list[list[Event]] = []
+    named: dict[float, list[Event]] = {}
+    starts = 0
+    for event in events:
+        starts += event.key == "eval_start"
+        if event.key != "eval_accuracy":
+            continue
+        point, metric = point_of(event), event.metadata.get("metric")
+        if metric is not None and point is not None:
+            beside = named.get(point, [])
+            alike = bool(beside) and all(other.metadata.get("metric") != metric for other in beside)
+        else:
+            beside = found[-1] if found else []
+            alike = bool(beside) and 0 < starts <= len(found) and point_of(beside[0]) == point
+        if alike:
+            beside.append(event)
+            continue
+        found.append([event])
+        if metric is not None and point is not None:
+            named[point] = found[-1]
+    return found
+
+
+def _evaluations(
+    events: Sequence[Event], start: Event, accuracies: Sequence[Sequence[Event]]
+) -> tuple[tuple[float, float], ...]:
+    """The evaluations, from each `eval_start` to the end or the last of its accuracies, whichever comes first."""
+    more = {id(event) for each in accuracies for event in each[1:]}
+    made: list[tuple[float, float]] = []
+    open_, ended = None, False
     for event in events:
         if event.key == "eval_start":
-            open_ = event.time_ns
+            open_, ended = event.time_ns, False
         elif event.key in ("eval_accuracy", "eval_stop") and open_ is not None and event.time_ns >= open_:
-            made.append(((open_ - start.time_ns) / _NS, (event.time_ns - start.time_ns) / _NS))
-            open_ = None
+            span = (open_ - start.time_ns) / _NS, (event.time_ns - start.time_ns) / _NS
+            if not ended:
+                made.append(span)
+            elif id(event) in more:
+                made[-1] = span
+            ended = True
+            open_ = None if event.key == "eval_stop" else open_
     return tuple(made)
 
 
@@ -362,13 +358,8 @@ def _text(events: Iterable[Event], key: str) -> str:
     return clean(event.value) if event is not None and isinstance(event.value, str) else ""
 
 
-def _number(value: Any) -> float | None:
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if known and abs(value) < 2**53 else None
-
-
 def _whole(value: Any) -> int | None:
-    number = _number(float(value) if isinstance(value, str) and value.strip().isdecimal() else value)
+    number = number_of(float(value) if isinstance(value, str) and value.strip().isdecimal() else value)
     return None if number is None or number < 1 else int(number)
 
 
@@ -376,5 +367,5 @@ def _accuracy(value: Any) -> float | tuple[float, ...] | None:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return tuple(each for one in value if (each := _number(one)) is not None)
-    return _number(value)
+        return tuple(each for one in value if (each := number_of(one)) is not None)
+    return number_of(value)

@@ -46,10 +46,10 @@ _ERRORS: Final[Schema] = {
 }
 _SHARES: Final = ("init_share", "training_share", "evaluation_share", "start_share")
 _LIMITS: Final = {
-    "batch-limited": "its batch hardly grows, so each chip gets too little work at a time",
+    "batch-limited": "its batch grows less than the chips, so each chip gets too little work at a time",
     "epoch-limited": "it needs more epochs with the larger batch",
     "evaluation-limited": "evaluations take a growing part of the time",
-    "communication-limited": "training per chip gets slower although the batch grows with the chips: communication, or input",
+    "communication-limited": "training per chip gets slower by more than the batch of a chip explains: communication, or input",
     "batch- or communication-limited": "training per chip gets slower, and the logs do not tell whether the batch grows with the chips",
 }
 _TITLES: Final = {
@@ -139,17 +139,22 @@ def _foretold(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _failed(cells: Sequence[Cell]) -> Iterator[str]:
-    failed = sum(len(cell.runs) - len(cell.succeeded) for cell in cells)
-    if failed:
-        told = "run failed or was cut short, and counts", "runs failed or were cut short, and count"
-        yield f"{count_of(failed, *told)} as slowest."
+    ends = [run.status for cell in cells for run in cell.runs if not run.succeeded]
+    timeless, silent = ends.count("success"), ends.count("unknown")
+    for count, one, many in (
+        (len(ends) - timeless - silent, "run failed or was cut short", "runs failed or were cut short"),
+        (silent, "run does not say how it ended", "runs do not say how they ended"),
+        (timeless, "run has no time by its clock", "runs have no time by their clocks"),
+    ):
+        if count:
+            yield f"{count_of(count, f'{one}, and counts', f'{many}, and count')} as slowest."
     unscored = sum(cell.score_s is None for cell in cells)
     if unscored:
         told = (
-            "configuration has no score, because its runs",
+            "configuration has no score, because too many of its runs",
             "configurations have no score, because too many of their runs",
         )
-        yield f"{count_of(unscored, *told)} failed."
+        yield f"{count_of(unscored, *told)} count as slowest."
 
 
 def _uncounted(cells: Sequence[Cell]) -> Iterator[str]:

@@ -115,7 +115,7 @@ def _forecast(
     told = given or (Format.csv if output is None or is_special(output) else None)
     chosen = formats.choose_format(Can.FRAMES, told, output, command="scaling --forecast")
     from tracekit.mlperf import cells_of, read_results
-    from tracekit.mlperf.questions import answers_of, read_questions
+    from tracekit.mlperf.questions import answers_of, borrowed, read_questions
 
     rows = read_questions(questions)
     keep_inputs([questions])
@@ -126,27 +126,31 @@ def _forecast(
     unknown = answers["predicted"].null_count()
     if unknown:
         out.say(f"tracekit: the results do not tell {unknown} of {answers.height} times")
+    for line in borrowed(answers):
+        out.say(f"tracekit: {line}")
     out.emit_frame(answers, chosen, output)
 
 
 def _of_results(paths: Sequence[Path]) -> Section | None:
-    """The section of results of MLPerf; None if the paths are not such. Raises UsageError if only some are."""
+    """The section of results of MLPerf; None if no path is such. Each path that is none beside others is said, and left out."""
     from tracekit.mlperf import holds_results, read_results
 
-    of_mlperf = [holds_results(path) for path in paths]
-    if not any(of_mlperf):
+    faults: list[UnreadableTraceError] = []
+    of_mlperf = []
+    for path in paths:
+        try:
+            if holds_results(path):
+                of_mlperf.append(path)
+                continue
+            faults.append(UnreadableTraceError("it holds no log of MLPerf's, as others do", path=path))
+        except UnreadableTraceError as fault:
+            faults.append(fault)
+    if not of_mlperf:
         return None
-    if not all(of_mlperf):
-        other = paths[of_mlperf.index(False)]
-        raise UsageError(
-            "it holds no log of MLPerf's, as the others do",
-            path=other,
-            remedy="give results, or runs of one program",
-        )
     from tracekit.report.mlperf import mlperf_section
 
-    results = read_results(paths)
-    for line in results.left_out:
+    results = read_results(of_mlperf)
+    for line in (*faults, *results.left_out):
         out.say(f"tracekit: left out: {line}")
     return mlperf_section(results)
 
