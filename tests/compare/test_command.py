@@ -97,7 +97,7 @@ def test_threads_are_devices_of_runs(capsys: pytest.CaptureFixture[str], tmp_pat
     text, errors = answer(capsys, *runs, "-f", "json")
     assert errors == ""
     found = json.loads(text)["compare"]
-    assert "cpu, 2 threads is 2.00 times as fast as cpu, 1 thread in the geometric mean over the 2 cases" in found["answer"]  # fmt: skip
+    assert "cpu, 2 threads is 2.00 times as fast as cpu, 1 thread in each of the 2 cases that both have" in found["answer"]  # fmt: skip
     assert {row["model"]: row["size"] for row in found["tables"]["cases"]} == {"cnn": 175258, "bert": 38402}
     assert all(row["flops"] for row in found["tables"]["cases"])
     types = found["tables"]["layer_types"]
@@ -161,6 +161,22 @@ def test_inputs_that_do_not_fit(capsys: pytest.CaptureFixture[str], table: Path,
     alone = tmp_path / "alone.json.gz"
     shutil.copy(SAMPLES / "cnn_cpu" / "trace.json.gz", alone)
     assert "its settings are not known, since no manifest" in answer(capsys, alone, table)[1]
+
+
+def test_equal_figures_are_no_range_and_no_rank(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """`from 2.00 times for a to 2.00 times for a`; and of four known FLOPs, all equal, it said that no three are known."""
+    rows = [f"{name},{device},{ms * factor},{flops}e9" for name, ms, flops in (("a", 1, 1), ("b", 2, 2), ("c", 3, 3)) for device, factor in (("X", 1), ("Y", 2))]  # fmt: skip
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["model,device,latency_ms,flops", *rows]))
+    text, _ = answer(capsys, path)
+    assert "X is 2.00 times as fast as Y in each of the 3 cases that both have." in text
+    assert "Kendall's τ of FLOPs and latency is 1.00 in each of 2 groups of models" in text
+    path.write_text(
+        "\n".join(["model,device,latency_ms,flops", *(row.rpartition(",")[0] + ",1e9" for row in rows)])
+    )
+    text, _ = answer(capsys, path)
+    assert "since all models of a device in one setting have the same FLOPs." in text
+    assert "whose ranks by FLOPs" not in text, "equal FLOPs rank nothing"
 
 
 def test_one_device_and_one_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

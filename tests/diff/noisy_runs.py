@@ -19,11 +19,11 @@ def run(
     slower: float = 0.0,
     noise: float = 0.03,
 ) -> npt.NDArray[np.int64]:
-    """The step times of a run: lognormal noise; of neighbours with correlation 0.5; or with 4 % of the steps 2 to 5 times as long."""
+    """The step times of a run: lognormal noise; of neighbours with correlation 0.5, or 0.8; or with 4 % of the steps 2 to 5 times as long."""
     errors = random.standard_normal(steps)
-    if kind == "neighbours":
+    if correlation := {"neighbours": 0.5, "drift": 0.8}.get(kind):
         for at in range(1, steps):
-            errors[at] = 0.5 * errors[at - 1] + np.sqrt(0.75) * errors[at]
+            errors[at] = correlation * errors[at - 1] + np.sqrt(1 - correlation**2) * errors[at]
     times: Any = STEP_NS * (1 + slower) * np.exp(noise * errors)
     if kind == "long steps":
         times *= np.where(random.random(steps) < 0.04, random.uniform(2, 5, steps), 1)

@@ -13,6 +13,7 @@ BLOCKS = 4
 MICRO_BATCHES = 4
 _DISPATCH = 12 * US
 _CALL = 4 * US
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Work:
     calls: int = 1
     waits: int = 0
     """How long a `cudaStreamSynchronize` that follows takes after the device is done, if it does not follow at all 0."""
+    pause: int = 0
+    """How long Python takes in the layer before the operator."""
 
 
 Program = list[Work]
@@ -63,8 +66,9 @@ def training_loop() -> Program:
 class _Machine:
     """One host thread and one stream."""
 
-    def __init__(self, seed: int, noise: float, *, on_cpu: bool) -> None:
+    def __init__(self, seed: int, noise: float, *, on_cpu: bool, loads: int = 0, waits: bool = True) -> None:
         self.rng, self.noise, self.on_cpu = random.Random(seed), noise, on_cpu
+        self.loads, self.waits = loads, waits
         self.planted, self.clock, self.free = Planted(), 10 * MS, 0
 
     def taken(self, ns: int) -> int:
@@ -73,7 +77,7 @@ class _Machine:
     def work(self, work: Work) -> None:
         """The layer's range around the operator around its launches."""
         begin = self.clock
-        self.clock += US
+        self.clock += US + work.pause
         for _ in range(work.calls):
             self.operator(work)
             if work.waits:
@@ -126,21 +130,33 @@ class _Machine:
     def step(self, number: int, program: Program) -> None:
         begin = self.clock
         self.clock += 5 * US
+        if self.loads:
+            self.clock += self.taken(self.loads)
+            self.planted.span("annotation", LOADER, begin + 5 * US, self.clock)
         parts = {name: [work for work in program if work.phase == name] for name in ("data", "optimizer")}
         self.phase("data", parts["data"], 1)
         for _ in range(MICRO_BATCHES):
             for name in ("forward", "backward"):
                 self.phase(name, [work for work in program if work.phase == name], 1)
         self.phase("optimizer", parts["optimizer"], 1)
-        if not self.on_cpu:
+        if self.waits and not self.on_cpu:
             self.wait(3 * US)
         self.planted.step(number, begin, self.clock)
         self.clock += 2 * US
 
 
-def trace_of(program: Program, seed: int, *, on_cpu: bool, steps: int = 20, noise: float = 0.03) -> Trace:
-    """What a profiler records of some steps."""
-    machine = _Machine(seed, noise, on_cpu=on_cpu)
+def trace_of(
+    program: Program,
+    seed: int,
+    *,
+    on_cpu: bool,
+    steps: int = 20,
+    noise: float = 0.03,
+    loads: int = 0,
+    waits: bool = True,
+) -> Trace:
+    """What a profiler records of some steps, each of which loads data for some time first, and waits for the device at its end."""
+    machine = _Machine(seed, noise, on_cpu=on_cpu, loads=loads, waits=waits)
     for number in range(steps):
         machine.step(number, program)
     return machine.planted.trace(devices=()) if on_cpu else machine.planted.trace()

@@ -97,6 +97,14 @@ def test_of_200_pairs_two_fail_by_noise_at_most_and_190_of_five_percent(
         assert found["failed"] >= 165  # of 184 at most
 
 
+@pytest.mark.slow
+def test_steps_that_drift_take_a_hundred_until_noise_fails_two_of_200() -> None:
+    """Each correlates by 0.8 with the one before: 30 tell as much as 3.3."""
+    assert outcomes("drift", 100, 1, 0.0, 200)["failed"] <= 2
+    found = outcomes("drift", 100, 1, 0.05, 200)
+    assert (found["passed"], found["failed"] >= 175) == (0, True)
+
+
 def most_found(steps: int, *, false_alarms: float = 0.01) -> float:
     """Of 200 pairs of neighbouring steps how many the most powerful test proves 5 % slower that fails so often without a change.
 

@@ -151,6 +151,56 @@ def test_layers_that_one_side_does_not_show_are_compared_as_a_whole(on_cpu: bool
     assert told in diff.notes
 
 
+def fused(work: Work) -> Work:
+    """As code runs that a compiler fused: no operator is one of those before."""
+    if work.layer is None:
+        return work
+    inside = replace(work, layer="Net_0", type="Net", ns=round(0.8 * work.ns))
+    return replace(
+        inside, operator=f"triton_{work.operator[6:]}", kernel=f"triton_{work.kernel}", shapes="[[64]]"
+    )
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_layers_whose_work_is_all_fused_are_compared_as_a_whole(wrapped: bool) -> None:
+    """Of such code one layer was gone for each type, all of them called that of the model, and the layer around them had new work."""
+    base = [*program([MLP] * 2, of_classes), Work("Net_0", "Net", "aten::add", "add", 20 * US)]
+    new = [fused(work) for work in base]
+    if wrapped:
+        new = mapped(new, lambda work: work.layer is not None, lambda work: replace(work, layer=f"OptimizedModule_0.{work.layer}"))  # fmt: skip
+    made = (
+        digest_of(trace_of(each, seed, on_cpu=False, noise=0.01)) for seed, each in enumerate((base, new))
+    )
+    diff = diff_of(*([side] for side in made))
+    at = "OptimizedModule_0.Net_0" if wrapped else "Net_0"
+    work = [change for change in diff.changes if change.kind != "idle"]
+    assert {change.place["layer"] for change in work} == {at}
+    assert sum(change.delta_ns for change in work) == pytest.approx(total(new) - total(base), rel=0.05)
+    assert f"The new side shows no layers inside layer {at}, as compiled code does not, so it is compared as a whole." in diff.notes  # fmt: skip
+    assert not any("different programs" in note for note in diff.notes)
+
+
+def test_a_layer_that_lost_those_inside_and_does_nothing_new_is_no_whole() -> None:
+    outer = Work("Net_0", "Net", "aten::add", "add", 200 * US)
+    base = [outer, *program([MLP], of_classes)]
+    diff = found(base, [work for work in base if work.layer in (None, "Net_0")])
+    assert work_of(diff)[0].startswith("layer Net_0.Block_0 is gone")
+    assert not any("as a whole" in note for note in diff.notes)
+
+
+def test_layers_of_a_type_that_are_gone_keep_their_type() -> None:
+    """They were called by the type of the layer around them, if that is not the outermost."""
+    base = [
+        replace(work, layer=f"All_0.{work.layer}") if work.layer else work
+        for work in program([[("Linear", WIDE, 350 * US), ("Tanh", WIDE, 90 * US), *MLP]] * 3, of_classes)
+    ]
+    base.append(Work("All_0.Head_0", "Head", "aten::add", "add", 200 * US))
+    diff = found(base, [work for work in base if work.type != "Tanh"])
+    first = next(change for change in diff.changes if change.kind == "removed")
+    assert first.title.startswith("layers of type Tanh are gone")
+    assert first.place["type"] == "Tanh"
+
+
 def test_layers_are_no_whole_where_nothing_tells_what_they_do() -> None:
     """Without operators, two programs with a range of one name were compared so."""
     sides = (

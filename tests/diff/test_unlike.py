@@ -47,6 +47,24 @@ def test_unlike_programs_are_called_so() -> None:
     assert "look like different" not in notes(*same)
 
 
+def test_inferred_steps_are_said_to_be_so() -> None:
+    """39 steps stood beside 40, and nothing told that no step of the new side is marked."""
+
+    def notes(*sources: str | None) -> list[str]:
+        sides = [planted_sides.digest(seed=seed) for seed in (0, 1)]
+        told = (replace(one, facts=msgspec.structs.replace(one.facts, steps_inferred_from=each)) for one, each in zip(sides, sources, strict=True))  # fmt: skip
+        return [note for note in diff_of(*([one] for one in told)).notes if "inferred" in note]
+
+    period = "period of 78 launches in the launch sequence"
+    elsewhere = ", so they may begin elsewhere in the loop than those of the other side."
+    assert notes(None, None) == []
+    assert notes(None, period) == [
+        f"Steps of the new side are not marked but inferred from a {period}{elsewhere}"
+    ]
+    assert notes("train_step", None) == [f"Steps of the base are not marked but inferred from the range train_step{elsewhere}"]  # fmt: skip
+    assert notes(period, period) == [f"Steps of the base and the new side are not marked but inferred from a {period}."]  # fmt: skip
+
+
 def test_kernels_of_two_devices_without_operators_are_compared_by_category() -> None:
     """No operator and another kernel: nothing tells that these are the same calls."""
     base, new = (

@@ -72,6 +72,27 @@ def test_the_verdict_comes_first(scale: dict[str, float], verdict: str, words: s
     assert _render(section, Format.md).splitlines()[2].startswith(f"**{verdict.capitalize()}.** ")
 
 
+def test_a_small_change_of_every_step_is_told_of_the_median() -> None:
+    """`As long as before. The mean, though, is 0.8 % longer` was said where every step took as much longer."""
+    section = planted_sides.section(planted_sides.digest(noise=0.001), planted_sides.digest({"head": 1.03}, noise=0.001, seed=1))  # fmt: skip
+    assert section.tag == "same"
+    assert "A step takes 0.6 % longer, within the 1 % that counts as the same: " in section.answer
+    assert "The mean" not in section.answer
+
+
+def test_the_mean_is_told_where_only_some_steps_changed() -> None:
+    base = planted_sides.digest(noise=0.001, steps=60)
+    ns = (
+        pl.when((pl.col("step") % 4 == 0) & (pl.col("leaf") == 0))
+        .then(pl.col("ns") * 11 // 10)
+        .otherwise("ns")
+    )
+    values = planted_sides.digest(noise=0.001, steps=60, seed=1).values.with_columns(ns.alias("ns"))
+    times = values.group_by("step").agg(pl.col("ns").sum().alias("time_ns"))
+    new = replace(base, values=values, steps=base.steps.drop("time_ns").join(times, on="step"))
+    assert ". The mean, though, is 1.0 % longer (ratio 1.01" in planted_sides.section(base, new).answer
+
+
 def test_few_steps_are_not_clear() -> None:
     section = planted_sides.section(planted_sides.digest(steps=2), planted_sides.digest({"head": 2}, steps=2))
     assert section.tag == "inconclusive"

@@ -324,7 +324,9 @@ def _misleading(cases: pl.DataFrame) -> pl.DataFrame:
     }
     ranked = cases.drop_nulls("flops").with_columns(**rank, models=pl.len().over(_GROUP).cast(pl.Int64))
     ranked = ranked.with_columns(disagreement=pl.col("latency_rank") - pl.col("flops_rank"))
-    wrong = ranked.filter(pl.col("disagreement") != 0).select(pl.col(name).cast(kind) for name, kind in _RANKS.items())  # fmt: skip
+    # Where all values of one of them are equal, its ranks suggest nothing.
+    told = [pl.col(name).n_unique().over(_GROUP) > 1 for name in rank]
+    wrong = ranked.filter(pl.col("disagreement") != 0, *told).select(pl.col(name).cast(kind) for name, kind in _RANKS.items())  # fmt: skip
     share = pl.col("disagreement").abs() / (pl.col("models") - 1)
     return wrong.sort(share, descending=True, maintain_order=True)
 

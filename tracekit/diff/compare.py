@@ -13,13 +13,14 @@ import polars as pl
 
 from tracekit.diff.cells import cells_as_arrays
 from tracekit.diff.contributions import by_dimension, calls_of_host, shares_matched
-from tracekit.diff.explain import Waits, explained
+from tracekit.diff.explain import explained
 from tracekit.diff.layers import Nodes, match_layers
 from tracekit.diff.matching import Comparable, cells_of, reshaped, rows_of
 from tracekit.diff.model import LAYERS, Contribution, Diff
 from tracekit.diff.noise import counted_steps
 from tracekit.diff.notes import notes_of, stalled
 from tracekit.diff.pool import Pool, pool
+from tracekit.diff.waits import waits_of
 from tracekit.diff.words import Teller
 from tracekit.digest import Digest
 from tracekit.groups import at_rows, or_none
@@ -60,7 +61,9 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     parents = or_none(nodes.frame["parent_layer_id"])
     matched = shares_matched(celled, sides[0].side, sides[1].side)
     calls = calls_of_host(rows, nodes, sides[0].side, sides[1].side)
-    found = explained(cells, parents, names=comparable.names, waits=_waits(calls))
+    found = explained(
+        cells, parents, names=comparable.names, waits=waits_of(calls, nodes, same_kind=comparable.kinds)
+    )
     on_cpu = sides[1].side.facts[0].on_cpu if comparable.kinds else None
     per: Literal["step", "window"] = "window" if windows else "step"
     teller = Teller(cells, rows, nodes, calls, on_cpu, per)
@@ -87,12 +90,6 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
         ),
         rest=total - sum((change.delta for change in changes), start=Fraction(0)),
     )
-
-
-def _waits(calls: pl.DataFrame) -> Waits:
-    rows = calls.filter(pl.col("category") == "synchronisation", pl.col("new_calls") != pl.col("base_calls"))
-    more = float((rows["new_calls"] - rows["base_calls"]).sum())
-    return Waits(more, float(rows.select(pl.max_horizontal("base_ns", "new_ns")).to_series().sum()))
 
 
 def _kept(

@@ -26,9 +26,10 @@ from tracekit.diff.inputs import types_told
 from tracekit.diff.model import ChangeKind
 from tracekit.diff.replaced import LAYER
 from tracekit.diff.updates import UPDATE
+from tracekit.diff.waits import Waits
 from tracekit.groups import or_none
 
-__all__ = ["WAITS", "Found", "Waits", "explained"]
+__all__ = ["WAITS", "Found", "explained"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -65,16 +66,6 @@ _OF_IDLE: Final = (
 
 WAITS: Final = ("waits",)
 """`Found.by` of idle time that goes with more or fewer waiting calls."""
-_AFTER_WAITS: Final = (
-    "synchronisation",
-    "operator_dispatch",
-    "library_call",
-    "python",
-    "host_code",
-    "launch_api",
-    "launch_latency",
-)
-"""Why a device that has done all its work waits for the host."""
 
 _PURE: Final = 0.97
 _FEWER: Final = 0.02
@@ -111,16 +102,6 @@ class Found:
     """Cells of idle time that this work caused; `delta` holds it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """How many more calls per step wait for the device, and how long the calls that only one side has take: the lead that the host
-    loses in them, so the most that the device can be idle after them.
-    """
-
-    more: float = 0.0
-    most_ns: float = 0.0
-
-
 def explained(cells: Cells, parents: Array, *, names: bool, waits: Waits) -> list[Found]:
     """The changes; their cells may overlap, their amounts do not. `names`: kernels of both sides have the same names."""
     if not cells.base.size:
@@ -140,7 +121,7 @@ class _Search:
         idle = (cells.frame["kind"] == "idle").to_numpy()
         self.dimensions = tuple(each for each in _DIMENSIONS if names or "name" not in each)
         self.idle = idle
-        self.idle_of = IdleOf(cells) if abs(waits.more) < _FEWER else None
+        self.idle_of = None if waits.matter else IdleOf(cells)
         how = cells.frame["how"].cast(pl.String).to_numpy()
         other = np.isin(how, ["operator", "category"])
         replaced = (how == "kernel") & names
@@ -315,11 +296,7 @@ class _Search:
         whole = (along >= -error) & (along <= expected + np.maximum(_WITHIN * expected, error))
         part = along > expected + np.maximum(_WITHIN * expected, error)
         parts = np.where(part, np.round(predicted * 1000), 0).astype(np.int64)
-        delta = (
-            self.cells.exactly(mine[whole])
-            - Fraction(int(self.given[mine[whole]].sum()), 1000)
-            + Fraction(int(parts.sum()), 1000)
-        )
+        delta = self._exactly(mine, whole, parts)
         touched = mine[whole | part]
         noise = self.cells.noise(touched)
         least = _SURE * (noise or float(np.sqrt((self.cells.error[touched] ** 2).sum())))
@@ -329,25 +306,32 @@ class _Search:
         self.found.append(
             Found(kind, touched, delta, noise, groups.dimensions[groups.kind[group]], int(groups.node[group]))
         )
-        self.given[mine] += parts
-        self.left[mine] = np.where(whole, 0.0, left - parts / 1000)
-        self.open[mine[whole]] = False
+        self._take(mine, whole, parts)
         return True
+
+    def _exactly(self, mine: Array, whole: Array, parts: Array) -> Fraction:
+        """All that is left of some of these cells (a mask), and so many ps of the others."""
+        left = self.cells.exactly(mine[whole]) - Fraction(int(self.given[mine[whole]].sum()), 1000)
+        return left + Fraction(int(parts.sum()), 1000)
+
+    def _take(self, mine: Array, whole: Array, parts: Array) -> None:
+        self.given[mine] += parts
+        self.left[mine] = np.where(whole, 0.0, self.left[mine] - parts / 1000)
+        self.open[mine[whole]] = False
 
     # -- idle time -----------------------------------------------------------------------------------
 
     def _waits(self, wanted: Array, waits: Waits) -> None:
-        """Idle time that goes with more or fewer calls that wait; if nearly all of it is in such calls, the usual groups name it better."""
-        if abs(waits.more) < _FEWER:
-            return
-        causes = self.cells.frame["category"].cast(pl.String)
-        mine = np.flatnonzero(wanted & causes.is_in(_AFTER_WAITS).to_numpy() & (self.left != 0))
-        sign = 1 if waits.more > 0 else -1
-        calling = (causes.gather(mine) == "synchronisation").to_numpy()
-        within, delta = (sign * float(self.left[cells].sum()) for cells in (mine[calling], mine))
+        """Idle time that goes with more or fewer calls that wait."""
+        part = waits.parts(self.cells, self.left * wanted)
+        mine = np.flatnonzero(part)
         least = max(self.least, _SURE * (self.cells.noise(mine) or 0.0))
-        if least <= delta <= waits.most_ns and 0 < within < _AS_GOOD_IDLE * delta:
-            self._whole("idle", mine, WAITS, -1)
+        if mine.size and abs(float(self.left @ part)) >= least:
+            whole = part[mine] == 1
+            parts = np.where(whole, 0, np.round(self.left * part * 1000)[mine]).astype(np.int64)
+            exact = self._exactly(mine, whole, parts)
+            self.found.append(Found("idle", mine, exact, self.cells.noise(mine), WAITS))
+            self._take(mine, whole, parts)
 
     def _idle(self, wanted: Array) -> None:
         groups = groups_of(self.cells, wanted, self.parents, _OF_IDLE)

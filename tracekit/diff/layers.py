@@ -106,6 +106,10 @@ class _Tree:
         does = works.group_by("layer").agg(pl.struct("operator", "shapes").unique())
         return {path: {(one["operator"], one["shapes"]) for one in work} for path, work in does.rows()}
 
+    def own(self, at: int) -> _Work:
+        """The operators of a layer without those below it, without their shapes."""
+        return {(operator, None) for operator, _ in self._own.get(self.path[at], set())}
+
     def work(self, at: int, *, shapes: bool) -> _Work:
         """The operators of a layer and those below it, with or without their shapes."""
         if (at, shapes) not in self._work:
@@ -339,7 +343,9 @@ def _whole(pairs: _Pairs, base: _Tree, new: _Tree) -> tuple[dict[int, int], dict
             if not layers or other.children.get(there) or layers & matched[side] or at in inside[side]:
                 continue
             below = set().union(*(tree.work(one, shapes=False) for one in layers))
-            if any(operator is not None for operator, _ in other.work(there, shapes=False) & below):
+            work = other.work(there, shapes=False)
+            # Of fused code no operator is known below, but others run in the layer than if those below were just gone.
+            if work - tree.own(at) or any(operator is not None for operator, _ in work & below):
                 inside[side].update(dict.fromkeys(layers, at))
     return inside
 

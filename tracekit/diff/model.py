@@ -178,7 +178,7 @@ class Diff:
     device wait, `communication`: `operator` and `name` (exposed time of collectives), `idle`: `category` (the cause), `name` (the
     call)."""
     calls: pl.DataFrame
-    """Calls of the host that wait, allocate or load code: `category`, `name`, `operator`, `layer`, then `base_calls`, `new_calls`,
+    """Calls of the host that wait, allocate or load code or data: `category`, `name`, `operator`, `layer`, then `base_calls`, `new_calls`,
     `base_ns`, `new_ns`, `delta_ns` per step (their own durations, which are no part of the step time's sum)."""
     matched: pl.DataFrame
     """`MATCHED`."""

@@ -66,10 +66,8 @@ def notes_of(
         yield f"The {' and the '.join(idle)} {'have' if len(idle) > 1 else 'has'} no work, so nothing else can be compared."
         return
     yield from _of_stalls(stood)
-    yield from _unlike(base, new, comparable, matched)
-    if windows:
-        without = " and the ".join(name for pool, name in sides if not pool.side.has_steps)
-        yield f"The {without} {'have' if ' and ' in without else 'has'} no steps, so whole windows are compared."
+    yield from _unlike(base, new, comparable, matched, whole=any(nodes.whole))
+    yield from _of_steps(sides, windows=windows)
     if not comparable.kinds:
         common = "layer, operator and phase" if comparable.layers else "operator and phase"
         yield (
@@ -141,9 +139,13 @@ def _of_stalls(stood: str) -> Iterator[str]:
         yield f"{stood[0].upper()}{stood[1:]}, probably because something else was using the cores. So {its} times say little."
 
 
-def _unlike(base: Pool, new: Pool, comparable: Comparable, matched: pl.DataFrame) -> Iterator[str]:
-    """Whether the sides look like different programs: by their layers, else by how much of their work has a counterpart."""
-    alone = matched.filter(pl.col("how").is_in(["none", "layer"]))
+def _unlike(
+    base: Pool, new: Pool, comparable: Comparable, matched: pl.DataFrame, *, whole: bool
+) -> Iterator[str]:
+    """Whether the sides look like different programs: by their layers, else by how much of their work has a counterpart. `whole`: layers
+    are compared as such, so other work in one is how it is compiled.
+    """
+    alone = matched.filter(pl.col("how").is_in(["none"] if whole else ["none", "layer"]))
     shares = [1 - float(alone[f"{side}_share"].sum()) for side in ("base", "new")]
     programs = [{one.workload for one in side.side.facts} for side in (base, new)]
     same = programs[0] == programs[1] != {""}
@@ -159,6 +161,23 @@ def _unlike(base: Pool, new: Pool, comparable: Comparable, matched: pl.DataFrame
             else "no work of either has"
         )
         yield f"These look like different programs: {some} a counterpart on the other side. So a list of changes says little."
+
+
+def _of_steps(sides: tuple[tuple[Pool, str], ...], *, windows: bool) -> Iterator[str]:
+    """Which side has no steps, or none that the trace marks: from what they are inferred."""
+    if windows:
+        without = " and the ".join(name for pool, name in sides if not pool.side.has_steps)
+        yield f"The {without} {'have' if ' and ' in without else 'has'} no steps, so whole windows are compared."
+        return
+    sources = [dict.fromkeys(filter(None, (one.steps_inferred_from for one in pool.side.facts))) for pool, _ in sides]  # fmt: skip
+    inferred = {name: own for own, (_, name) in zip(sources, sides, strict=True) if own}
+    if sources[0] == sources[1]:
+        inferred = {" and the ".join(inferred): sources[0]} if inferred else {}
+    for name, own in inferred.items():
+        both = " and " in name
+        what = listed([f"a {each}" if each.startswith("period of ") else f"the range {each}" for each in own])
+        elsewhere = "" if both else ", so they may begin elsewhere in the loop than those of the other side"
+        yield f"Steps of the {name} are not marked but inferred from {what}{elsewhere}."
 
 
 def _works(pool: Pool) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tracekit.diff.cells import Cells
@@ -71,7 +72,8 @@ class Teller:
     def change(self, found: Found) -> Contribution:
         """The change with its title."""
         rows = self.cells.frame[found.cells]
-        node = self._node(found, rows)
+        shown = self._most(found)
+        node = self._node(found, self.cells.frame[shown])
         update = bool((rows["how"] == UPDATE).any())
         before, after = exchanged(self.rows) or (None, None) if update else _exchanged(found, rows)
         every = np.concatenate([found.cells, found.idle])
@@ -81,7 +83,7 @@ class Teller:
             kind=found.kind,
             delta=found.delta,
             title="",
-            place=self._place(found, rows, node),
+            place=self._place(found, shown, node),
             before=before,
             after=after,
             layers=rows["node"].drop_nulls().n_unique(),
@@ -163,22 +165,31 @@ class Teller:
 
     def _node(self, found: Found, rows: pl.DataFrame) -> int:
         """The layer that the change is in; −1 if it is in several."""
-        if found.by != ("layer",) and (inner := self._common(rows["node"])) >= 0:
-            return inner  # what is new may be so in an outer layer as well, but stands in this one
+        # What is new may be so in an outer layer as well, but stands in the inner one; layers of a type stand in one of another type.
+        several = "type" in found.by and rows["node"].n_unique() > 1
+        if found.by != ("layer",) and not several and (inner := self._common(rows["node"])) >= 0:
+            return inner
         return found.node
 
-    def _place(self, found: Found, rows: pl.DataFrame, node: int) -> dict[str, str]:
-        """What all the cells have in common; of idle time, which is in many small pieces, nearly all."""
-        size = pl.Series(np.maximum(self.cells.base, self.cells.new)[found.cells])
-        least = float(size.sum()) * (_NEARLY if found.kind == "idle" else 1) * (1 - 1e-9)
-        place = {}
+    def _most(self, found: Found) -> npt.NDArray[np.int64]:
+        """The cells that tell what a change is about: those of any time; of idle time, which is in many small pieces, the few that make
+        nearly all of the change.
+        """
+        before, after = (side[found.cells] for side in (self.cells.base, self.cells.new))
+        if found.kind != "idle":
+            return found.cells[np.maximum(before, after) > 0]
+        change = (after - before) * (1 if found.delta > 0 else -1)
+        order = np.argsort(-change, kind="stable")
+        reach = np.cumsum(change[order])
+        return found.cells[order[: int(np.argmax(reach >= _NEARLY * reach[-1])) + 1]]
+
+    def _place(self, found: Found, shown: npt.NDArray[np.int64], node: int) -> dict[str, str]:
+        """What all these cells have in common."""
+        rows, place = self.cells.frame[shown], {}
         for column in _PLACE:
-            sums = rows.select(pl.col(column).alias("value"), size.alias("size")).group_by(
-                "value", maintain_order=True
-            )
-            value, ns = sums.agg(pl.col("size").sum()).sort("size", "value", descending=True).row(0)
-            if value is not None and ns >= least:
-                place[column] = str(value)
+            values = rows[column].unique()
+            if len(values) == 1 and values[0] is not None:
+                place[column] = str(values[0])
         if (
             rows["how"].is_in(["category", LAYER]).any()
         ):  # other operators and kernels stand in one cell there
@@ -348,6 +359,8 @@ class Teller:
         if "name" in one.place:
             text += f": {one.place['name']}"
             lead = self._more_often(one.place["name"])
+        elif cause == "synchronisation" and (name := self._waiting()[0]):
+            lead = self._more_often(name)
         if "operator" in one.place:
             text += f" in {one.place['operator']}"
         if "layer" in one.place and (one.place["layer"], cause) != (DATA_LAYER, "data_loading"):

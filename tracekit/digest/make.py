@@ -36,6 +36,7 @@ __all__ = ["digest_of"]
 
 _COUNTED = ("synchronisation", "allocation", "module_loading")
 """Calls of the host that wait or stall, by the cause of the idle time that they make."""
+_LOADING = "data_loading"
 _KEYS: Final[Schema] = {
     "kind": pl.Enum(KINDS),
     "category": pl.Enum((*CATEGORIES, *CAUSES)),
@@ -295,10 +296,15 @@ def _sliced(pieces: pl.DataFrame, edges: Int64Array, numbers: Int64Array) -> pl.
 
 
 def _calls(scope: Scope) -> pl.DataFrame:
-    """The calls of the host that wait, allocate or load code, in the step in which they begin on the host."""
+    """The calls of the host that wait, allocate or load, in the step in which they begin on the host."""
     host, owners = scope.trace.host, attribution(scope)
     stack, causes = owners.model.stack, span_causes(scope).cause
     wanted = stack.of_kind("runtime", "sync") & np.isin(causes, [CAUSE_NUMBER[name] for name in _COUNTED])
+    # Of loading in loading the outermost, and only that for which a step may wait: not what other threads load ahead.
+    loading = causes == CAUSE_NUMBER[_LOADING]
+    if loading.any():
+        outermost = loading & (stack.nesting.nearest_ancestor(loading, include_self=False) < 0)
+        wanted |= outermost & np.isin(stack.thread, list(owners.model.phases.main.values()))
     spans = np.flatnonzero(wanted)
     step = np.full(spans.size, NO_STEP)
     if scope.window == "steps":

@@ -37,7 +37,7 @@ Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 """In ns, 104 days; no step, call or run is longer."""
 
 KINDS: Final = ("compute", "communication", "memory", "idle", "call")
-"""What a leaf is: work of a device by class, idle time of a device, or calls of the host that are no launch."""
+"""What a leaf is: work of a device by class, idle time of a device, or calls of the host that are no launch, and its loading of data."""
 
 STEPS: Final[Schema] = {"step": pl.Int64, "name": pl.String, "time_ns": pl.Int64}
 """`time_ns`: from where the step before ends on host and device, or from its own start on the host if that is later, to where the

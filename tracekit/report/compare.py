@@ -122,6 +122,8 @@ def _ratio(row: dict[str, Any]) -> str:
     """A pair in words, with its range over the cases."""
     if row["cases"] == 1:
         return f"{row['speedup']:.2f} times as fast as {row['over']} in the one case that both have ({row['least_case']})"
+    if _span([row["least"], row["most"]])[1]:
+        return f"{row['speedup']:.2f} times as fast as {row['over']} in each of the {row['cases']:,} cases that both have"
     span = f"from {row['least']:.2f} times for {row['least_case']} to {row['most']:.2f} times for {row['most_case']}"
     return f"{row['speedup']:.2f} times as fast as {row['over']} in the geometric mean over the {row['cases']:,} cases that both have ({span})"
 
@@ -133,15 +135,16 @@ def _precisions(found: Comparison) -> Iterator[str]:
         if rows.height == 1:
             yield f"On {row['device']}, {row['precision']} is {_ratio(row)}."
         else:
-            low, high = _span(rows["speedup"])
-            yield f"{row['precision']} is {low} to {high} times as fast as {row['over']} on {rows.height} devices (geometric means)."
+            span, each = _span(rows["speedup"].to_list())
+            yield f"{row['precision']} is {span} times as fast as {row['over']} on {each}{rows.height} devices (geometric means)."
     if groups and not found.cases["accuracy"].count():
         yield "These figures do not show what a precision does to the accuracy."
 
 
-def _span(values: pl.Series) -> tuple[str, str]:
-    low, high = (f"{end:.2f}".replace("-", "−") for end in (min(values.to_list()), max(values.to_list())))
-    return low, high
+def _span(values: Sequence[float]) -> tuple[str, str]:
+    """The least and the greatest value; if they read alike one, and that each has it."""
+    low, high = (f"{end:.2f}".replace("-", "−") for end in (min(values), max(values)))
+    return (low, "each of ") if low == high else (f"{low} to {high}", "")
 
 
 def _where(row: Mapping[str, Any]) -> str:
@@ -155,20 +158,31 @@ def _misleads(found: Comparison) -> Iterator[str]:
     known = found.correlation.filter(pl.col("models") >= _LEAST_MODELS, pl.col("tau").is_not_null())
     if not known.height:
         if found.cases["flops"].count():
-            yield "FLOPs are not compared with latency, since no device has three models of known FLOPs in one setting."
+            yield f"FLOPs are not compared with latency, since {_no_ranks(found)}."
         return
-    low, high = _span(known["tau"])
+    span, each = _span(known["tau"].to_list())
     if known.height == 1:
         row = known.row(0, named=True)
-        yield f"Kendall's τ of FLOPs and latency is {low} over {row['models']:,} models on {_where(row)}."
+        yield f"Kendall's τ of FLOPs and latency is {span} over {row['models']:,} models on {_where(row)}."
     else:
-        yield f"Kendall's τ of FLOPs and latency is {low} to {high} in {known.height:,} groups of models, each of a device, a precision and a setting."
+        yield f"Kendall's τ of FLOPs and latency is {span} in {each}{known.height:,} groups of models, which have a device, a precision and a setting in common."
     worst = found.misleading.filter(pl.col("models") >= _LEAST_MODELS).rows(named=True)
     if worst:
         row = worst[0]
         how = "slower" if row["disagreement"] > 0 else "faster"
         ranks = f"number {row['flops_rank']:g} by FLOPs and number {row['latency_rank']:g} by latency (1 is the least)"
         yield f"FLOPs mislead most about {row['model']}, which is {how} than they suggest: of {row['models']:,} models on {_where(row)} it is {ranks}."
+
+
+def _no_ranks(found: Comparison) -> str:
+    """Why no group of models has a rank correlation."""
+    groups = found.cases.drop_nulls("flops").group_by("device", "precision", "setting")
+    values = groups.agg(pl.len().alias("models"), pl.col("flops", "latency_ns").n_unique())
+    large = values.filter(pl.col("models") >= _LEAST_MODELS)
+    equal = [word for name, word in (("flops", "FLOPs"), ("latency_ns", "latency")) if 1 in large[name]]
+    if not equal:
+        return "no device has three models of known FLOPs in one setting"
+    return f"all models of a device in one setting have the same {listed(equal, 'or the same')}"
 
 
 def _pareto(found: Comparison) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from tracekit.diff.compared import Compared
 from tracekit.diff.model import Side
-from tracekit.diff.noise import FEWEST_STEPS, Estimate, StepComparison, StepFigures
+from tracekit.diff.noise import FEWEST_STEPS, TOLERANCE, Estimate, StepComparison, StepFigures
 from tracekit.facts.units import count_of, format_change, format_ns, format_share
 from tracekit.names import clean, shorten_name
 from tracekit.report.diff_figures import diff_figures
@@ -23,6 +23,8 @@ _TRIFLE: Final = 0.01
 """A change that is less than this part of the largest one has no sentence beside it: many such stood above what mattered."""
 _LONGEST_NAME: Final = 48
 _TWICE: Final = 2
+_SHOWN: Final = 0.0005
+"""A smaller share of the step would read as 0.0 %."""
 _ALIKE: Final = 0.75
 """If fewer of the steps are independent, a reader who counts steps would wonder at the test."""
 _LEAST_P: Final = 0.001
@@ -53,17 +55,24 @@ def _called(side: Side) -> str:
 
 def _answer(found: Compared) -> str:
     told = found.unchanged or found.stalled or found.times.verdict in ("slower", "faster")
-    mean = None if told else _mean(found.times.mean)
+    mean = None if told else _mean(found.times.mean, found.times.median)
     return " ".join(filter(None, [_headline(found), mean]))
 
 
-def _mean(one: Estimate) -> str | None:
-    """That the mean differs where the median may not, because of some steps; None if it may not either."""
+def _mean(one: Estimate, median: Estimate) -> str | None:
+    """How the mean differs where the median may not, or lies elsewhere since some of the steps changed; None if neither is so."""
     if one.ratio is None or one.low is None or one.high is None or one.low <= 1 <= one.high:
+        return None
+    within = median.low is not None and median.high is not None and median.low <= one.ratio <= median.high
+    if within and _differs(median):
         return None
     by = f"{format_share(abs(one.ratio - 1))} {'longer' if one.ratio > 1 else 'shorter'}"
     interval = f"95 % interval {format_number(one.low)} to {format_number(one.high)}"
-    return f"The mean, though, is {by} (ratio {format_number(one.ratio)}, {interval})."
+    return f"The mean{'' if within else ', though,'} is {by} (ratio {format_number(one.ratio)}, {interval})."
+
+
+def _differs(one: Estimate) -> bool:
+    return one.low is not None and one.high is not None and not one.low <= 1 <= one.high
 
 
 def _headline(found: Compared) -> str:
@@ -77,13 +86,19 @@ def _headline(found: Compared) -> str:
     if found.unchanged:
         return f"Nothing changed: {what.lower()} takes {new} on both sides at the median, and each part of it takes the same time."
     if times.verdict == "same":
-        return f"{what} takes as long as before: {new} against {base} at the median."
+        return f"{what} takes {_alike(times.median)}: {new} against {base} at the median."
     if times.median.low is None:
         return f"{what} takes {against}, but fewer than {FEWEST_STEPS} {found.diff.per}s on a side prove nothing: record more."
     if times.verdict == "inconclusive" or ratio is None:
         stood = f", but {found.stalled}" if found.stalled else ""
         return f"It is not clear whether {what.lower()} takes more or less time: {new} against {base} at the median{stood}."
     return f"{what} takes {_longer(ratio)}: {against}."
+
+
+def _alike(median: Estimate) -> str:
+    if median.ratio is None or not _differs(median) or abs(median.ratio - 1) < _SHOWN:
+        return "as long as before"
+    return f"{_longer(median.ratio)}, within the {100 * TOLERANCE:g} % that counts as the same"
 
 
 def _longer(ratio: float) -> str:

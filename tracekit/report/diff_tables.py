@@ -141,7 +141,7 @@ def diff_tables(found: Compared) -> Iterator[Table]:
         # The types of layers repeat their paths, and on processors operators are what runs.
         told = not nothing and dimension != "type" and not (on_cpu and dimension == "name")
         yield _by(diff, dimension, title, shares=shares, detail=not told)
-    title = f"Calls per {diff.per} that wait, allocate or load code"
+    title = f"Calls per {diff.per} that wait, allocate or load"
     # What tells the rows apart.
     alike = next(
         (
