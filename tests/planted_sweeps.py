@@ -14,17 +14,24 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 FLOPS = 1e9
 
 
-def sweep(seed: int, kind: str, *, noise: float = 0.03, steps: int = 10) -> tuple[list[Run], list[str]]:
-    """Runs along the key of a kind, with noise on each step, and the label of each segment."""
+def sweep(
+    seed: int, kind: str, *, noise: float = 0.03, between: float = 0.0, steps: int = 10
+) -> tuple[list[Run], list[str]]:
+    """Runs along the key of a kind, with noise on each step and between runs, and the label of each segment."""
     rng = np.random.default_rng(seed)
+    again = np.random.default_rng([seed, 1])
+
+    def off() -> float:
+        return float(np.exp(between * again.standard_normal()))
+
     intensity, rate, state = rng.uniform(2, 50), 10 ** rng.uniform(10, 12), "off"
-    runs, labels = [_run(0, kind, intensity, rate, state, rng, noise, steps)], []
+    runs, labels = [_run(0, kind, intensity, rate, state, rng, noise, steps, off())], []
     for number in range(1, 4 if kind == "choice" else 7):
         before, state = state, str(rng.choice(["off", "off", "bandwidth", "compute"]))
         label, of_intensity, of_rate = _move(before, state, kind, rng)
         intensity, rate = intensity * of_intensity, rate * of_rate
         labels.append(label)
-        runs.append(_run(number, kind, intensity, rate, state, rng, noise, steps))
+        runs.append(_run(number, kind, intensity, rate, state, rng, noise, steps, off()))
     return runs, labels
 
 
@@ -44,11 +51,11 @@ def _move(before: str, state: str, kind: str, rng: np.random.Generator) -> tuple
     return moves[rng.integers(len(moves))]
 
 
-def _run(number: int, kind: str, intensity: float, rate: float, state: str, rng: np.random.Generator, noise: float, steps: int) -> Run:  # fmt: skip
-    """A run at 30 % of both roofs, or at 95 % of one."""
+def _run(number: int, kind: str, intensity: float, rate: float, state: str, rng: np.random.Generator, noise: float, steps: int, off: float) -> Run:  # fmt: skip
+    """A run at 30 % of both roofs, or at 95 % of one; its times are `off` by this factor."""
     peak = rate / {"off": 0.3, "bandwidth": 0.2, "compute": 0.95}[state]
     bandwidth = rate / intensity / {"off": 0.3, "bandwidth": 0.95, "compute": 0.2}[state]
-    times = (1e9 * FLOPS / rate * 1000 * (1 + noise * rng.standard_normal(steps))).astype(int).tolist()
+    times = (1e9 * FLOPS / rate * off * 1000 * (1 + noise * rng.standard_normal(steps))).astype(int).tolist()
     time = 1e9 * FLOPS * 1000 / (sum(times) / len(times)) if steps < 3 else None
     return made(KEY[kind], PRECISIONS[number] if kind == "choice" else 2**number, times, intensity, rate=time, ceilings=(peak, bandwidth))  # fmt: skip
 
@@ -62,6 +69,7 @@ def made(
     rate: float | None = None,
     ceilings: tuple[float, float] | None = None,
     bytes_source: str = "analytic",
+    samples: int | None = None,
     **settings: object,
 ) -> Run:
     """A run of 1,000 GFLOP a step with these times."""
@@ -79,7 +87,7 @@ def made(
         chosen=frozenset({key}),
         step_times=tuple(times),
         undisturbed=True,
-        samples=None,
+        samples=samples,
         work=pl.DataFrame([row], schema=WORK),
         ceilings=None
         if ceilings is None

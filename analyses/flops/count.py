@@ -2,6 +2,7 @@
 
 Operators are nested (`aten::convolution` calls `aten::cudnn_convolution`), so only the outermost with a model counts. A composite one
 counts only if no other does its work inside: of a product, no other product; it may hold copies. Fills alone do no work of another.
+One that only passes the call on (`flops.passed_on`) does not count.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.flops.calls import INPUTS, modelled_calls
 from tracekit.analyses.flops.indexing import SPARSE_SUM, with_sparse_sums
 from tracekit.analyses.flops.inputs_of_others import with_inputs_of_others
+from tracekit.analyses.flops.passed_on import passed_on
 from tracekit.analyses.flops.work import DTYPES, Operator, operator_named, read_inputs, work_of
 from tracekit.analyses.scope import Scope, once
 from tracekit.groups import distinct, kept
@@ -104,7 +106,8 @@ def counted_operators(
     collectives: pl.DataFrame | None = None,
 ) -> CountedOperators:
     """The work of the spans of `trace.host`; what it launched tells the types of lists, the records of collectives what they moved."""
-    rows = with_sparse_sums(modelled_calls(host, device, collectives), host, nesting)
+    rows, aside = passed_on(modelled_calls(host, device, collectives), host, nesting)
+    rows = with_sparse_sums(rows, host, nesting)
     known = {name: operator for name in distinct(rows["name"]) if (operator := operator_named(name))}
     rows = with_inputs_of_others(rows, host, nesting, known)
     # Calls of one operator with the same inputs are the same: few are told apart, however many there are.
@@ -131,7 +134,7 @@ def counted_operators(
     )
     row = rows["row"].to_numpy()
     products, of_others, sparse, fills = (column.to_numpy()[row] for column in matters)
-    counted[spans] = sparse | ~_around_sparse(host, nesting)[spans]
+    counted[spans] = (sparse | ~_around_sparse(host, nesting)[spans]) & ~aside[spans]
     working = counted.copy()
     working[spans[fills]] = False
     counted[spans] &= ~(of_others & _holds_another(products, spans, working, nesting))

@@ -20,11 +20,21 @@ from tracekit.groups import are_known, at_rows, kept, none_to_null, or_none
 from tracekit.spans import BoolArray, take
 from tracekit.trace import Schema, Trace, empty
 
-__all__ = ["CALLS_OTHERS", "COMPILED", "NO_SHAPES", "REPLAYED", "UNMODELLED", "Coverage", "coverage"]
+__all__ = [
+    "CALLS_OTHERS",
+    "COMPILED",
+    "NO_FLOPS",
+    "NO_SHAPES",
+    "REPLAYED",
+    "UNMODELLED",
+    "Coverage",
+    "coverage",
+]
 
 CALLS_OTHERS: Final = "makes a view or calls others"
 """The reason for time in which a processor only gets to the work, or has none."""
 COMPILED: Final = "compiled code"
+NO_FLOPS: Final = "FLOPs: its inputs do not tell"
 NO_SHAPES: Final = "shapes not recorded"
 REPLAYED: Final = "replayed graph"
 
@@ -110,6 +120,8 @@ class Coverage(msgspec.Struct, frozen=True, eq=False):
     """
     without_bytes: pl.DataFrame
     """The same of work whose FLOPs are known and bytes are not, so that it has no roof; the reasons begin with `bytes: `."""
+    without_flops: pl.DataFrame
+    """The same of work whose bytes are known by a model and FLOPs are not; the reason is `NO_FLOPS`."""
 
     @property
     def share(self) -> float | None:
@@ -154,8 +166,10 @@ def _coverage(scope: Scope) -> Coverage:
     lost = ~(flops | known)
     overhead = lost & _calling(scope, operator)
     unmodelled = _unmodelled(scope, kept(rows, lost), anchor[lost], overhead[lost], total)
-    bare = flops & ~known
-    without_bytes = _without_bytes(scope, kept(rows, bare), owner[bare], total)
+    bare, moved = flops & ~known, known & ~flops & ~carried
+    host = scope.trace.host
+    without_bytes = _half_known(host, kept(rows, bare), owner[bare], total, "bytes")
+    without_flops = _half_known(host, kept(rows, moved), owner[moved], total, "FLOPs")
     return Coverage(
         device_ns=total,
         launched_ns=int(duration[launched].sum()),
@@ -165,6 +179,7 @@ def _coverage(scope: Scope) -> Coverage:
         overhead_ns=int(duration[overhead].sum()),
         unmodelled=unmodelled,
         without_bytes=without_bytes,
+        without_flops=without_flops,
     )
 
 
@@ -253,14 +268,18 @@ def _by_name(rows: pl.DataFrame, total: int) -> pl.DataFrame:
     )
 
 
-def _without_bytes(scope: Scope, rows: pl.DataFrame, span: np.ndarray, total: int) -> pl.DataFrame:
-    """The table of activities whose FLOPs are known and whose bytes are not; `span` is the operator that tells them."""
+def _half_known(
+    host: pl.DataFrame, rows: pl.DataFrame, span: np.ndarray, total: int, lacking: str
+) -> pl.DataFrame:
+    """The table of activities of which only FLOPs or bytes are known, and not the other one, `lacking`; `span` is the operator that
+    tells them.
+    """
     if not rows.height:
         return empty(UNMODELLED)
-    host, named = scope.trace.host, none_to_null(span).alias("span")
-    reasons = (pl.lit("bytes: ") + _untold(host, named)).alias("reason")
+    named = none_to_null(span).alias("span")
+    reasons = pl.lit(NO_FLOPS) if lacking == "FLOPs" else pl.lit("bytes: ") + _untold(host, named)
     names = at_rows(host["name"], named).cast(pl.String).alias("name")
-    return _by_name(rows.with_columns(names, named, reasons), total)
+    return _by_name(rows.with_columns(names, named, reasons.alias("reason")), total)
 
 
 def _untold(host: pl.DataFrame, spans: pl.Series) -> pl.Series:

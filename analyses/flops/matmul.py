@@ -2,8 +2,8 @@
 
 Of complex numbers they are 8 · b · m · n · k, and 2 · b · m · n: each multiplication is 4 real ones and 2 sums, each sum 2. Products of
 integers count as operations, too, and have no roof but those of 8 bits that a device rates. An addend whose factor `beta` is 0 is
-neither read nor added. Of grouped products (`_grouped_mm`), every row is taken to belong to a
-group. Scales of quantised factors are read, not counted as arithmetic. `einsum` and `multi_dot` have no model of their own: the
+neither read nor added. `addr` is a multiplication and an addition for each element. Of grouped products (`_grouped_mm`), every row is
+taken to belong to a group. Scales of quantised factors are read, not counted as arithmetic. `einsum` and `multi_dot` have no model of their own: the
 products in them count. Without a model are sparse products, whose number of entries is not recorded, products with packed weights
 whose sizes are not recorded (`quantized::linear`), and the functions of TransformerEngine, whose arguments change with its version.
 """
@@ -14,7 +14,7 @@ from itertools import zip_longest
 from math import prod
 from typing import Any, Final
 
-from tracekit.analyses.flops.tensors import of_products
+from tracekit.analyses.flops.tensors import is_complex, of_products
 from tracekit.analyses.flops.work import ODD_INPUTS, Family, Inputs, Model, Work
 
 __all__ = ["FAMILY", "FIRST_FACTOR", "matmul_flops", "product_sizes"]
@@ -238,6 +238,17 @@ def _inner(inputs: Inputs) -> Work:
         raise ValueError
     flops = of_products(inputs, 0, 2 * k)
     return Work(flops, inputs.sizes((0, 1)), inputs.itemsize(0), inputs.precision(0))
+
+
+@FAMILY.model("aten::addr", "aten::addr_")
+def _added_outer(inputs: Inputs) -> Work:
+    """`addr(addend, one, other, beta, alpha)`: a product for each pair of elements, and a sum where `beta` is not 0."""
+    (m,), (n,) = inputs.shape(1), inputs.shape(2)
+    added = not (inputs.given(3) and float(inputs.concrete[3]) == 0)
+    product, total = (6, 2) if is_complex(inputs, 1) else (1, 1)
+    flops = m * n * (product + (total if added else 0))
+    read = inputs.sizes(range(0 if added else 1, 3))
+    return Work(flops, read, _written(m * n, inputs.itemsize(1)), inputs.precision(1))
 
 
 # -- of any shapes -----------------------------------------------------------------------------------

@@ -45,6 +45,13 @@ def _clone(inputs: Inputs) -> Work:
     return Work(0, inputs.size(0), inputs.size(0))
 
 
+@FAMILY.model("aten::pixel_shuffle", "aten::pixel_unshuffle", composite=True, arguments=2)
+@FAMILY.model("aten::native_channel_shuffle", composite=True)
+def _shuffled(inputs: Inputs) -> Work:
+    """`pixel_shuffle(input, factor)`: processors do it themselves, devices copy a view of the input."""
+    return Work(0, inputs.size(0), made(inputs.elements(0), inputs.itemsize(0)))
+
+
 @FAMILY.model("aten::_to_copy")
 def _converted(inputs: Inputs) -> Work:
     """`_to_copy(input, dtype, …)`."""

@@ -2,8 +2,8 @@
 
 One FLOP is an addition, multiplication, division, power, root, change of sign, rounding or elementary function (exp, log, tanh, erf,
 …) of real numbers; a comparison (relu, maximum), a selection, an operation on bits or a change of type is none. A composed function
-counts what its formula holds: sigmoid 1 / (1 + exp(−x)) and silu 4, gelu 5, hardswish 3, addcmul and lerp 3, dropout 2; backward,
-sigmoid and tanh 3, silu 9, gelu 11, a squared error 3. Of gelu it is the exact form, x / 2 · (1 + erf(x / √2)): which form a call has is
+counts what its formula holds: sigmoid 1 / (1 + exp(−x)) and silu 4, gelu 5, hardswish 3, addcmul and lerp 3, dropout 2, logaddexp
+max(a, b) + log1p(exp(−|a − b|)) 6; backward, sigmoid and tanh 3, silu 9, gelu 11, a squared error 3. Of gelu it is the exact form, x / 2 · (1 + erf(x / √2)): which form a call has is
 not recorded. The factor `alpha` of an addition is not counted.
 Of complex numbers a sum is 2, a product 6 (2 with a real number), a quotient 11, the absolute value 4, exp 5. Arithmetic of integers is no
 FLOP, but for functions that make fractions of them. Bytes: each input once and the output once; an operator in place reads and
@@ -57,6 +57,7 @@ POINTWISE: Final[dict[tuple[int, int], str]] = {
     (2, 1): "add sub mul div rsub pow fmod remainder atan2 floor_divide heaviside",
     (2, 2): "xlogy",
     (2, 3): "hypot",
+    (2, 6): "logaddexp logaddexp2",
     (3, 0): "where clamp masked_fill",
     (3, 3): "addcmul addcdiv lerp",
 }
@@ -89,13 +90,16 @@ _LISTED: Final = (
 )
 """Those that torch has for lists of tensors, too."""
 
-_NEVER_IN_PLACE: Final = "flip roll hardshrink softshrink softplus maximum minimum fmax fmin rsub where isnan isinf isfinite signbit isposinf isneginf"
+_NEVER_IN_PLACE: Final = "flip roll hardshrink softshrink softplus maximum minimum fmax fmin logaddexp logaddexp2 rsub where isnan isinf isfinite signbit isposinf isneginf"
 
 _FRACTIONS: Final = (
     "div exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf "
     "erfc erfinv lgamma digamma sigmoid logit atan2 xlogy"
 )
 """Of integers they make numbers of torch's default type, which is not recorded."""
+
+_OPTIONAL: Final = ("clamp", "binary_cross_entropy_backward")
+"""Operators that may be called without one of their operands."""
 
 Result = Literal["promoted", "bool", "first"]
 
@@ -119,12 +123,18 @@ def _arithmetic(name: str, inputs: Inputs, operands: int, flops: int) -> int | N
     return _COMPLEX.get(name, None if flops else 0)
 
 
+def _is_unrecorded(inputs: Inputs, operands: int) -> bool:
+    """Whether an operand has no type and no sizes, as a nested tensor, which need not be recorded."""
+    given = zip(inputs.shapes[:operands], inputs.dtypes, strict=False)
+    return any(dtype == "" and not sizes for sizes, dtype in given)
+
+
 def _model(name: str, operands: int, flops: int, result: Result = "promoted") -> Model:
     """The model of an operator whose tensors are among the first inputs; one behind them is the given output (`out=`)."""
 
     def work(inputs: Inputs) -> Work:
         places = tensors(inputs, range(operands))
-        if len(inputs.shapes) < operands:
+        if len(inputs.shapes) < operands or (name not in _OPTIONAL and _is_unrecorded(inputs, operands)):
             raise ValueError  # such as `where` of a condition alone
         elements = prod(broadcast([inputs.shape(place, 0) for place in places]))
         out = tensors(inputs, range(operands, len(inputs.shapes)))

@@ -66,6 +66,14 @@ def _max_pool_back(inputs: Inputs) -> Work:
     return Work(inputs.elements(0), bytes_of(inputs, (0, 7)), inputs.size(1), inputs.precision(0))
 
 
+@FAMILY.model("aten::max_pool1d", composite=True, arguments=6)
+def _max_pool_alone(inputs: Inputs) -> Work:
+    """`max_pool1d(input, kernel, stride, padding, dilation, ceil_mode)`: where no gradient is asked for, processors need no places."""
+    shape = _pooled(inputs, 1, 5, 4)
+    written = None if shape is None else made(prod(shape), inputs.itemsize(0))
+    return Work(0, inputs.size(0), written, inputs.precision(0))
+
+
 def _adaptive(inputs: Inputs) -> list[int] | None:
     if len(inputs.concrete) < 2:
         return None

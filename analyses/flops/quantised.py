@@ -1,7 +1,7 @@
-"""Operators on tensors of small whole numbers with a scale (`quantized::…`), as torch has them on processors.
+"""Operators on tensors of small whole numbers with a scale (`quantized::…`), as torch has them on processors, and what imitates them.
 
-To quantise is 3 FLOPs for each element (divide by the scale, round, add the zero point), to make numbers again 2. A sum or product of
-two quantised tensors is made of these: 8. Weights are packed, without sizes: of a product the width of the result stands at the call
+To quantise is 3 FLOPs for each element (divide by the scale, round, add the zero point), to make numbers again 2; to do both at once, as
+training for quantisation does (`fake_quantize_…`), 5. A sum or product of two quantised tensors is made of these: 8. Weights are packed, without sizes: of a product the width of the result stands at the call
 inside that makes room for it, so that the sizes are known; a byte is read for each weight. Whether there is a bias is not recorded: it is
 neither added nor read. Of convolutions only the result is known, since the kernel's size is not recorded.
 """
@@ -36,6 +36,17 @@ def _number(inputs: Inputs) -> Work:
     """`dequantize(input)`: numbers of torch's default type, float."""
     elements = inputs.elements(0)
     return Work(2 * elements, inputs.size(0), 4 * elements, _LANES)
+
+
+@FAMILY.model(
+    *(f"aten::fake_quantize_per_{each}_affine_cachemask" for each in ("tensor", "channel")),
+    "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+)
+def _imitated(inputs: Inputs) -> Work:
+    """`fake_quantize_per_channel_affine_cachemask(input, scale, zero_point, …)`: it writes which elements were not cut off, too."""
+    width, elements = inputs.itemsize(0), inputs.elements(0)
+    written = None if width is None else elements * (width + 1)
+    return Work(5 * elements, bytes_of(inputs, range(len(inputs.shapes))), written, inputs.precision(0))
 
 
 @FAMILY.model(*(f"quantized::{name}{after}" for name in ("add", "mul") for after in ("", "_relu")))

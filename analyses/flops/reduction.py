@@ -1,7 +1,7 @@
 """Reductions, scans, sorts and losses: FLOPs for each element of the input.
 
 A sum, product, mean or running sum is 1 for each element of the input; a norm 2 (square, add), a variance 4, log-sum-exp 3. To compare
-(max, argmax, any, sort, topk) is none. A loss is what each pair of elements needs, and 1 more where they are summed: a squared error 2,
+(max, argmax, any, median, sort, topk) is none. A loss is what each pair of elements needs, and 1 more where they are summed: a squared error 2,
 smooth L1 and Huber 3, binary cross entropy 8; a negative log-likelihood 1 for each row. Of complex numbers a sum is 2, a product 6, a
 norm 4 and a variance 8; of integers none is a FLOP. Bytes: the input and the result, once.
 """
@@ -171,7 +171,7 @@ def _chosen(*written: int) -> Model:
     return work
 
 
-FAMILY.model("aten::max", "aten::min")(_chosen(-1, INDEX))
+FAMILY.model(*(f"aten::{name}" for name in ("max", "min", "median", "nanmedian")))(_chosen(-1, INDEX))
 FAMILY.model("aten::argmax", "aten::argmin")(_chosen(INDEX))
 FAMILY.model("aten::any", "aten::all")(_chosen(1))
 

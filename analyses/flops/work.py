@@ -128,6 +128,8 @@ class Inputs(msgspec.Struct, frozen=True):
         sizes: list[int] = self.shapes[place]
         if not (self.sound or is_shape(sizes)) or not least <= len(sizes) <= MOST_DIMENSIONS:
             raise ValueError
+        if not sizes and self.dtypes[place : place + 1] == [""]:
+            raise ValueError  # no tensor, or one without plain sizes, such as a nested one
         return sizes
 
     def has(self, place: int) -> bool:

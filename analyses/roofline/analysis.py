@@ -18,10 +18,15 @@ from tracekit.analyses.attribution.layer_spans import OF_MODEL
 from tracekit.analyses.flops.coverage import CALLS_OTHERS, Coverage, coverage
 from tracekit.analyses.program import program
 from tracekit.analyses.result import NotCaptured, Result, TableView
-from tracekit.analyses.roofline.answer import answer
+from tracekit.analyses.roofline.answer import TELLING_SHARE, answer, says_of_whole
 from tracekit.analyses.roofline.levels import LEVEL_SCHEMA, levels
 from tracekit.analyses.roofline.pieces import RECORDED
-from tracekit.analyses.roofline.rated import device_ceilings, matrix_utilisation, rated_pieces
+from tracekit.analyses.roofline.rated import (
+    computing_share,
+    device_ceilings,
+    matrix_utilisation,
+    rated_pieces,
+)
 from tracekit.analyses.scope import Scope, once
 from tracekit.groups import at_rows, kept, or_none, text_codes
 from tracekit.readers import how_to_record
@@ -79,15 +84,15 @@ class Roofline(Result):
     model: pl.DataFrame
     """One row, the window: its `name`, `window_ns`, the number of `steps`, and `model_utilisation` (MFU): the matrix FLOPs over
     those of all devices at their peaks in the window, without what activation checkpointing computes again;
-    `hardware_utilisation` counts that too. Null if a peak is not known.
+    `hardware_utilisation` counts that too. Null if a peak, or the FLOPs of half of the computation, are not known.
     """
     coverage: pl.DataFrame
     """For each `figure` (FLOPs, bytes) the time of the pieces by `source`, of views and operator wrappers, which have none (`no work`),
     and the rest; `share` of the device time.
     """
     unmodelled: pl.DataFrame | None
-    """The operators of which neither FLOPs nor bytes are known, and those of which only FLOPs are (`bytes: …`), with the reason
-    (`analyses.flops.coverage`), the longest first; None with counters."""
+    """The operators of which neither FLOPs nor bytes are known, and those of which only one is (`bytes: …` and `FLOPs: …` say what
+    lacks), with the reason (`analyses.flops.coverage`), the longest first; None with counters."""
     ceilings: pl.DataFrame
     """The peak of each `precision` and `unit` that is used, and the bandwidth of each `level` of memory, with their `source`."""
     flops_share: float | None
@@ -95,11 +100,12 @@ class Roofline(Result):
     bytes_share: float | None
     """The same for bytes."""
     efficiency: float | None
-    """The least time over the time, of the work whose FLOPs, bytes and ceilings are known."""
+    """The least time over the time, of the work whose FLOPs, bytes and ceilings are known; None if that is no more than copies and
+    fills, or less than 0.5 % of the time."""
     model_utilisation: float | None
     """That of `model`."""
     wasted_ns: int | None
-    """The time beyond the least time."""
+    """The time beyond the least time; None where `efficiency` is."""
 
 
 def roofline(scope: Scope | Trace) -> Roofline:
@@ -137,6 +143,7 @@ def _roofline(scope: Scope) -> Roofline:
     known = coverage(scope) if scope.trace.counters is None else None
     unmodelled, overhead = (None, 0) if known is None else (_not_known(known), known.overhead_ns)
     working = row["device_ns"] - overhead if row["device_ns"] else None
+    telling = says_of_whole(row, measured=measured)
     return Roofline(
         answer=answer(scope, row, operators, unmodelled, measured=measured),
         not_captured=None if measured else lacking,
@@ -151,15 +158,15 @@ def _roofline(scope: Scope) -> Roofline:
         ceilings=_ceilings(scope, rows),
         flops_share=_share(row["flops_ns"], working) if measured else None,
         bytes_share=_share(row["bytes_ns"], working),
-        efficiency=row["efficiency"],
+        efficiency=row["efficiency"] if telling else None,
         model_utilisation=row["model_utilisation"],
-        wasted_ns=row["wasted_ns"],
+        wasted_ns=row["wasted_ns"] if telling else None,
     )
 
 
 def _not_known(known: Coverage) -> pl.DataFrame:
     """What lacks FLOPs or bytes, the longest first, and overhead last."""
-    rows = pl.concat([known.unmodelled, known.without_bytes])
+    rows = pl.concat([known.unmodelled, known.without_bytes, known.without_flops])
     order = [rows["reason"] == CALLS_OTHERS, "device_ns", "name"]
     return rows.sort(order, descending=[False, True, False])
 
@@ -188,12 +195,14 @@ def _with_layers(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
 
 def _model(scope: Scope, window: pl.DataFrame) -> pl.DataFrame:
     """The table of that name."""
+    # A lower bound from little of the computation would pass for the utilisation.
+    telling = (computing_share(scope) or 0.0) >= TELLING_SHARE
     about = {
         "name": scope.label,
         "window_ns": scope.duration,
         "steps": scope.steps.height if scope.window == "steps" else 0,
-        "model_utilisation": matrix_utilisation(scope),
-        "hardware_utilisation": matrix_utilisation(scope, again=True),
+        "model_utilisation": matrix_utilisation(scope) if telling else None,
+        "hardware_utilisation": matrix_utilisation(scope, again=True) if telling else None,
     }
     kinds = (pl.String, pl.Int64, pl.Int64, pl.Float64, pl.Float64)
     schema = dict(zip(about, kinds, strict=True))

@@ -7,9 +7,16 @@ from typing import Any, Final
 import polars as pl
 
 from tracekit.analyses.counters.analysis import has_ranges
-from tracekit.analyses.flops.coverage import CALLS_OTHERS, COMPILED, NO_SHAPES, REPLAYED, UNMODELLED
+from tracekit.analyses.flops.coverage import (
+    CALLS_OTHERS,
+    COMPILED,
+    NO_FLOPS,
+    NO_SHAPES,
+    REPLAYED,
+    UNMODELLED,
+)
 from tracekit.analyses.recording import is_slowed
-from tracekit.analyses.roofline.rated import computing_share, device_ceilings, rated_pieces, uncounted_kernels
+from tracekit.analyses.roofline.rated import device_ceilings, rated_pieces, uncounted_kernels
 from tracekit.analyses.roofline.without_roof import no_roof
 from tracekit.analyses.scope import Scope
 from tracekit.facts.ceilings import Ceilings
@@ -20,7 +27,7 @@ from tracekit.names import shorten_name
 from tracekit.readers import how_to_record
 from tracekit.trace import empty
 
-__all__ = ["TELLING_SHARE", "answer"]
+__all__ = ["TELLING_SHARE", "answer", "says_of_whole"]
 
 TELLING_SHARE: Final = 0.5
 """If the FLOPs of less than this part of the computation are known, their rate tells nothing of the whole."""
@@ -38,6 +45,11 @@ _WITHOUT_GRAPHS: Final = {
     r"Torch-Compiled Region|CompiledF": "`torch.compile` without the modes `reduce-overhead` and `max-autotune`",
 }
 """How programs run without graphs, by names in their traces."""
+
+
+def says_of_whole(model: dict[str, Any], *, measured: bool) -> bool:
+    """Whether the roof of this row says something of the program: more than copies and fills have one, in more than no time."""
+    return measured and (model["rated_ns"] or 0) >= _TOLD_SHARE * (model["device_ns"] or 0)
 
 
 def answer(
@@ -69,10 +81,13 @@ def answer(
     text += _unknown(scope, kept(without, without["reason"] != CALLS_OTHERS), measured=measured)
     if model["least_ns"] is None:
         return f"{text} {no_roof(scope)}".rstrip()
-    if not measured:  # what is left are copies and fills, whose roof says nothing of the program
-        return text
+    if not says_of_whole(model, measured=measured):
+        little = f" Less than {format_share(_TOLD_SHARE)} of the time is work that has a roof."
+        return text + little if measured else text
     work = _rated(model, total, whole=flops == moved == format_share(1))
-    roof = f"its roofline ({', '.join(sorted(set(map(_named, device_ceilings(scope).values()))))})"
+    roof = (
+        f"its roofline ({', '.join(sorted({_named(scope, one) for one in device_ceilings(scope).values()}))})"
+    )
     if model["efficiency"] > _WRONG:
         text += f" {work} takes less time than {roof} allows: the recorded shapes or this device's ceilings are wrong."
         return text
@@ -89,7 +104,7 @@ def answer(
         most = "Most of that" if wasted > model["wasted_ns"] / 2 else "The largest part of that"
         text += f" {most} is {where}: {format_ns(round(wasted))}, at {format_share(share)}{limit}."
     utilisation = model["model_utilisation"] or 0.0
-    if utilisation >= SHOWN_SHARE and (computing_share(scope) or 0.0) >= TELLING_SHARE:
+    if utilisation >= SHOWN_SHARE:
         least = "" if flops == format_share(1) else "at least "
         over = " over the recorded time" if is_slowed(scope) else ""
         text += f" Model FLOPs utilisation is {least}{format_share(utilisation)}{over}."
@@ -129,27 +144,37 @@ def _unknown(scope: Scope, rows: pl.DataFrame, *, measured: bool) -> str:
     reasons = (
         rows.group_by("reason").agg(pl.col("device_ns", "share").sum()).sort("device_ns", descending=True)
     )
-    for reason, ns, share in reasons[:1].rows():
-        lost = f"{format_ns(ns)} ({format_share(share)})"
+    for reason, _, share in reasons[:1].rows():
         if share < _TOLD_SHARE:
             return ""
-        if reason == REPLAYED:
-            how = f"record a run without graphs{_without_graphs(scope)}"
-            return f" Another {lost} are kernels of replayed graphs, whose operators are not recorded: {how}."
-        if reason == NO_SHAPES and rows["name"].n_unique() > 1:
-            # Where nothing is known, the result says how to record it.
-            how = f": {how_to_record('shapes', scope.trace.meta.format)}" if measured else ""
-            return f" Another {lost} is in operators whose shapes were not recorded{how}."
-        if reason == COMPILED:
-            how = (
-                "record a run without it"
-                if scope.on_cpu
-                else "torch from 2.5 on records that of Triton kernels"
-            )
-            return f" Another {lost} is code of `torch.compile`. What it reads and writes is not recorded: {how}."
+        if told := _of_reason(scope, kept(rows, rows["reason"] == reason), reason, share, measured=measured):
+            return f" {told}"
     for name, reason, ns, share in rows[:1, ["name", "reason", "device_ns", "share"]].rows():
         if share >= _TOLD_SHARE:
             return f" The largest unknown is {shorten_name(name, _NAME)}, {format_ns(ns)} ({reason})."
+    return ""
+
+
+def _of_reason(scope: Scope, rows: pl.DataFrame, reason: str, share: float, *, measured: bool) -> str:
+    """What these rows of one reason, of a share of the time, have in common; empty if it is best told of the longest alone."""
+    ns, first = int(rows["device_ns"].sum()), shorten_name(rows["name"][0], _NAME)
+    lost = f"Another {format_ns(ns)} ({format_share(share)})"
+    if reason == REPLAYED:
+        how = f"record a run without graphs{_without_graphs(scope)}"
+        return f"{lost} are kernels of replayed graphs, whose operators are not recorded: {how}."
+    if reason == NO_SHAPES and rows["name"].n_unique() > 1:
+        # Where nothing is known, the result says how to record it.
+        how = f": {how_to_record('shapes', scope.trace.meta.format)}" if measured else ""
+        return f"{lost} is in operators whose shapes were not recorded{how}."
+    if reason == COMPILED:
+        how = (
+            "record a run without it" if scope.on_cpu else "torch from 2.5 on records that of Triton kernels"
+        )
+        return f"{lost} is code of `torch.compile`. What it reads and writes is not recorded: {how}."
+    if reason == NO_FLOPS:
+        most = int(rows["device_ns"][0])
+        where = f"all in {first}" if most == ns else f"the largest part in {first} ({format_ns(most)})"
+        return f"{lost} is work of which only the bytes are known, {where}."
     return ""
 
 
@@ -175,6 +200,9 @@ def _without_graphs(scope: Scope) -> str:
     return f" ({shown[0]})" if shown else ""
 
 
-def _named(ceilings: Ceilings) -> str:
-    """Whose ceilings they are, and where they come from."""
-    return f"{ceilings.device}, {ceilings.source.partition(':')[0]}"
+def _named(scope: Scope, ceilings: Ceilings) -> str:
+    """Whose ceilings they are, and where they come from; of a processor that is not the manifest's, which one that is."""
+    text = f"{ceilings.device}, {ceilings.source.partition(':')[0]}"
+    manifest = scope.trace.manifest
+    own = manifest.device_name if scope.on_cpu and manifest is not None else ""
+    return f"{text}; this ran on {own}" if own and own != ceilings.device else text

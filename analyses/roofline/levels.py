@@ -40,10 +40,10 @@ LEVEL_SCHEMA: Final[Schema] = {
     "intensity": pl.Float64,  # FLOP per byte, of the pieces of which both are known
     "flops_per_s": pl.Float64,  # over flops_ns; null without FLOPs
     "bytes_per_s": pl.Float64,  # over bytes_ns
-    "attainable_flops_per_s": pl.Float64,  # FLOPs over least_ns; null without FLOPs
-    "efficiency": pl.Float64,  # least_ns over rated_ns
+    "attainable_flops_per_s": pl.Float64,  # FLOPs over the least time; null without FLOPs
+    "efficiency": pl.Float64,  # the least time, not rounded, over rated_ns
     "bound": pl.String,  # compute, memory, L2 or L1: what most of the least time is spent on
-    "least_ns": pl.Int64,  # at the roof
+    "least_ns": pl.Int64,  # at the roof, of each piece in whole ns
     "wasted_ns": pl.Int64,  # the rest, of the pieces that took longer than that
     "faster_ns": pl.Int64,  # the time of the pieces that took less than that
     "flops_ns": pl.Int64,  # the time of the pieces whose FLOPs are known
@@ -63,7 +63,7 @@ BOUNDS: Final = {"compute": "compute_ns", "memory": "memory_ns", "L2": "l2_ns", 
 
 
 def under_roofs(rows: pl.DataFrame, ceilings: Mapping[int, Ceilings]) -> pl.DataFrame:
-    """The pieces (`analyses.roofline.pieces`) with `least_ns` and their `bound`, null where a ceiling is not known.
+    """The pieces (`analyses.roofline.pieces`) with `least_ns`, not rounded, and their `bound`, null where a ceiling is not known.
 
     `ceilings` are those of each device by its number. Beside them `compute_ns` and `memory_ns`: how long each alone would take.
     """
@@ -91,7 +91,7 @@ def _at_roof() -> list[pl.Expr]:
     least = pl.max_horizontal(*BOUNDS.values())
     bound = pl.coalesce(pl.when(pl.col(time) == least).then(pl.lit(name)) for name, time in BOUNDS.items())
     return [
-        pl.when(known).then(least).round().cast(pl.Int64).alias("least_ns"),
+        pl.when(known).then(least).alias("least_ns"),
         pl.when(known).then(bound).alias("bound"),
     ]
 
@@ -126,15 +126,17 @@ _INTENSITIES: Final = {"bytes": "intensity", "l2_bytes": "l2_intensity", "l1_byt
 def _parts() -> dict[str, pl.Expr]:
     """What a level adds up beside the columns of each piece: a figure where another one is known as well."""
     time, least = pl.col("piece_ns"), pl.col("least_ns")
+    whole = least.round().cast(pl.Int64)  # so that the rows of all levels have the same sum
     counted, rated = pl.col("flops").is_not_null(), least.is_not_null()
     return {
         "flops_ns": pl.when(counted).then(time),
         "bytes_ns": pl.when(pl.col("bytes").is_not_null()).then(time),
         "rated_ns": pl.when(rated).then(time),
         "rated_flops": pl.when(rated).then("flops"),
-        "timed_least_ns": pl.when(time.is_not_null()).then(least),
-        "wasted_ns": pl.when(time >= least).then(time - least),
-        "faster_ns": pl.when(time < least).then(time),
+        "timed_least_ns": pl.when(time.is_not_null()).then(whole),
+        "at_roof_ns": pl.when(time.is_not_null()).then(least),
+        "wasted_ns": pl.when(time >= whole).then(time - whole),
+        "faster_ns": pl.when(time < whole).then(time),
         "moving_ns": pl.when(time > 0).then("memory_ns"),
         **{f"{name}-bound ns": pl.when(pl.col("bound") == name).then(least) for name in BOUNDS},
         **{f"flops with {name}": pl.when(pl.col(name).is_not_null()).then("flops") for name in _INTENSITIES},
@@ -229,8 +231,10 @@ def _figures() -> dict[str, pl.Expr]:
         "unit": pl.col("unit"),
         "flops_per_s": pl.when(pl.col("flops") > 0).then(_over("flops", pl.col("flops_ns"), 1e9)),
         "bytes_per_s": _over("bytes", pl.col("bytes_ns"), 1e9),
-        "attainable_flops_per_s": pl.when(pl.col("rated_flops") > 0).then(_over("rated_flops", least, 1e9)),
-        "efficiency": _over("timed_least_ns", pl.col("rated_ns"), 1),
+        "attainable_flops_per_s": pl.when(pl.col("rated_flops") > 0).then(
+            _over("rated_flops", pl.col("at_roof_ns"), 1e9)
+        ),
+        "efficiency": _over("at_roof_ns", pl.col("rated_ns"), 1),
         "bound": pl.when(rated).then(BOUND_OF_SUMS),
         "least_ns": least,
         "wasted_ns": pl.when(rated).then("wasted_ns"),

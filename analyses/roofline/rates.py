@@ -38,10 +38,10 @@ def _by_shape(scope: Scope) -> pl.DataFrame:
     return level(rows.hstack([at_rows(inputs[name], rows["op_id"]) for name in inputs.columns]), _BY_SHAPE)
 
 
-_SUMS: Final = [
-    *("duration", "flops", "flops_ns", "flops with bytes", "bytes with flops"),
-    *(f"{name}-bound ns" for name in BOUNDS),
-]
+_COUNTS: Final = ["duration", "flops", "flops_ns", "flops with bytes", "bytes with flops"]
+_LEAST: Final = [f"{name}-bound ns" for name in BOUNDS]
+_SUMS: Final = [*_COUNTS, *_LEAST]
+_MOST_PS: Final = 1 << 60
 _RATES: Final = [
     {**FIGURES, "bound": BOUND_OF_SUMS}[name].cast(LEVEL_SCHEMA[name]).alias(name) for name in _COLUMNS
 ]
@@ -53,7 +53,11 @@ def tree_rates(scope: Scope, parent: Int64Array, depth: Int64Array) -> dict[str,
     `parent` (a row, −1 for a root) and `depth` have an entry for each row of the tree.
     """
     rows = with_parts(rated_pieces(scope))
-    own = rows.group_by(pl.col("layer_id").fill_null(parent.size - 1)).agg(pl.col(_SUMS).sum())
+    own = rows.group_by(pl.col("layer_id").fill_null(parent.size - 1)).agg(
+        pl.col(_COUNTS).sum(),
+        # In ps, since small work needs less than 1 ns, and only which is the largest matters.
+        (pl.col(_LEAST).sum() * 1000).clip(upper_bound=_MOST_PS).round().cast(pl.Int64),
+    )
     sums = np.zeros((parent.size, len(_SUMS)), dtype=np.int64)
     sums[own["layer_id"].to_numpy()] = own[_SUMS].to_numpy()
     whole = pl.DataFrame(rolled_up(sums, parent, depth), schema=_SUMS)

@@ -94,9 +94,9 @@ _STREAMS: Final = ("elementwise", "normalisation", "softmax", "reduction", "copy
 
 
 def memory_traffic(scope: Scope, _result: Roofline) -> Evidence | None:
-    """Elementwise work, normalisations and reductions move data about as fast as the memory can.
+    """Elementwise work, normalisations and reductions move data about as fast as kernels do.
 
-    Other kernels cannot make such work faster, only fewer bytes can: results that stay in registers because a compiler makes one
+    Other kernels save no more than the time beyond the roof. Only fewer bytes save more: results that stay in registers because a compiler makes one
     kernel of several operators, or types of fewer bits. How much that saves, the trace does not tell.
 
     Fires when memory-bound kernels of these categories, each of `SHORTEST_NS` or more, at `NEAR` or more of the bandwidth and not
@@ -121,11 +121,11 @@ def memory_traffic(scope: Scope, _result: Roofline) -> Evidence | None:
     by_name = rows.group_by(pl.col("operator").cast(pl.String)).agg(pl.col("piece_ns").sum())
     largest = by_name.sort("piece_ns", "operator", descending=[True, False])
     named = ", ".join(f"{name} {format_ns(time)}" for name, time in largest.drop_nulls().head(3).rows())
-    share = format_share(int(rows["least_ns"].sum()) / ns)
+    least = float(rows["least_ns"].sum())
     return Evidence(
-        title=f"Work that only moves data takes {of_time(ns, scope)}, near the memory bandwidth",
-        text=f"{count_of(rows.height, 'operator call reaches', 'operator calls reach')} {share} of the bandwidth, so other "
-        f"kernels could hardly be faster: {named}.",
+        title=f"Work that only moves data takes {of_time(ns, scope)}, at {format_share(least / ns)} of the memory bandwidth",
+        text=f"It goes to {count_of(rows.height, 'operator call')}: {named}. Other kernels could save "
+        f"{format_ns(round(ns - least))} at most, and only fewer bytes save more.",
     )
 
 

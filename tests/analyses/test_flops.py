@@ -378,9 +378,7 @@ def test_whatever_the_inputs_are_a_model_does_not_fail(
 @pytest.mark.parametrize("text", ["[" * 100_000, "[" * 100_000 + "]" * 100_000])
 def test_lists_without_end_are_no_shapes(text: str) -> None:
     columns = dict.fromkeys(("name", "shapes", "dtypes", "concrete_inputs", "strides"), pl.String)
-    host = pl.DataFrame(
-        [(0, "aten::mm", *[text] * 4)], schema={"span_id": pl.Int64, **columns}, orient="row"
-    )
+    host = pl.DataFrame([(0, "aten::mm", *[text] * 4)], schema={"span_id": pl.Int64, **columns}, orient="row")
     assert counted_operators(host, nest([0], [0], [1])).flops.tolist() == [-1]
 
 

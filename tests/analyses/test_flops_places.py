@@ -83,6 +83,9 @@ PLACES: dict[str, dict[int, str]] = {
         }
     },
     "max_pool2d_with_indices": {1: "kernel_size", 2: "stride", 3: "padding", 4: "dilation", 5: "ceil_mode"},
+    "max_pool1d": {1: "kernel_size", 2: "stride", 3: "padding", 4: "dilation", 5: "ceil_mode"},
+    "addr": {1: "vec1", 2: "vec2", 3: "beta"},
+    "median": {1: "dim"},
     "max_pool2d_with_indices_backward": {0: "grad_output", 1: "self", 7: "indices"},
     "avg_pool2d": {1: "kernel_size", 2: "stride", 3: "padding", 4: "ceil_mode"},
     "avg_pool2d_backward": {0: "grad_output", 1: "self", 2: "kernel_size"},

@@ -26,6 +26,8 @@ IMAGE = torch.randn(2, 3, 9, 9)
 LISTS = [torch.randn(40, 50), torch.randn(30)]
 GRADIENTS, BAGS = torch.ones(7, 8), (torch.arange(35) // 5, torch.full((7,), 5), torch.tensor([]).long())
 WIDE = torch.randn(2, 3, 11, 11)
+LEARNT = torch.randn(7, 9, requires_grad=True)
+SHUFFLED = torch.randn(2, 8, 3, 5)
 GRID, SAMPLES = torch.rand(2, 4, 5, 2), torch.randn(2, 3, 4, 5)
 COLUMNS = ATEN.im2col(IMAGE, [3, 3], [2, 2], [1, 1], [2, 1])
 NORMS = torch.ones(300, 1)
@@ -106,6 +108,37 @@ CASES: dict[str, tuple[Callable[[], Any], Counter[tuple[str, int, int, int]]]] =
             "a log of a sigmoid",
             lambda: torch.nn.functional.logsigmoid(TABLE),
             [("aten::log_sigmoid_forward", 5 * 90_000, 360_000, 360_000)],
+        ),
+        (
+            "a maximum without a gradient",
+            lambda: torch.nn.functional.max_pool1d(TABLE, 3),
+            [("aten::max_pool1d", 0, size(TABLE), 4 * 300 * 100)],
+        ),
+        (
+            "a maximum with a gradient",
+            lambda: torch.nn.functional.max_pool1d(LEARNT, 3),
+            [("aten::max_pool2d_with_indices", 0, size(LEARNT), 12 * 7 * 3)],
+        ),
+        (
+            "imitated integers",
+            lambda: torch.fake_quantize_per_tensor_affine(TABLE, 0.1, 0, -128, 127),
+            [("aten::fake_quantize_per_tensor_affine_cachemask", 5 * 90_000, 360_000, 450_000)],
+        ),
+        (
+            "a log of a sum",
+            lambda: torch.logaddexp(TABLE, TABLE[0]),
+            [("aten::logaddexp", 6 * 90_000, 360_000 + 1200, 360_000)],
+        ),
+        ("the middle", lambda: TABLE.median(1), [("aten::median", 0, size(TABLE), 12 * 300)]),
+        (
+            "channels as pixels",
+            lambda: torch.nn.functional.pixel_shuffle(SHUFFLED, 2),
+            [("aten::pixel_shuffle", 0, size(SHUFFLED), size(SHUFFLED))],
+        ),
+        (
+            "channels mixed",
+            lambda: torch.nn.functional.channel_shuffle(SHUFFLED, 2),
+            [("aten::native_channel_shuffle", 0, size(SHUFFLED), size(SHUFFLED))],
         ),
         (
             "one after another",

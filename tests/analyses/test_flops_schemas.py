@@ -88,6 +88,8 @@ PRODUCTS: list[tuple[str, dict[str, Any], int, int]] = [
     ("aten::mv", {"self": (M, K), "vec": (K,)}, 2 * M * K, 4 * M),
     ("aten::addmv", {"self": (M,), "mat": (M, K), "vec": (K,)}, 2 * M * K + M, 4 * M),
     ("aten::addmv_", {"self": (M,), "mat": (M, K), "vec": (K,)}, 2 * M * K + M, 4 * M),
+    ("aten::addr", {"self": (M, N), "vec1": (M,), "vec2": (N,), "beta": 1}, 2 * M * N, 4 * M * N),
+    ("aten::addr_", {"self": (M, N), "vec1": (M,), "vec2": (N,), "beta": 0}, M * N, 4 * M * N),
     ("aten::dot", {"self": (K,), "tensor": (K,)}, 2 * K, 4),
     ("aten::vdot", {"self": (K,), "other": (K,)}, 2 * K, 4),
     (

@@ -112,6 +112,8 @@ def reductions() -> Iterator[tuple[str, tuple[Any, ...]]]:
         ("cumsum", (x(4, 5), 1)),
     ]
     yield from [("var_mean", (x(3, 4), [1])), ("std_mean", (x(3, 4), [0, 1]))]
+    for name in ("median", "nanmedian"):
+        yield from [(name, (x(3, 4),)), (name, (x(3, 4), 1)), (name, (x(3, 4), 0, True))]
     for name in ("max", "min"):
         yield from [(name, (x(3, 4),)), (name, (x(3, 4), 1)), (name, (x(3, 4), x(3, 4)))]
     for name in ("argmax", "argmin", "any", "all"):
@@ -144,6 +146,12 @@ def images() -> Iterator[tuple[str, tuple[Any, ...]]]:
     yield "upsample_nearest1d", (x(2, 3, 8), [16])
     yield "upsample_bicubic2d", (image, [16, 20], False)
     yield "upsample_nearest2d_backward", (x(2, 3, 16, 18), [16, 18], [2, 3, 8, 9])
+    for ceil in (False, True):
+        yield "max_pool1d", (x(2, 3, 10), [3], [2], [1], [1], ceil)
+        yield "max_pool1d", (x(3, 11), [3], [], [0], [2], ceil)
+    yield "pixel_shuffle", (x(2, 8, 3, 5), 2)
+    yield "pixel_unshuffle", (x(2, 2, 6, 4), 2)
+    yield "native_channel_shuffle", (x(2, 8, 3, 5), 4)
     yield "constant_pad_nd", (image, [1, 2, 3, 0], 0.0)
     yield "reflection_pad2d", (image, [1, 2, 3, 0])
     yield "_fft_r2c", (x(4, 6), [1], 0, True)
@@ -172,6 +180,10 @@ def copies() -> Iterator[tuple[str, tuple[Any, ...]]]:
     for kind in (*TYPES, torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64):
         yield "_to_copy", (x(3, 4), kind)
     yield "clone", (x(3, 4),)
+    yield "fake_quantize_per_tensor_affine_cachemask", (x(3, 4), 0.1, 0, -128, 127)
+    whole = torch.zeros(3, dtype=torch.int32)
+    yield "fake_quantize_per_channel_affine_cachemask", (x(3, 4), x(3), whole, 0, -128, 127)
+    yield "addr", (x(3, 4), x(3), x(4))
     yield "scatter", (x(3, 4), 0, indices(2, 4, most=3), x(2, 4))
     yield "index_add", (x(3, 4), 0, indices(2, most=3), x(2, 4))
     yield "native_dropout", (x(3, 4), 0.5, True)
@@ -188,6 +200,7 @@ OVERLOADS = {
     "lerp": ATEN.lerp.Tensor,
 }
 """Where torch cannot tell from tensors which is meant without a long look at them."""
+
 
 def repeated() -> Iterator[tuple[str, tuple[Any, ...]]]:
     """As a gradient of a sum, or a mask of all heads."""

@@ -140,7 +140,8 @@ def test_communication_alone_is_not_told_to_be_measured(tmp_path: Path) -> None:
     path.write_text(json.dumps({"traceEvents": events}))
     found = roofline(tracekit.read(path))
     assert found.answer == (
-        "FLOPs are known for 50.0 % of the operators' time, and bytes for 100.0 %. Communication has no roof: a link bounds it."
+        "FLOPs are known for 50.0 % of the operators' time, and bytes for 100.0 %. Another 50.0 µs (50.0 %) is work of which "
+        "only the bytes are known, all in gloo:all_reduce. Communication has no roof: a link bounds it."
     )
     assert found.coverage["figure", "source"].rows() == [
         ("FLOPs", "analytic"),
@@ -258,3 +259,57 @@ def test_a_type_that_is_not_known_is_named(tmp_path: Path) -> None:
         ("mylib::secret", "no formula for it"),
         ("aten::relu", "unknown type c10::Float8_e3m4"),
     ]
+
+
+VARLEN = {
+    "Input Dims": [*[[3000, 8, 64]] * 3, *[[4]] * 2, *[[]] * 10],
+    "Input type": [*["c10::BFloat16"] * 3, "int", "int", *["Scalar"] * 5, *[""] * 5],
+    "Concrete Inputs": [*[""] * 5, "1500", "1500", "0.", "True", "False", *[""] * 5],
+}
+"""Attention over sequences of unknown lengths: these shapes tell bytes and no FLOPs."""
+
+
+def test_work_of_which_only_bytes_are_known_is_named(tmp_path: Path) -> None:
+    """It was 95 % of the time, and in no list of what is not known."""
+    long = ("aten::_flash_attention_forward", VARLEN, "cudaLaunchKernel", 950)
+    found = roofline(on_device(tmp_path, PRODUCT, long))
+    assert (found.flops_share, found.bytes_share) == (0.05, 1.0)
+    assert "Another 950 µs (95.0 %) is work of which only the bytes are known, all in aten::_flash_attention_forward." in found.answer  # fmt: skip
+    assert found.unmodelled is not None
+    assert found.unmodelled.rows() == [("aten::_flash_attention_forward", "FLOPs: its inputs do not tell", 1, 950_000, 0.95)]  # fmt: skip
+    # Recorded copies compute nothing, so they lack nothing.
+    assert roofline(on_device(tmp_path, PRODUCT)).unmodelled.is_empty()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("length", "told"), [(40, True), (60, False)])
+def test_a_part_of_the_computation_is_not_told_as_the_utilisation(
+    length: int, told: bool, tmp_path: Path
+) -> None:
+    """Of FLOPs that were known for 5 % of the time, the line below the answer gave a utilisation without reserve."""
+    secret = ("aten::_flash_attention_forward", VARLEN, "cudaLaunchKernel", length)
+    found = roofline(on_device(tmp_path, PRODUCT, secret))
+    assert (found.model_utilisation is not None) == told
+    assert found.model["model_utilisation", "hardware_utilisation"].null_count().row(0) == (
+        not told,
+        not told,
+    )
+    assert found.efficiency is not None  # of the product, as the answer says
+
+
+def test_a_roof_of_next_to_no_time_is_no_headline(tmp_path: Path) -> None:
+    """The efficiency of fills, a ten-thousandth of the time, stood as that of the program."""
+    long = ("aten::mm", {}, "cudaLaunchKernel", 90_000)
+    for first, ending in (
+        (PRODUCT, "Less than 0.5 % of the time is work that has a roof."),
+        (long, "The largest unknown is aten::mm, 180 ms (shapes not recorded)."),
+    ):
+        on_device(tmp_path, first, long)
+        path = tmp_path / "t.json"
+        written = json.loads(path.read_text())
+        fill = {"device": 0, "stream": 7, "correlation": 2, "bytes": 4096}
+        written["traceEvents"].append({"ph": "X", "pid": 0, "tid": 7, "cat": "gpu_memset", "name": "Memset (Device)", "ts": 1, "dur": 5, "args": fill})  # fmt: skip
+        path.write_text(json.dumps(written))
+        found = roofline(tracekit.read(path))
+        assert found.model["efficiency"].null_count() == 0
+        assert (found.efficiency, found.wasted_ns) == (None, None)
+        assert found.answer.endswith(ending)

@@ -39,11 +39,15 @@ def test_measured_ceilings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     plain = ok(capsys, "roofline", TRACE, "--level", "op")
     assert "`tracekit machine` measures the ceilings of processors" in " ".join(plain.split())
     file = tmp_path / "machine.json"
-    file.write_bytes(machine("a processor"))
+    manifest = tracekit.read(TRACE).manifest
+    assert manifest is not None
+    file.write_bytes(machine(manifest.device_name))
     text = " ".join(ok(capsys, "roofline", TRACE, "--machine", file).split())
-    assert "of its roofline (a processor, measured on 2026-01-02, 1 thread)" in text
+    assert f"of its roofline ({manifest.device_name}, measured on 2026-01-02, 1 thread)" in text
     file.write_bytes(machine("another processor"))  # a kept answer does not outlive the file
-    assert "another processor" in ok(capsys, "roofline", TRACE, "--machine", file)
+    text = " ".join(ok(capsys, "roofline", TRACE, "--machine", file).split())
+    told = f"(another processor, measured on 2026-01-02, 1 thread; this ran on {manifest.device_name})"
+    assert told in text
 
 
 def test_ceilings_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,6 +141,28 @@ def test_intervals_hold_what_they_say_whichever_half_was_run(law: Law) -> None:
     assert np.mean(inside) >= 0.9
 
 
+@pytest.mark.parametrize("count", [2, 8, 30])
+def test_the_best_of_equal_configurations_is_not_surely_better(count: int) -> None:
+    """Of eight that are alike, the gain of the one that chance made the fastest was "1.10 times (1.07 to 1.13)", and four others were
+    not among those that may be as fast.
+    """
+    held = listed = 0
+    for seed in range(100):
+        times = 10 * np.exp(0.03 * np.random.default_rng(seed).standard_normal(count))
+        found = recommend([trial(8, 1, time, error=0.03, choice=(at,)) for at, time in enumerate(times)])
+        held += found.low <= 1 <= found.high
+        listed += len(found.rivals) == count - 1
+    assert held >= 95
+    assert listed >= 90
+
+
+def test_a_clear_best_has_no_rivals_and_the_interval_of_one_comparison() -> None:
+    runs = [trial(8, 1, time, error=0.03, choice=(at,)) for at, time in enumerate((30.0, 10.0, 31.0, 32.0))]
+    found = recommend(runs)
+    assert (found.best, found.default, found.rivals) == (runs[1], runs[0], ())
+    assert found.high / found.gain == pytest.approx(np.exp(1.96 * 0.03 * 2**0.5), rel=1e-3)
+
+
 def test_batches_that_do_not_fit_the_memory_are_not_recommended() -> None:
     runs = [trial(b, t, amdahl(b, t)) for b, t in ((1, 1), (8, 1), (64, 1), (1, 8), (8, 8), (1, 2))]
     assert all(one.place["batch"] < 64 for one in recommend(runs, too_large=64).predictions)

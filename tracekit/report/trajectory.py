@@ -13,7 +13,16 @@ from tracekit.facts.units import count_of, format_flop, format_ns, format_share
 from tracekit.names import category_name, clean
 from tracekit.report.format import format_cell, format_number
 from tracekit.report.model import Figure, Section, Table, Unit, table_of
-from tracekit.trajectory import ABOVE, KEYS, Prediction, Recommendation, Trajectories, Trial, described
+from tracekit.trajectory import (
+    ABOVE,
+    ASSUMED_SPREAD,
+    KEYS,
+    Prediction,
+    Recommendation,
+    Trajectories,
+    Trial,
+    described,
+)
 
 __all__ = ["trajectory_section"]
 
@@ -47,7 +56,12 @@ _UNITS: Final[dict[str, Unit]] = {
     "peak_flops_per_s": "flop_rate",
     "bandwidth_bytes_per_s": "byte_rate",
 }
-_PLURALS: Final = {"batch": "batch size"}
+_WORDS: Final = {
+    "batch": "batch size",
+    "compile": "use of torch.compile",
+    "channels_last": "order of channels",
+    "checkpoint_activations": "use of activation checkpointing",
+}
 _MEANINGS: Final = {
     "scaling": "performance grows",
     "retrograde": "performance falls",
@@ -56,8 +70,11 @@ _MEANINGS: Final = {
     "loss of intensity": "less arithmetic for each byte",
     "bandwidth-saturated": "the memory delivers no more",
     "compute-saturated": "performance is at its peak",
+    "not comparable": "FLOPs are known for other parts of the work, so FLOP/s do not compare",
 }
 """What labels of segments mean, but for those that say it."""
+_SWITCHES: Final = ("compile", "channels_last", "checkpoint_activations")
+"""Keys whose values name them."""
 
 
 def trajectory_section(found: Trajectories) -> Section:
@@ -73,7 +90,11 @@ def trajectory_section(found: Trajectories) -> Section:
 
 
 def _word(key: str) -> str:
-    return _PLURALS.get(key, key.replace("_", " "))
+    return _WORDS.get(key, key.replace("_", " "))
+
+
+def _before_value(key: str) -> str:
+    return "" if key in _SWITCHES else f"{_word(key)} "
 
 
 # -- the answer ------------------------------------------------------------------------------------
@@ -100,14 +121,13 @@ def _best(found: Trajectories) -> Iterator[str]:
             yield f"{program} is fastest with {name}: {rate} samples a second, {gain}."
         yield from _how_sure(one, names)
     if found.recommendations and not any(run.repeats for run in found.runs):
-        yield "Each configuration was run once, so the variation between runs does not show; `tracekit sweep --repeat 3` shows it."
+        yield f"Each configuration was run once, so the variation between runs is taken to be {format_share(ASSUMED_SPREAD)}; `tracekit sweep --repeat 3` measures it."
 
 
 def _how_sure(one: Recommendation, names: Sequence[str]) -> Iterator[str]:
     rivals = [
         described(_settings(each), names) + (" (not run)" if isinstance(each, Prediction) else "")
-        for each in one.configurations
-        if each is not one.best and each.interval[1] >= one.best.interval[0]
+        for each in one.rivals
     ]
     if rivals:
         more = f"; and {len(rivals) - _MOST_TOLD} more" if len(rivals) > _MOST_TOLD else ""
@@ -236,7 +256,9 @@ def _drawn(points: pl.DataFrame, label: str, key: str) -> dict[str, Any]:
     for name in names:
         rows = points.filter(pl.col(label) == name)[["intensity", "flops_per_s", "key"]].rows()
         x, y, values = zip(*rows, strict=True)
-        hints = [f"{_word(key)} {value}: {format_flop(rate, per_second=True)}" for _, rate, value in rows]
+        hints = [
+            f"{_before_value(key)}{value}: {format_flop(rate, per_second=True)}" for _, rate, value in rows
+        ]
         # Beside several other names only the ends have room for a mark.
         marks = values if label == "trajectory" else [value if value in (values[0], values[-1]) else "" for value in values]  # fmt: skip
         title = category_name(name) if label == "name" else name
@@ -256,7 +278,7 @@ def _roofs(points: pl.DataFrame, label: str, key: str) -> Iterator[dict[str, Any
     known = points.drop_nulls("efficiency")
     for (peak, bandwidth), rows in known.group_by(ceilings, maintain_order=True):
         title = f"{format_cell(peak, 'flop_rate')}, {format_cell(bandwidth, 'byte_rate')}"
-        for column, words in (("key", f"{_word(key)} "), (label, "")):
+        for column, words in (("key", _before_value(key)), (label, "")):
             values = rows[column].unique(maintain_order=True).to_list()
             if len(values) < known[column].n_unique():
                 title = f"roof of {words}{', '.join(values)}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import Final, Literal
 
-__all__ = ["ABOVE", "ASSUMED_ERROR", "FELT", "KEYS", "NEAR", "Intensity", "Kind", "Label", "Point", "Segment", "segment_of"]  # fmt: skip
+__all__ = ["ABOVE", "ASSUMED_ERROR", "ASSUMED_SPREAD", "FELT", "KEYS", "NEAR", "Intensity", "Kind", "Label", "Point", "Segment", "segment_of"]  # fmt: skip
 
 Kind = Literal["parallel", "work", "choice"]
 KEYS: Final[dict[str, Kind]] = {
@@ -23,8 +23,9 @@ KEYS: Final[dict[str, Kind]] = {
 
 Label = Literal[
     "scaling", "contention", "gain of intensity", "loss of intensity", "bandwidth-saturated", "compute-saturated", "retrograde", "no change",
+    "not comparable",
 ]  # fmt: skip
-Intensity = Literal["gain", "loss", "cache loss", "same"]
+Intensity = Literal["gain", "loss", "cache loss", "same", "not comparable"]
 
 FELT: Final = 0.05
 """A change by less than this share is none, however sure: XSP's threshold for a larger batch that is worth it."""
@@ -34,10 +35,14 @@ ABOVE: Final = 1.1
 """A point further above its roof than this is under another one: caches serve its bytes, or the ceiling was measured too low."""
 ASSUMED_ERROR: Final = 0.03
 """The standard error of a time without repetitions, relative to it."""
+ASSUMED_SPREAD: Final = 0.03
+"""By so much times differ from run to run, relative to them, where no settings were run twice."""
 _FELT_LOG: Final = log(1 + FELT)
 _CERTAIN: Final = 4.0
 """So many standard errors a change must exceed: one change in 16,000 that is noise does, by the normal distribution, and a sweep
 with all its layers has hundreds of segments."""
+_CLEAR: Final = 2.0
+"""By so many standard errors a point must be above `NEAR`, which is no sharp limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,10 @@ class Point:
     """Bytes/s of its memory; None if it is not known."""
     measured_bytes: bool = False
     """Whether hardware counters gave the bytes, so that caches show in them."""
+    work: float = 1.0
+    """The known FLOPs of a sample."""
+    known: float = 1.0
+    """The share of the time of which FLOPs are known, more than 0."""
 
     @property
     def attainable(self) -> float | None:
@@ -71,11 +80,11 @@ class Point:
 
     @property
     def at_roof(self) -> bool:
-        """Whether it is at its roof (from `NEAR` to `ABOVE`), the lower end for sure."""
+        """Whether it is at its roof (from `NEAR` to `ABOVE`), the lower end clearly."""
         roof = self.attainable
         if roof is None or self.flops_per_s > ABOVE * roof:
             return False
-        return log(self.flops_per_s / (NEAR * roof)) > _CERTAIN * self.error
+        return log(self.flops_per_s / (NEAR * roof)) > _CLEAR * self.error
 
     @property
     def bound(self) -> Literal["bandwidth-saturated", "compute-saturated"] | None:
@@ -106,6 +115,8 @@ def segment_of(one: Point, other: Point, kind: Kind) -> Segment:
 
     Its label is the first of these that applies:
 
+    * not comparable: the FLOPs of a sample, and the share of the time of which FLOPs are known, differ by more than `FELT`. Then other
+      parts of the work are known, and less known work is no lower performance
     * bandwidth-, compute-saturated: both points are at the roof, and performance does not fall behind the roof's own change (with a
       parallel key: and it grows less than the key)
     * retrograde: performance falls
@@ -131,7 +142,9 @@ def segment_of(one: Point, other: Point, kind: Kind) -> Segment:
     short = parallel and p < log(other.key / one.key) - noise
     roofs = one.attainable, other.attainable
     along = one.at_roof and other.at_roof and p - log((roofs[1] or 1.0) / (roofs[0] or 1.0)) >= -noise
+    other_parts = all(abs(log(two / first)) > _FELT_LOG for first, two in ((one.work, other.work), (one.known, other.known)))  # fmt: skip
     rules: tuple[tuple[bool, Label | None], ...] = (
+        (other_parts, "not comparable"),
         (along and (short or not parallel), other.bound),
         (p < -noise, "retrograde"),
         (short and other.at_roof, other.bound),
@@ -143,5 +156,13 @@ def segment_of(one: Point, other: Point, kind: Kind) -> Segment:
     )
     label: Label = next((name for holds, name in rules if holds and name), "no change")
     caches = one.measured_bytes and other.measured_bytes and kind != "choice"
-    moved: Intensity = "gain" if more else ("cache loss" if caches else "loss") if less else "same"
+    moved: Intensity = (
+        "not comparable"
+        if other_parts
+        else "gain"
+        if more
+        else ("cache loss" if caches else "loss")
+        if less
+        else "same"
+    )
     return Segment(label, moved, exp(p), exp(a), exp(noise))

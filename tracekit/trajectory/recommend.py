@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from math import exp, log, sqrt
+from math import exp, hypot, log
+from statistics import NormalDist
 from typing import Final
 
 from tracekit.trajectory.labels import FELT
@@ -49,7 +50,9 @@ class Recommendation:
     """The samples a second over those of the default."""
     low: float
     high: float
-    """Where the gain lies in 95 % of cases."""
+    """Where the gain lies in 95 % of cases, though the fastest of several that are alike looks faster than it is."""
+    rivals: tuple[Trial | Prediction, ...]
+    """The others that may be as fast, the fastest first: all that are, in 95 % of cases."""
     knee: Trial | None
     """Along one setting: the run with its least value from which more gains less than 5 %; None if that is the best."""
     predictions: tuple[Prediction, ...] = ()
@@ -107,7 +110,13 @@ def recommend(trials: Sequence[Trial], *, too_large: float | None = None) -> Rec
     best: Trial | Prediction = max(
         [fastest, *borne], key=lambda one: one.rate
     )  # of equals the one that was run
-    spread = sqrt(_error(best) ** 2 + default.error**2) * SIDES if best is not default else 0.0
+    every: list[Trial | Prediction] = [*trials, *predictions]
+    every.sort(key=lambda one: -one.rate)
+    reach = _sides(len(every))
+    rivals = [one for one in every if one is not best and log(best.rate / one.rate) <= reach * _apart(best, one)]  # fmt: skip
+    # Only those compete to be the best.
+    compared = len(rivals) + 1 + all(one is not default for one in (best, *rivals))
+    spread = _sides(compared) * _apart(best, default) if best is not default else 0.0
     gain, law = best.rate / default.rate, laws.get(best.choice)
     return Recommendation(
         trials=tuple(trials),
@@ -116,6 +125,7 @@ def recommend(trials: Sequence[Trial], *, too_large: float | None = None) -> Rec
         gain=gain,
         low=gain * exp(-spread),
         high=gain * exp(spread),
+        rivals=tuple(rivals),
         knee=_knee(groups[best.choice], varied, best),
         predictions=tuple(predictions),
         unknown=tuple(unknown),
@@ -123,6 +133,16 @@ def recommend(trials: Sequence[Trial], *, too_large: float | None = None) -> Rec
         laws=0 if law is None else len(law.laws),
         error=None if law is None else law.error,
     )
+
+
+def _sides(count: int) -> float:
+    """So many standard errors on each side hold the differences of all pairs of so many in 95 % of cases (Šidák)."""
+    return NormalDist().inv_cdf((1 + 0.95 ** (1 / max(1, count * (count - 1) // 2))) / 2)
+
+
+def _apart(one: Trial | Prediction, other: Trial | Prediction) -> float:
+    """The standard error of the logarithm of the ratio of their rates."""
+    return hypot(_error(one), _error(other))
 
 
 def _error(one: Trial | Prediction) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import log
+from math import hypot, log, sqrt
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from tracekit.scaling.laws import t_quantile
 from tracekit.statistics import trimmed_mean
 from tracekit.sweep_index import DONE, INDEX_FILE, OUT_OF_MEMORY, read_index
 from tracekit.trace import Schema, Trace
-from tracekit.trajectory.labels import ASSUMED_ERROR
+from tracekit.trajectory.labels import ASSUMED_ERROR, ASSUMED_SPREAD
 
 __all__ = ["LEVELS", "TYPES", "WORK", "Run", "Swept", "error_of", "pooled", "read_runs", "settings_of"]
 
@@ -44,7 +44,11 @@ TYPES: Final[Schema] = {"type": pl.String, "time_ns": pl.Float64}
 """Columns of `Run.types`: of a step and of one rank, the summed time of the activities."""
 
 _LEAST_ERROR: Final = 0.01
-"""Two runs of a program rarely agree better, which the scatter of the steps within a run does not show."""
+"""No time is known better, however little the steps scatter."""
+_OF_MEDIAN: Final = 1.16
+"""So many times the standard error of a mean of three is that of their median."""
+_FEW: Final = 12
+"""Fewer repetitions, in all settings, may differ by little through luck: they only show that more than the assumed is to be expected."""
 _DRAWS: Final = 1000
 _LEAST_STEPS: Final = 3
 _IGNORED: Final = ("seed", "pin_memory")
@@ -73,8 +77,8 @@ class Run:
     """Of a rank."""
     repeats: tuple[tuple[int, ...], ...] = ()
     """The step times of more runs with the same settings."""
-    spread: float = 0.0
-    """The standard error of the time of one run by what changes from run to run, relative to it; 0 if no settings were run twice."""
+    spread: float | None = None
+    """The standard error of the time of one run, relative to it, as runs with the same settings show it; None if no settings were run twice."""
     types: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=TYPES))
     """The time of each layer type in a step, with or without known FLOPs (`TYPES`); empty without a trace."""
     parameters: int | None = None
@@ -89,9 +93,14 @@ class Run:
 
     @property
     def error(self) -> float:
-        """The standard error of the time, relative to it: by the steps, or by the runs where that is more."""
-        count = len(self._timed)
-        return max(*map(error_of, self._timed), self.spread) / count**0.5 if count else error_of(())
+        """The standard error of the time, relative to it: by the runs, or by the steps where that is more. Where no settings were run
+        twice, by the steps and the `ASSUMED_SPREAD` together.
+        """
+        steps = max(map(error_of, self._timed), default=error_of(()))
+        if self.spread is None:
+            return hypot(steps, ASSUMED_SPREAD)
+        count = max(1, len(self._timed))
+        return max(steps, self.spread) / sqrt(count) * (_OF_MEDIAN if count == 3 else 1)
 
     @property
     def _timed(self) -> list[tuple[int, ...]]:
@@ -159,21 +168,26 @@ def _joined(group: Sequence[Run]) -> Run:
     return replace(first, repeats=tuple(others))
 
 
-def _spread(runs: Sequence[Run]) -> float:
-    """The standard deviation of the logarithms of the times of runs that have the same settings, wider for few of them."""
+def _spread(runs: Sequence[Run]) -> float | None:
+    """The standard deviation of the logarithms of the times of runs that have the same settings, wider for few of them, and then at
+    least the assumed one; None without such runs.
+    """
     squares, freedom = 0.0, 0
     for run in runs:
         logs = [log(time) for each in (run.step_times, *run.repeats) if (time := trimmed_mean(each))]
         squares += float(np.var(logs)) * len(logs) if logs else 0.0
         freedom += max(len(logs) - 1, 0)
-    return (squares / freedom) ** 0.5 * t_quantile(freedom) / t_quantile(10**9) if freedom else 0.0
+    if not freedom:
+        return None
+    shown = sqrt(squares / freedom) * t_quantile(freedom) / t_quantile(10**9)
+    return max(shown, ASSUMED_SPREAD) if freedom < _FEW else shown
 
 
 def _timed(run: Run) -> pl.DataFrame:
-    """The work of a run with the time of all runs with its settings as that of its model."""
-    if not run.repeats or run.time_ns is None:
-        return run.work
+    """The work of a run with the time of all runs with its settings, and its error, as that of its model."""
     time = run.time_ns
+    if time is None:
+        return run.work
     of_step = {
         "time_ns": pl.lit(time),
         "error": pl.lit(run.error),
@@ -285,7 +299,7 @@ def _work(scope: Scope, times: Sequence[int]) -> pl.DataFrame:
     }
     figures = {
         "time_ns": pl.col("device_ns") / steps,
-        "error": pl.lit(max(ASSUMED_ERROR, error_of(scope.steps["duration"].to_list()))),
+        "error": pl.lit(hypot(error_of(scope.steps["duration"].to_list()), ASSUMED_SPREAD)),
         "flops": pl.col("flops") / steps,
         "bytes": pl.col("bytes") / steps,
         # An operator's time stands at its longest activity; others of it may be of another class.

@@ -148,6 +148,12 @@ def _place(value: Setting | None) -> float:
     return PRECISIONS.index(value) + 1 if isinstance(value, str) else float(value or 0)
 
 
+def _value(run: Run, key: str) -> str:
+    """The value of the key in words."""
+    value = run.settings[key]
+    return described({key: value}, [key]) if isinstance(value, bool) else str(value)
+
+
 def _rows(group: Sequence[Run]) -> Iterator[tuple[str, str, list[tuple[Run, dict[str, Any]]]]]:
     """Each level and name that matters, with the runs that have it and their rows, the longest name first."""
     found: defaultdict[tuple[str, str], list[tuple[Run, dict[str, Any]]]] = defaultdict(list)
@@ -168,7 +174,7 @@ def _points(title: str, group: Sequence[Run], key: str) -> Iterator[dict[str, ob
         for run, row in rows:
             point, ranks = _point(run, row, key), _ranks(run)
             yield {
-                "trajectory": title, "level": level, "name": name, "key": str(run.settings[key]), "run": run.name,
+                "trajectory": title, "level": level, "name": name, "key": _value(run, key), "run": run.name,
                 "time_source": "undisturbed" if run.undisturbed and level == "model" else "profiled",
                 **{column: row[column] for column in ("time_ns", "source", "bytes_source", "intensity", "error", "covered_share", "share")},
                 "flops": row["flops"] * ranks, "bytes": row["bytes"] * ranks, "flops_per_s": point.flops_per_s,
@@ -190,6 +196,9 @@ def _point(run: Run, row: Mapping[str, Any], key: str) -> Point:
         None if peak is None else peak * ranks * run.devices,
         None if bandwidth is None else bandwidth * ranks * run.devices,
         "analytic" not in row["bytes_source"],
+        row["flops"] * ranks / (run.samples or float(run.settings.get("batch") or 1) * ranks),
+        # The time of a layer holds that of views, which have no work, and at another size its FLOPs are others anyway.
+        row["covered_share"] if row["level"] == "model" or key != "size" else 1.0,
     )
 
 
@@ -204,7 +213,7 @@ def _segments(title: str, group: Sequence[Run], key: str) -> Iterator[dict[str, 
             kind = "choice" if key == "threads" and one.settings["device"] != "cpu" else KEYS[key]
             found = segment_of(_point(one, before, key), _point(other, after, key), kind)
             yield {
-                "trajectory": title, "level": level, "name": name, "from": str(one.settings[key]), "to": str(other.settings[key]),
+                "trajectory": title, "level": level, "name": name, "from": _value(one, key), "to": _value(other, key),
                 "label": found.label, "intensity": found.intensity, "performance_ratio": found.change,
                 "intensity_ratio": found.intensity_change, "noise_ratio": found.noise, "share": after["share"],
             }  # fmt: skip

@@ -1,0 +1,153 @@
+"""Records of calls that only pass the call on, to an inner one that does the work and is recorded again.
+
+Of a tensor subclass (DTensor, jagged nested tensors, quantised weights) the outer record has the sizes and the type that the tensor
+pretends to have; what its class does stands inside `PythonSubclass`. DTensor also asks there for the sizes of a result, on tensors
+without data: a mode that is entered inside the class (`PythonDispatchMode`). Under `torch.func` (vmap, grad, jvp) each level passes the
+call on by the same name, and the outer records have the sizes of one sample. Autocast calls the operator again in another type.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import Final
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from tracekit.analyses.flops.calls import INPUTS
+from tracekit.analyses.flops.work import DTYPES, is_shape, json_list
+from tracekit.groups import NameTable, at_rows, text_codes
+from tracekit.spans import BoolArray, Int64Array, Nesting
+
+__all__ = ["passed_on"]
+
+_SUBCLASS: Final = "PythonSubclass"
+_MODE: Final = "PythonDispatchMode"
+_COPY: Final = "aten::copy_"
+_SAME, _OTHER, _BEHIND = "same", "other", "behind"
+
+
+def passed_on(rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> tuple[pl.DataFrame, BoolArray]:
+    """The calls (`span_id` and the columns of INPUTS) with their own inputs alone, and which spans of the host only pass a call on."""
+    names = NameTable(host["name"])
+    aside = np.zeros(host.height, dtype=bool)
+    subclass = np.flatnonzero(names.which(_SUBCLASS.__eq__))
+    if subclass.size:
+        aside[_around(subclass, nesting)] = True
+        asked = _asked(names.which(_MODE.__eq__), subclass, nesting)
+        aside[_around(np.flatnonzero(asked), nesting)] = True
+        aside |= nesting.nearest_ancestor(asked) >= 0
+    around = nesting.nearest_ancestor(host["shapes"].is_not_null().to_numpy(), include_self=False)
+    again = _again(host, around)
+    if not again.size:
+        return rows, aside
+    kinds, own = _compared(again, around[again], host)
+    # A copy that converts is one of its own around the copy of what it converted.
+    copies = names.which(_COPY.__eq__)
+    aside[around[again[(kinds == _OTHER) & ~copies[again]]]] = True
+    # One level may be autocast, which calls what it leaves as it is again; two are of torch.func alone.
+    same = np.zeros(host.height, dtype=bool)
+    same[again[kinds == _SAME]] = True
+    levels = same & (nesting.nearest_ancestor(same, include_self=False) >= 0)
+    levels[again[kinds == _BEHIND]] = True
+    aside[_around(np.flatnonzero(levels), nesting)] = True
+    return _of_own(rows, own), aside
+
+
+def _around(spans: Int64Array, nesting: Nesting) -> Int64Array:
+    """All spans around these."""
+    above = nesting.parent[spans]
+    return nesting.with_ancestors(above[above >= 0])
+
+
+def _asked(mode: BoolArray, subclass: Int64Array, nesting: Nesting) -> BoolArray:
+    """The modes that a tensor subclass enters."""
+    of_class = np.zeros(mode.size, dtype=bool)
+    of_class[subclass] = True
+    asked: BoolArray = mode & (nesting.nearest_ancestor(of_class) >= 0)
+    return asked
+
+
+def _again(host: pl.DataFrame, around: Int64Array) -> Int64Array:
+    """The spans with inputs, the next of which around them is of the same name."""
+    codes, _ = text_codes(host["name"])
+    same = (around >= 0) & (codes == codes[around])
+    return np.flatnonzero(same & host["shapes"].is_not_null().to_numpy())
+
+
+def _compared(
+    again: Int64Array, callers: Int64Array, host: pl.DataFrame
+) -> tuple[np.ndarray, dict[int, int]]:
+    """How the inputs of each span are to those of its caller, and the number of its own where others stand before them.
+
+    `torch.func` records its whole stack, with the inputs of the call last: before them stand those of the caller.
+    """
+    texts = [
+        at_rows(host[column], spans).cast(pl.String).to_list()
+        for spans in (again, callers)
+        for column in ("shapes", "dtypes")
+    ]
+    kinds, own = [], dict[int, int]()
+    for span, caller, shapes, dtypes, *above in zip(again.tolist(), callers.tolist(), *texts, strict=True):
+        kind, count = _relation(shapes, dtypes, *above, own.get(caller))
+        kinds.append(kind)
+        if count is not None:
+            own[span] = count
+    return np.array(kinds), own
+
+
+@lru_cache(maxsize=4096)
+def _relation(
+    shapes: str, dtypes: str | None, shapes_above: str | None, dtypes_above: str | None, own: int | None
+) -> tuple[str | None, int | None]:
+    """The relation of inputs to those above them, of which the last `own` are its own (None: all), and how many are its own."""
+    types, above = json_list(dtypes), json_list(dtypes_above)
+    count = len(above) if own is None else own
+    above = above[-count:] if count else above
+    sizes, sizes_above = json_list(shapes), json_list(shapes_above)[-count:]
+    if not above or len(types) % count or len(sizes) != len(types) or len(sizes_above) != count:
+        return None, None
+    if len(types) > count:
+        # An empty one is a result that the operator is to fill (`out`), as where `abs` calls itself.
+        behind = types == above * (len(types) // count) and not sizes[count:] == [[0]] != sizes_above
+        return (_BEHIND, count) if behind else (None, None)
+    if sizes == sizes_above:
+        return (_SAME if types == above else _OTHER if all(map(_cast, types, above)) else None), None
+    return (_OTHER if types == above and any(map(_resized, sizes, sizes_above)) else None), None
+
+
+def _cast(of: object, above: object) -> bool:
+    """Whether the types are the same, or both have fractions."""
+    floating = (type(each) is str and DTYPES.get(each, (0, None))[1] is not None for each in (of, above))
+    return of == above or all(floating)
+
+
+def _resized(sizes: list[int], above: list[int]) -> bool:
+    """Whether a tensor has another number of elements than the one above."""
+    return is_shape(sizes) and is_shape(above) and prod(sizes) != prod(above)
+
+
+def _of_own(rows: pl.DataFrame, own: dict[int, int]) -> pl.DataFrame:
+    """The calls, with the last of their inputs alone where `own` has their number."""
+    if not own:
+        return rows
+    counts = [own.get(span) for span in rows["span_id"].to_list()]
+    columns = [
+        pl.Series(
+            name,
+            [
+                text if count is None else _last(text, count)
+                for text, count in zip(rows[name], counts, strict=True)
+            ],
+            dtype=pl.String,
+        )
+        for name in INPUTS
+    ]
+    return rows.with_columns(columns)
+
+
+@lru_cache(maxsize=4096)
+def _last(text: str | None, count: int) -> str | None:
+    return None if text is None else msgspec.json.encode(json_list(text)[-count:]).decode()
