@@ -143,7 +143,8 @@ def longer_in_collectives(rows: Rows) -> Floats:
 
 
 def longer_in_messages(calls: pl.DataFrame, rows: Rows) -> tuple[Floats, Int64Array]:
-    """The same of sends that pass on what the rank received: since the n-th receive of the step in a direction to the n-th send in it. Other ranks with
+    """The same of sends that pass on what the rank received: since the n-th receive of the step in a direction, or the send before if that came
+    later (a stage that others wait for has received more than it has begun), to the n-th send in it. Other ranks with
     messages of this size in this direction are those to compare with, each by what it mostly stays below: stages fill at other times. And since when it counts.
     """
     found, since = np.full(calls.height, np.nan), rows.start.copy()
@@ -160,10 +161,11 @@ def longer_in_messages(calls: pl.DataFrame, rows: Rows) -> tuple[Floats, Int64Ar
         pl.int_range(pl.len()).over(*where, "name").alias("number")
     )
     received = table.filter(pl.col("name") == "recv").select(*where, "number", "ready")
-    both = table.filter(pl.col("name") == "send").join(
-        received, on=[*where, "number"], suffix="_before", nulls_equal=True
-    )
+    sent = table.filter(pl.col("name") == "send")
+    sent = sent.with_columns(pl.col("start").shift(1).over("at").alias("sent_before"))
+    both = sent.join(received, on=[*where, "number"], suffix="_before", nulls_equal=True)
     both = both.filter(pl.col("ready_before") <= pl.col("start"))
+    both = both.with_columns(pl.max_horizontal("ready_before", "sent_before").alias("ready_before"))
     if not both.height:
         return found, since
     at = both["at"].to_numpy()

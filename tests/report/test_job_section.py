@@ -20,7 +20,7 @@ from tracekit.report.build import build_report
 from tracekit.report.figures import encode
 from tracekit.report.formats import Format, Page, render_reports
 from tracekit.report.html.charts import chart
-from tracekit.report.job import job_section
+from tracekit.report.job import job_section, latest
 
 FAULT = Fault(rank=5, kind="compute", ns=300_000, layer=1)
 
@@ -260,3 +260,20 @@ def test_a_job_of_many_ranks_stays_small(members: list[Member]) -> None:
         assert extremes.frame["speed"].to_list() == [table.frame["speed"].min(), 1.0]
     assert sizes[1] < 600_000
     assert sizes[1] < 1.2 * sizes[0]
+
+
+@pytest.mark.parametrize(
+    ("slow", "told"), [(0, "Without its waits, rank 0 takes longest"), (None, "No rank keeps")]
+)
+def test_the_first_stage_of_a_pipeline_without_collectives_is_told_by_its_own_time(
+    job: Job, slow: int | None, told: str
+) -> None:
+    """It receives nothing that it passes on, so no message says what it takes longer: no rank kept the others waiting, it was said."""
+    own = [3e6 if at == slow else 2e6 for at in range(8)]
+    table = job.table.with_columns(pl.Series("own_ns", own), pl.lit(0, pl.Int64).alias("caused_ns"))
+    sends = job.waits.collectives.with_columns(pl.lit("send").alias("name"))
+    stages = replace(job, table=table, waits=replace(job.waits, collectives=sends))
+    answer = job_section(stages).answer
+    assert answer.startswith(told)
+    assert "In messages, a rank waits" in answer
+    assert latest(stages) == (slow or 0)

@@ -13,7 +13,14 @@ from tracekit.analyses.ranks.matching import UNEVEN
 from tracekit.facts.stack_names import NO_LAYERS
 from tracekit.job import Job
 from tracekit.report.job_heat import heat_figure, heat_table
-from tracekit.report.job_words import FELT, answer_of, call_name, place_name, question_of
+from tracekit.report.job_words import (
+    FELT,
+    answer_of,
+    call_name,
+    longest_alone,
+    place_name,
+    question_of,
+)
 from tracekit.report.model import Section, Table, table_of
 
 __all__ = ["calls_table", "job_section", "latest"]
@@ -73,8 +80,11 @@ def job_section(job: Job, chosen: tuple[int, int | None] | None = None) -> Secti
 
 
 def latest(job: Job) -> int:
-    """The place of the rank that the others wait for longest; without waits the first."""
-    return int(job.table["caused_ns"].fill_null(-1).arg_max() or 0)
+    """The place of the rank that the others wait for longest, or that takes longest (`longest_alone`); without waits the first."""
+    caused = job.table["caused_ns"].fill_null(-1).to_list()
+    late = caused.index(max(caused))
+    alone = None if _is_felt(job, late) else longest_alone(job)
+    return late if alone is None else alone[0]
 
 
 def _is_felt(job: Job, late: int) -> bool:

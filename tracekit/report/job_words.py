@@ -23,6 +23,7 @@ __all__ = [
     "answer_of",
     "call_name",
     "item_name",
+    "longest_alone",
     "place_name",
     "question_of",
     "who",
@@ -30,6 +31,8 @@ __all__ = [
 
 FELT: Final = 0.02
 """A delay of less than this part of the window is not worth a name."""
+_LONGER: Final = 1.05
+"""A stage that takes so many times as long as the others without its waits is told."""
 PAIR: Final = 2
 _MORE: Final = 1.15
 """From so many times as many operators or FLOPs on, a rank has more to do than others."""
@@ -129,7 +132,9 @@ def _late(job: Job, pair: Beside | None) -> str:
         most = format_share(max(job.table["wait_ns"].fill_null(0).to_list()) / window if window else 0.0)
         one = "rank with a trace" if absent else "rank"
         absent = " The traces do not show waits for a rank without a trace." if absent else ""
-        return f"No {one} keeps the others waiting for long. In collectives, a rank waits for others {most} of the time at most.{absent}"
+        told = _alone(job) or f"No {one} keeps the others waiting for long."
+        where = "messages" if job.waits.collectives["name"].is_in(MESSAGES).all() else "collectives"
+        return f"{told} In {where}, a rank waits for others {most} of the time at most.{absent}"
     name = who(row)
     late = f"{name[0].upper()}{name[1:]} keeps {others} waiting for {format_ns(caused)} ({format_share(share)} {of_window})."
     on_cpu = job.ranks.members[row["at"]].summary.facts.on_cpu
@@ -137,6 +142,27 @@ def _late(job: Job, pair: Beside | None) -> str:
     why = "" if row["kind"] is None and first else _why(row, others, on_cpu=on_cpu)
     amount = _amount(row, others, on_cpu=on_cpu)
     return " ".join(filter(None, (late, why, amount, first, _turns(job, row, others)))) + absent
+
+
+def longest_alone(job: Job) -> tuple[int, float] | None:
+    """Of stages of a pipeline that never meet, of which some have no messages to compare: the place of the one that takes longest without its waits, and
+    the time of a step in the middle of the others (ns); None if nobody takes longer, or if ranks meet in collectives.
+    """
+    rows = job.table.drop_nulls("own_ns").sort("own_ns", descending=True)
+    middle = rows["own_ns"][1:].median()
+    if not job.waits.collectives["name"].is_in(MESSAGES).all() or not isinstance(middle, float):
+        return None
+    return (rows["at"][0], middle) if rows["own_ns"][0] >= _LONGER * middle > 0 else None
+
+
+def _alone(job: Job) -> str:
+    """That stage in words; empty if there is none."""
+    if (found := longest_alone(job)) is None:
+        return ""
+    at, middle = found
+    longest, usual = format_ns(round(job.table["own_ns"][at])), format_ns(round(middle))
+    whom = "the other" if job.table.height == PAIR else "the middle of the others"
+    return f"Without its waits, {who(job.table.row(at, named=True))} takes longest: {longest} a step, against {usual} of {whom}."
 
 
 def _turns(job: Job, late: dict[str, Any], others: str) -> str:
