@@ -58,8 +58,8 @@ class Scope:
     still worked that were launched before the recording, or before the steps: they are left out. `steps` has one row per selected step: `step`, `name`,
     `start`, `duration`, `end`. Times in ns. Where the steps of a trace that marks none
     are inferred, `inferred_from` names what from (a range, or a period of launches), and `inferred` tells it in words;
-    None when they were marked or asked for. `periods`: they are periods of launches, each of which ends where another begins. `compared`: a joint view
-    of the ranks of its job stands beside what is said of it.
+    None when they were marked or asked for. `periods`: they are periods of launches, each of which ends where another begins. `compared`: for how
+    long (ns) its rank waits for others in collectives, by the joint view of its job that stands beside what is said of it; None without one.
     """
 
     trace: Trace
@@ -75,7 +75,7 @@ class Scope:
     inferred_from: str | None = None
     inferred: str | None = None
     periods: bool = False
-    compared: bool = False
+    compared: int | None = None
     _made: dict[Hashable, object] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -93,7 +93,7 @@ def _traits(scope: Scope) -> frozenset[str]:
         and _optimizer_launches(scope),
         "small_operators": scope.on_cpu and _small_operators(scope),
         "processor": scope.on_cpu,
-        "compared": scope.compared,
+        "compared": scope.compared is not None,
         "streams": scope.activities["stream_id"].n_unique() > 1,
         "recomputation": bool(attributed(scope)["recomputed"].any()),
         "fp16_only": any(

@@ -251,3 +251,15 @@ def test_without_a_common_clock_and_step_nothing_is_matched(four: list[Member]) 
         [other_steps(member, 10 * at, member.summary.facts.origin_utc_ns) for at, member in enumerate(four)]
     )
     assert utc.calls["match"].null_count() < utc.calls.height
+
+
+def test_exports_of_nsight_are_the_missing_ranks_of_the_job_of_their_time(four: list[Member]) -> None:
+    """They tell neither the size of their job nor its backend: two of four ranks were another job, and nobody was late."""
+    other = [renamed(one, Path(one.path).name, world_size=None, backend=None) for one in four[2:]]
+    (job,) = rank_sets([*four[:2], *other])
+    assert [member.rank for member in job.members] == [0, 1, 2, 3]
+    assert (job.world_size, job.missing) == (4, [])
+    late = [shifted(one, Path(one.path).name, 3_600_000_000_000) for one in other]
+    assert len(rank_sets([*four[:2], *late])) == 2
+    again = [renamed(one, Path(one.path).name, rank=rank) for rank, one in enumerate(other)]
+    assert len(rank_sets([*four[:2], *again])) == 2

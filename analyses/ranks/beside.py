@@ -58,7 +58,7 @@ class Beside:
     """
     first: int | None
     """The row of `items` that first differs by a tenth of `longer_ns`, of those whose `what` differs by a quarter of it, and by at least half as much as that which differs
-    most; None if nothing does.
+    most; None if nothing does, or if something before it differs half as much.
     """
 
 
@@ -91,6 +91,12 @@ def beside(
     whole = pl.col("longer_ns").sum().over("kind", "what", place)
     least = pl.max_horizontal(_LARGE * whole.max(), _TELLS * longer)
     differs = items.filter(longer > 0, pl.col("longer_ns") >= _NOISE * longer, whole >= least)["index"]
+    # Of a rank that is slower at all that it does, that which happens to differ most is not the first.
+    if (
+        differs.len()
+        and (items["longer_ns"].head(differs[0]) >= _LARGE * items["longer_ns"][differs[0]]).any()
+    ):
+        differs = differs.clear()
     return Beside(match, late, fast, longer, items.drop("index"), differs[0] if differs.len() else None)
 
 

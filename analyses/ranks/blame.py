@@ -18,7 +18,6 @@ import polars as pl
 from tracekit.analyses.ranks.own_clock import Rows, longer_in_collectives, longer_in_messages
 from tracekit.facts.collectives import MESSAGES
 from tracekit.facts.units import NS_PER_US
-from tracekit.groups import or_none
 from tracekit.spans import BoolArray, Int64Array
 from tracekit.trace import Schema
 
@@ -26,6 +25,7 @@ __all__ = ["BLAME", "blame_of", "delays_of"]
 
 BLAME: Final[Schema] = {
     "match": pl.Int64,
+    "late": pl.Int64,
     "origin": pl.Int64,
     "at": pl.Int64,
     "ns": pl.Int64,
@@ -37,13 +37,15 @@ _SHOWS_NS: Final = NS_PER_US
 """On the way back, calls that show less are passed over."""
 
 
-def blame_of(calls: pl.DataFrame, collectives: pl.DataFrame, begins: Int64Array) -> pl.DataFrame:
-    """Who caused the time `alone_ns` by which one rank was the last in each collective; columns of `BLAME`.
+def blame_of(
+    calls: pl.DataFrame, collectives: pl.DataFrame, late: pl.DataFrame, begins: Int64Array
+) -> pl.DataFrame:
+    """Who caused the time `alone_ns` by which ranks were `late` to each collective; columns of `BLAME`.
 
     `calls` are those of `ranks.waits`, one for each rank and match: `match`, `at`, `name`, `step`, `bytes`, `source`, `destination`, `start`, `ready` (when the last rank came), `end`, `wait_ns`,
-    `blocked_ns` (no time counts twice); `collectives` have `match`, `last`, `alone_ns`, and `since` of
-    `ranks.own_clock.together_since`. `begins` says when the window of each rank begins. `origin` is the collective before which the delay arose, `at` the rank,
-    `ns` the time, `longer_ns` how much longer the rank took before `origin`. For each `match` the times sum to `alone_ns` at most: what no rank took longer, such as the time in which a pipeline
+    `blocked_ns` (no time counts twice); `collectives` have `match`, `last`, and `since` of
+    `ranks.own_clock.together_since`; `late` is that of `ranks.waits.late_to`. `begins` says when the window of each rank begins. `origin` is the collective before which the delay arose, `at` the rank,
+    `ns` the time, `longer_ns` how much longer the rank took before `origin`. For each `match` and `late` rank the times sum to `alone_ns` at most: what no rank took longer, such as the time in which a pipeline
     fills, is nobody's delay.
     """
     calls = calls.sort("at", "ready", "start")
@@ -60,9 +62,8 @@ def blame_of(calls: pl.DataFrame, collectives: pl.DataFrame, begins: Int64Array)
     # A message that compares with none has what the rank's next collective shows of it.
     ahead = np.where(np.isnan(of_messages) & (queued < 0), _next_collective(rows, message), -1)
     origin = np.where(ahead < 0, np.arange(ahead.size), ahead)
-    return _followed(
-        rows, collectives, _Steps(origin, new[origin], before, since, queued, calls["wait_ns"].to_numpy())
-    )
+    steps = _Steps(origin, new[origin], before, since, queued, calls["wait_ns"].to_numpy())
+    return _followed(rows, collectives, late, steps)
 
 
 def delays_of(blame: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
@@ -72,8 +73,10 @@ def delays_of(blame: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
     it took longer before that, since the ranks last went on together.
     """
     order = collectives.select("match", "group", "since", pl.int_range(pl.len()).alias("order"))
+    # Several ranks may be late to one collective by one delay.
+    once = blame.group_by("match", "origin", "at").agg(pl.col("ns", "longer_ns").max())
     in_group = (
-        blame.join(order[["match", "group"]], on="match")
+        once.join(order[["match", "group"]], on="match")
         .group_by("origin", "at", "group")
         .agg(pl.col("ns").sum(), pl.col("longer_ns").first())
         .join(order[["match", "since", "order"]], left_on="origin", right_on="match")
@@ -182,15 +185,18 @@ class _Steps:
     waited: Int64Array
 
 
-def _followed(rows: Rows, collectives: pl.DataFrame, steps: _Steps) -> pl.DataFrame:
-    """The rows of `BLAME`; all collectives go back one call at a time."""
-    match, last, alone = (collectives[name].to_numpy() for name in ("match", "last", "alone_ns"))
+def _followed(rows: Rows, collectives: pl.DataFrame, late_ones: pl.DataFrame, steps: _Steps) -> pl.DataFrame:
+    """The rows of `BLAME`; all late calls go back one call at a time."""
+    match, last = (collectives[name].to_numpy() for name in ("match", "last"))
     last_row = np.full(match.size, -1, dtype=np.int64)
     came_last = rows.at == last[rows.match]
     last_row[rows.match[came_last]] = np.flatnonzero(came_last)
     longest = _Longest.of(rows.blocked, int(np.bincount(rows.at).max(initial=0)))
-    begun = np.flatnonzero((or_none(collectives["alone_ns"], 0) > 0) & (last_row >= 0))
-    here, left = last_row[begun], alone[begun].astype(np.int64)
+    calls = pl.DataFrame({"match": match[rows.match], "late": rows.at, "row": np.arange(rows.at.size)})
+    asked = late_ones.filter(pl.col("alone_ns") > 0).join(calls, on=["match", "late"], maintain_order="left")
+    of, whose = asked["match"].to_numpy(), asked["late"].to_numpy()
+    begun = np.arange(asked.height)
+    here, left = asked["row"].to_numpy(), asked["alone_ns"].to_numpy()
     late = here  # the call that was late, when it is an earlier one of its rank that shows why
     made = [np.zeros((0, len(BLAME)), dtype=np.int64)]
     for _ in range(_MOST_HOPS):
@@ -198,7 +204,7 @@ def _followed(rows: Rows, collectives: pl.DataFrame, steps: _Steps) -> pl.DataFr
             break
         part = np.minimum(left, steps.own[here])
         origin = match[rows.match[steps.origin[here]]]
-        told = [match[begun], origin, rows.at[here], part, steps.own[here]]
+        told = [of[begun], whose[begun], origin, rows.at[here], part, steps.own[here]]
         made.append(np.stack(told, axis=1)[part > 0])
         left = left - part
         queued, before = steps.queued[late], steps.before[here]

@@ -81,11 +81,15 @@ def _cause(
             for one in (at, *others)
         ]
     )
+    steps = late.select("step", "ns").join(_since(at, key, calls), on="step", how="left")
+    spans = steps.with_columns(pl.int_ranges(pl.coalesce("first", "step"), pl.col("step") + 1).alias("of"))
+    late = spans.explode("of").select(pl.col("of").alias("step"), "ns")
     late = late.join(work.filter(pl.col("at") == at)[["step"]], on="step", how="semi")
+    delay = int(steps["ns"].sum()) if late.height else 0
     work = work.join(late[["step"]], on="step", how="semi")
     longer = _longer(work, at)
     best = max([*_layers(longer), *_others(longer)], key=lambda one: one[2], default=None)
-    if best is None or best[2] < max(_EXPLAINS * int(late["ns"].sum()), 1):
+    if best is None or best[2] < max(_EXPLAINS * delay, 1):
         return None
     kind, what, ns = best
     where = _where(work, at, what, ns) if kind == "idle" else None
@@ -94,6 +98,14 @@ def _cause(
         inside |= pl.col("what").str.starts_with(f"{what}.")
     there = work.filter(pl.col("kind") == kind, inside, pl.col("kind") != "idle")
     return (at, kind, what, where, ns, *_amounts(there, at), _times_inputs(there, at))
+
+
+def _since(at: int, key: str, calls: pl.DataFrame) -> pl.DataFrame:
+    """`step`, `first`: of each step in which the rank meets this group the first one after the step in which it met it before: gradients may be summed over
+    several steps.
+    """
+    steps = calls.filter(pl.col("at") == at, pl.col("key") == key)[["step"]].unique().sort("step")
+    return steps.with_columns((pl.col("step").shift(1) + 1).alias("first"))
 
 
 def _where(work: pl.DataFrame, at: int, cause: str, ns: int) -> str | None:

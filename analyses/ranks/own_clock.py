@@ -34,10 +34,9 @@ def together_since(calls: pl.DataFrame, collectives: pl.DataFrame) -> pl.Series:
     for key, at in calls[["key", "at"]].unique().rows():
         members[key].add(at)
         groups_of[at].add(key)
-    whole = pl.DataFrame(
-        [(key, len(ranks)) for key, ranks in members.items()],
-        {"key": calls["key"].dtype, "whole": pl.Int64},
-        orient="row",
+    # A rank whose trace begins later, or ends, may have gone on with the others.
+    recorded = calls.group_by("key", "at").agg(
+        pl.col("ready").min().alias("from"), pl.col("ready").max().alias("to")
     )
     met = calls.filter(~pl.col("name").is_in(MESSAGES)).group_by("match").agg(
         pl.col("key", "ready").first(),
@@ -45,7 +44,15 @@ def together_since(calls: pl.DataFrame, collectives: pl.DataFrame) -> pl.Series:
         pl.len().cast(pl.Int64).alias("ranks"),
     )  # fmt: skip
     # Where groups were not recorded, not all ranks with calls of none take part.
-    met = met.join(whole, on="key").filter(pl.col("held") >= _HELD, pl.col("ranks") == pl.col("whole"))
+    met = met.filter(pl.col("held") >= _HELD)
+    there = (pl.col("from") <= pl.col("ready")) & (pl.col("ready") <= pl.col("to"))
+    whole = (
+        met[["match", "key", "ready"]]
+        .join(recorded, on="key")
+        .group_by("match")
+        .agg(there.sum().alias("whole"))
+    )
+    met = met.join(whole, on="match").filter(pl.col("ranks") >= pl.col("whole"))
     synchronised = met.sort("ready", "match")
     keys = calls.group_by("match").agg(pl.col("key").first(), pl.col("at"), pl.col("name").first())
     rows = collectives[["match", "start"]].join(keys, on="match", how="left", maintain_order="left")

@@ -74,8 +74,12 @@ def _own_times(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -
     each = times.join(waited, on=["at", "step"], how="left").select(
         "at", "step", (pl.col("time_ns") - pl.col("wait_ns").fill_null(0)).clip(lower_bound=0).alias("own")
     )
-    shared = each.filter(pl.col("at").n_unique().over("step") == each["at"].n_unique())
-    each = shared if shared.height else each
+    # A trace that breaks off, or begins late, must not leave the others without steps to compare.
+    count = pl.len().over("at")
+    whole = each.filter(2 * count >= count.max())
+    shared = whole.filter(pl.col("at").n_unique().over("step") == whole["at"].n_unique())["step"].unique()
+    same = each.filter(pl.col("step").is_in(shared.implode()))
+    each = same if same.height else each
     own = pl.col("own").cast(pl.Float64)
     made = each.group_by("at").agg(own.median().alias("own_ns"), own.min().alias("best"))
     positive = pl.col("own_ns") > 0
@@ -90,5 +94,6 @@ def _own_times(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -
 def _worst_collectives(waits: Waits) -> pl.DataFrame:
     """`at`, `collective`: by name, for which the others wait longest for the rank."""
     names = waits.collectives.select("match", pl.col("name").alias("collective"))
-    sums = waits.blame.join(names, on="match").group_by("at", "collective").agg(pl.col("ns").sum())
+    once = waits.blame.group_by("match", "origin", "at").agg(pl.col("ns").max())
+    sums = once.join(names, on="match").group_by("at", "collective").agg(pl.col("ns").sum())
     return sums.sort("ns", "collective", descending=[True, False]).unique("at", keep="first").drop("ns")

@@ -118,7 +118,7 @@ class Summary:
         when it has ended), `kind`, `what`, `where`, `first` (when it first started), `ns`, `count` (of its activities or gaps), `flops` (as far as they can be told), `shapes` (of the inputs of its first operator, as
         JSON). Of the
         kind `layer`, `what` is its path and `where` the phase; of `operator`, the work in no layer, its name and the phase; of `idle`, the cause and the layer
-        and line of Python, as far as they are known. The first steps, at most `MOST_STEPS`, and the parts that take most.
+        and line of Python, or else the operator or range of the host, as far as they are known. The first steps, at most `MOST_STEPS`, and the parts that take most.
         """
         return _frame(self.packed_work)
 
@@ -271,15 +271,19 @@ def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
         )
     )
     step = rows.select(pl.col("activity_id").alias("ended_by"), "step")
+    pieces = idle_causes(scope).pieces
+    host = scope.trace.host
+    named = at_rows(host["kind"], pieces["span_id"]).cast(pl.String).is_in(["op", "annotation"])
+    ranges = at_rows(host["name"], pieces["span_id"]).cast(pl.String)
     idle = (
-        idle_causes(scope)
-        .pieces.join(step, on="ended_by")
+        pieces.with_columns(ranges.set(~named.fill_null(value=False), None).alias("range"))
+        .join(step, on="ended_by")
         .join(paths, on="layer_id", how="left")
         .select(
             "step",
             pl.lit("idle").alias("kind"),
             pl.col("cause").cast(pl.String).alias("what"),
-            pl.coalesce(pl.format("{} at {}", "path", "frame"), "frame", "path").alias("where"),
+            pl.coalesce(pl.format("{} at {}", "path", "frame"), "frame", "path", "range").alias("where"),
             "start",
             pl.col("duration_ns").alias("ns"),
             pl.lit(0, dtype=pl.Int64).alias("flops"),

@@ -28,9 +28,9 @@ class Waits:
     """Times are ns on the clock of the job (`Alignment`)."""
 
     collectives: pl.DataFrame
-    """One row per collective and per message (named `send`) by start: `match`, `name`, `group`, `step`, `ranks`; `start` (of the first rank), `end`;
+    """One row per collective and per message (named `send`) by start: `match`, `name`, `group`, `group_size`, `step`, `ranks` (with a trace); `start` (of the first rank), `end`;
     `latency_ns`, the least duration of a rank, of a message from when both ranks are there until it is received; `skew_ns`, from the first
-    start to the last; `last`, the place of the rank that came last, and `alone_ns`, by how much it came after the one before it as far as it
+    start to the last; `last`, the place of the rank that came last, and `alone_ns`, by how much it came after the last one that was on time (`late_to`), as far as it
     blocked a rank, without the time in which an earlier collective waits for it as well; `bytes` and the bandwidths in the latency, `algorithm_gbps` and
     `bus_gbps`; `since`, the `match` of the collective after which its ranks last went on together (`ranks.own_clock.together_since`).
     """
@@ -45,7 +45,7 @@ class Waits:
     have a trace, which points to a wait for a rank without one.
     """
     blame: pl.DataFrame
-    """Whose delay the time `alone_ns` of each collective is: the columns of `ranks.blame.BLAME`."""
+    """Whose delay it is that ranks came late to each collective: the columns of `ranks.blame.BLAME`."""
 
 
 def waits_of(aligned: Alignment) -> Waits:
@@ -58,7 +58,14 @@ def waits_of(aligned: Alignment) -> Waits:
         int(calls["at"].to_numpy().max(initial=-1)) + 1, calls["start"].to_numpy().min(initial=0)
     )
     begins = np.array(aligned.begins, dtype=np.int64) if aligned.begins else begins
-    blame = blame_of(calls, collectives, begins)
+    late = late_to(calls)
+    collectives = collectives.join(
+        late.select("match", pl.col("late").alias("last"), "alone_ns"),
+        on=["match", "last"],
+        how="left",
+        maintain_order="left",
+    ).with_columns(pl.col("alone_ns").fill_null(0))
+    blame = blame_of(calls, collectives, late, begins)
     delays = delays_of(blame, collectives)
     ranks = (
         calls.group_by("at")
@@ -131,16 +138,13 @@ def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
         .agg(
             # The two calls of a message are one row.
             pl.when(is_message).then(pl.lit(MESSAGES[0])).otherwise(pl.col("name").first()).alias("name"),
-            *(pl.col(name).first() for name in ("group", "step")),
+            *(pl.col(name).first() for name in ("group", "group_size", "step")),
             pl.len().cast(pl.Int64).alias("ranks"),
             start.min(),
             pl.col("end").max(),
             latency.alias("latency_ns"),
             (start.max() - start.min()).alias("skew_ns"),
             pl.col("at").filter("is_last").first().alias("last"),
-            start.filter(~pl.col("is_last")).max().alias("before_last"),
-            start.max().alias("last_start"),
-            pl.col("blocked_ns").max(),
             pl.col("bytes").max(),
             (pl.col("bytes").max() / latency).alias("algorithm_gbps"),
             (pl.col("bus_bytes").max() / latency).alias("bus_gbps"),
@@ -150,8 +154,27 @@ def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
             for name in ("algorithm_gbps", "bus_gbps")
         )
     )
-    waited_from = pl.max_horizontal("before_last", pl.col("last_start") - pl.col("blocked_ns"))
-    found = _with_new_time(
-        found.with_columns(waited_from.alias("before_last")), "before_last", "last_start", "last"
-    ).rename({"new_ns": "alone_ns"})
-    return found.drop("before_last", "last_start", "blocked_ns").sort("start", "match")
+    return found.sort("start", "match")
+
+
+def late_to(calls: pl.DataFrame) -> pl.DataFrame:
+    """`match`, `late`, `alone_ns`: the ranks that came late to each collective, and by how much after the last one that was on time, as far as any rank is blocked,
+    without the time in which another collective waits for the rank as well.
+
+    Late is the last one, and of more than three ranks up to half of them, if they come after the others by more than those are apart.
+    """
+    rows = calls.select("match", "at", "start", "blocked_ns", "is_last").sort(
+        "match", "start", "is_last", "at"
+    )
+    start, before = pl.col("start"), pl.col("start").shift(1).over("match")
+    place, ranks = pl.int_range(pl.len()).over("match"), pl.len().over("match")
+    apart = (start - before > before - start.first().over("match")) & (2 * place >= ranks)
+    late = (apart.cast(pl.Int8).cum_max().over("match") == 1) | pl.col("is_last")
+    rows = rows.with_columns(
+        late.fill_null(value=False).alias("is_late"), pl.col("blocked_ns").max().over("match")
+    )
+    on_time = start.filter(~pl.col("is_late")).max().over("match")
+    waited_from = pl.max_horizontal(on_time, start - pl.col("blocked_ns"))
+    rows = rows.with_columns(waited_from.alias("from")).filter("is_late")
+    new = _with_new_time(rows, "from", "start", "at").rename({"new_ns": "alone_ns", "at": "late"})
+    return new.select("match", "late", "alone_ns")

@@ -22,7 +22,7 @@ from tracekit.analyses.rules.breakdown_reduction import (
     slower_than_smaller,
     where_launched,
 )
-from tracekit.analyses.rules.breakdown_unequal import LEAST_EQUAL, UNEQUAL
+from tracekit.analyses.rules.breakdown_unequal import LEAST_EQUAL, UNEQUAL, ranks_on_time
 from tracekit.analyses.rules.device_collectives import (
     collectives_of,
     exposed_time,
@@ -159,14 +159,16 @@ def exposed_communication(scope: Scope, result: Breakdown) -> Evidence | None:
     at_stake, rest = exposed - waited - apart, ""
     if apart:
         rest = f" {format_ns(apart)} of the exposed time has findings of its own, and is not at stake here."
+    on_time = ranks_on_time(scope, max(waited, exposed - waited - apart))
     if waited:
-        rest = f" {format_ns(waited)} of the exposed time may be spent waiting for other ranks, which is not at stake here."
+        lost = "is lost where the network is slow" if on_time else "may be spent waiting for other ranks"
+        rest = f" {format_ns(waited)} of the exposed time {lost}, which is not at stake here."
     part = "all" if exposed == communication else f"{format_ns(exposed)} of the"
     part = "nearly all" if part != "all" and format_ns(exposed) == format_ns(communication) else part
     mostly = "mostly latency or" if waiting else "most of which may be" if waited > MOSTLY * exposed else ""
+    most = f", {mostly} waits for other ranks" if mostly and not on_time else ""
     return Evidence(
-        title=f"Exposed communication takes {format_share(exposed / window)} of the time"
-        + (f", {mostly} waits for other ranks" if mostly else ""),
+        title=f"Exposed communication takes {format_share(exposed / window)} of the time{most}",
         text=f"In a window of {format_ns(window)}, {part} {format_ns(communication)} of communication ran "
         f"while no computation did.{_of_largest(largest)}{more}{rest}",
         ns_at_stake=at_stake,

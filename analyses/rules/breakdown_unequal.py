@@ -13,7 +13,7 @@ from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, 
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import format_count, format_ns, format_share
 
-__all__ = ["LEAST_EQUAL", "UNEQUAL", "UNEQUAL_COLLECTIVES"]
+__all__ = ["LEAST_EQUAL", "UNEQUAL", "UNEQUAL_COLLECTIVES", "ranks_on_time"]
 
 # -- unequal_collectives ----------------------------------------------------------------------------
 
@@ -40,6 +40,19 @@ _PIPELINE: Final = Advice(
 )
 
 
+_NETWORK: Final = Advice(
+    "Look at what else uses the network at those times (checkpoints, data from a network drive, other jobs), and at links that are slower than the others.",
+    plain="No rank is late: look at what else uses the network at those times.",
+)
+_MOSTLY: Final = 0.5
+"""Of what unequal collectives take longer, so much at least is a wait if ranks are late."""
+
+
+def ranks_on_time(scope: Scope, ns: int) -> bool:
+    """Whether a joint view found that the rank waits for others much less than this time."""
+    return scope.compared is not None and _MOSTLY * ns >= scope.compared
+
+
 def unequal_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
     """Collectives of the same kind and size take very different times, so that part of them may be a wait for another rank.
 
@@ -62,6 +75,8 @@ def unequal_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
     at_stake = min(int(waits["exposed_wait"].sum()), exposed)
     if at_stake < WARNING_SHARE * window:
         return None
+    # Ranks that were on time, as the joint view found, leave the network.
+    on_time = ranks_on_time(scope, at_stake)
     worst_key = (
         waits.group_by("key")
         .agg(
@@ -79,16 +94,23 @@ def unequal_collectives(scope: Scope, result: Breakdown) -> Evidence | None:
     alike = "of the same size" if worst_key["recorded"] else "at the same place in their steps"
     between_two = _BETWEEN_TWO.get(worst_key["kind"] or "")
     what, whom = between_two or ("collectives", "slower ranks")
+    may_be = (
+        "is lost where the links or the network are slow" if on_time else f"may be spent waiting for {whom}"
+    )
+    shows = (
+        f"By the joint view, this rank waits for others {format_ns(scope.compared or 0)} in all, so the network is slow at times."
+        if on_time
+        else "The trace covers one process, so it does not show whether another rank arrived late or the network was slow."
+    )
     name = worst_key["kind"] if between_two else worst_key["name"].partition("(")[0]
     least, most = worst_key["least"], worst_key["most"]
     return Evidence(
-        title=f"Equal {what} take {format_ns(least)} to {format_ns(most)}; {format_share(at_stake / window)} of the time may be "
-        f"spent waiting for {whom}",
+        title=f"Equal {what} take {format_ns(least)} to {format_ns(most)}; {format_share(at_stake / window)} of the time "
+        f"{may_be}",
         text=f"{format_count(worst_key['len'])} {name} calls {alike} take between {format_ns(least)} and {format_ns(most)} (1 : "
         f"{most / max(least, 1):.1f}). Beyond what the shortest of them takes, equal {what} take {format_ns(at_stake)} with no "
-        "computation alongside. The trace covers one process, so it does not show whether another rank arrived late or the "
-        "network was slow.",
-        advice=_PIPELINE if between_two else None,
+        f"computation alongside. {shows}",
+        advice=_PIPELINE if between_two else _NETWORK if on_time else None,
         ns_at_stake=at_stake,
         stretches=longest(waits, by="exposed_wait"),
     )

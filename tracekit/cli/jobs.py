@@ -41,6 +41,15 @@ class Joint:
     members: tuple[Member, ...]
     """All traces that were read."""
 
+    def waited(self, path: str, name: str) -> int:
+        """For how long (ns) the rank of the trace that was read there, and has this name, waits for others in collectives; 0 if it is not of the job."""
+        waits = self.job.table.sort("at")["wait_ns"].fill_null(0).to_list()
+        return sum(
+            wait
+            for member, wait in zip(self.job.ranks.members, waits, strict=True)
+            if (member.path, member.summary.facts.name) == (path, name)
+        )
+
 
 def of_scopes(
     scopes: Sequence[Scope], unread: Sequence[tuple[str, str]], compare: Compare | None

@@ -25,6 +25,7 @@ class _Places:
     paths: tuple[str, ...]
     names: tuple[str, ...]
     titles: tuple[str, ...]
+    waited: tuple[int, ...]
     top: int | None
 
 
@@ -65,7 +66,8 @@ def _places_of(joint: Joint, top: int | None) -> _Places | None:
     titles = [
         file_name(path, in_folder=files.count(name) > 1) for path, name in zip(paths, files, strict=True)
     ]
-    return _Places(paths, tuple(f"rank {rank}" for rank in ranks), tuple(titles), top)
+    waited = tuple(joint.waited(member.path, member.summary.facts.name) for member in members)
+    return _Places(paths, tuple(f"rank {rank}" for rank in ranks), tuple(titles), waited, top)
 
 
 def _parts(path: str, options: Options, places: _Places) -> Iterator[bytes]:
@@ -76,7 +78,7 @@ def _parts(path: str, options: Options, places: _Places) -> Iterator[bytes]:
 
     at = places.paths.index(path)
     for scope in scopes_of(path, options, partial(with_ceilings, file=None)):
-        chosen = replace(scope, compared=True)
+        chosen = replace(scope, compared=places.waited[at])
         report = build_report(chosen.trace, top=places.top, scope=chosen)
         report = replace(report, trace=replace(report.trace, path=places.titles[at]))
         yield msgspec.json.encode(part_of(report, chosen.trace, at, places.names))

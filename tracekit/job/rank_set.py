@@ -64,13 +64,15 @@ class RankSet:
 def rank_sets(members: Sequence[Member]) -> list[RankSet]:
     """The jobs, the largest first.
 
-    Traces that give the job one size and one backend, and of which no two have the same rank, are one job. Where ranks come again, those
+    Traces that give the job one size and one backend, and of which no two have the same rank, are one job; so are those that give none, if they are missing
+    ranks of the only other one, of its time. Where ranks come again, those
     of each folder are one, and in a folder those that were recorded at the same time (by the UTC of their origins), whose names give
     one replica or agree but for numbers, or that began together. A trace alone is no job.
     """
     kinds: dict[tuple[int | None, str | None], list[Member]] = {}
     for member in members:
         kinds.setdefault(member.kind, []).append(member)
+    _adopt(kinds)
     jobs = [
         job
         for (size, _), kind in kinds.items()
@@ -78,6 +80,38 @@ def rank_sets(members: Sequence[Member]) -> list[RankSet]:
         if len((job := _ordered(together, size)).members) > 1
     ]
     return sorted(jobs, key=lambda job: -len(job.members))
+
+
+def _adopt(kinds: dict[tuple[int | None, str | None], list[Member]]) -> None:
+    """Let traces that do not tell their job, such as exports of Nsight Systems beside traces of PyTorch, join the only one that does, whose missing
+    ranks they are, if they were recorded at its time.
+    """
+    unknown = [kind for kind in kinds if kind[0] is None]
+    known = [kind for kind in kinds if kind[0] is not None]
+    if not unknown or len(known) != 1:
+        return
+    job = kinds[known[0]]
+    begin, end = _recorded(job)
+    for kind in unknown:
+        ranks = {member.rank for member in job}
+        mine = kinds[kind]
+        own = [member.rank for member in mine if member.rank is not None]
+        low, high = _recorded(mine)
+        fits = (
+            len(own) == len(set(own)) == len(mine) and not ranks & set(own) and max(own) < (known[0][0] or 0)
+        )
+        if fits and None not in (begin, end, low, high) and low <= end and begin <= high:  # type: ignore[operator]
+            job += kinds.pop(kind)
+
+
+def _recorded(members: Sequence[Member]) -> tuple[int | None, int | None]:
+    """From when until when they were recorded, by UTC; None where one does not say."""
+    facts = [member.summary.facts for member in members]
+    begins = [one.origin_utc_ns for one in facts if one.origin_utc_ns is not None]
+    if len(begins) < len(facts):
+        return None, None
+    ends = [begin + one.window_start_ns + one.window_ns for begin, one in zip(begins, facts, strict=True)]
+    return min(begins), max(ends)
 
 
 def _apart(kind: list[Member]) -> Iterator[list[Member]]:

@@ -12,9 +12,9 @@ from tracekit.analyses.ranks import Beside
 from tracekit.analyses.ranks.matching import UNEVEN
 from tracekit.facts.stack_names import NO_LAYERS
 from tracekit.job import Job
+from tracekit.job.late import FELT, late_of
 from tracekit.report.job_heat import heat_figure, heat_table
 from tracekit.report.job_words import (
-    FELT,
     answer_of,
     call_name,
     longest_alone,
@@ -46,6 +46,7 @@ _TITLES: Final = {
     "uncertainty_ns": "clock unsure",
     "reason": "longer than on others",
     "latency_ns": "latency",
+    "longest_ns": "longest",
     "skew_ns": "skew",
     "algorithm_gbps": "algorithm bandwidth",
     "bus_gbps": "bus bandwidth",
@@ -89,7 +90,8 @@ def latest(job: Job) -> int:
 
 def _is_felt(job: Job, late: int) -> bool:
     unseen = 0 if not job.ranks.missing else max(job.table["unseen_ns"].fill_null(0).to_list())
-    return (job.table["caused_ns"][late] or 0) >= max(FELT * job.compared_ns, unseen, 1)
+    found = late_of(job.table, job.waits, job.compared_ns)
+    return found is not None and not found.turns and (job.table["caused_ns"][late] or 0) >= unseen
 
 
 def _ranks_table(job: Job) -> Table:
@@ -167,21 +169,34 @@ def _collectives_table(job: Job) -> Table:
     frame = (
         found.join(waits, on="match", how="left")
         .join(moved, on="match", how="left")
+        .with_columns(pl.max_horizontal("ranks", "group_size").alias("ranks"))
         .group_by("name", "ranks", pl.when(sizes).then("bytes").alias("size"))
         .agg(
             pl.col("bytes").median().round().cast(pl.Int64),
             pl.col("group").n_unique().cast(pl.Int64).alias("groups"),
             pl.len().cast(pl.Int64).alias("count"),
-            latency.min(),
+            latency.median().round().cast(pl.Int64),
+            latency.max().alias("longest_ns"),
             pl.col("skew_ns").median().round().cast(pl.Int64),
             pl.col("wait_ns").sum(),
-            pl.col("algorithm_gbps").max(),
-            pl.col("bus_gbps").max(),
+            pl.col("algorithm_gbps").median(),
+            pl.col("bus_gbps").median(),
         )
         .drop("size")
         .sort("wait_ns", "name", "bytes", descending=[True, False, False])
     )
-    shown = ("name", "ranks", "groups", "bytes", "count", "latency_ns", "skew_ns", "wait_ns", "bus_gbps")
+    shown = (
+        "name",
+        "ranks",
+        "groups",
+        "bytes",
+        "count",
+        "latency_ns",
+        "longest_ns",
+        "skew_ns",
+        "wait_ns",
+        "bus_gbps",
+    )
     least = "; of what ranks without a trace take part in, latencies are at most and bandwidths at least this"
     title = f"Collectives by size{least if job.ranks.missing else ''}"
     return _table("collectives", title, frame, shown)

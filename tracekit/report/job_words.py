@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -11,13 +12,13 @@ from tracekit.analyses.ranks import Alignment, Beside
 from tracekit.analyses.ranks.matching import UNKNOWN_GROUP
 from tracekit.facts.collectives import MESSAGES
 from tracekit.facts.stack_names import COMMUNICATION_LAYER, DATA_LAYER, NO_LAYERS
-from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share
+from tracekit.facts.units import NS_PER_US, count_of, format_bytes, format_count, format_ns, format_share
 from tracekit.job import Job
+from tracekit.job.late import FELT, Late, late_of, slow_of
 from tracekit.names import shorten_name
 from tracekit.report.job_set import oddities_of
 
 __all__ = [
-    "FELT",
     "PAIR",
     "agreement_of",
     "answer_of",
@@ -26,21 +27,19 @@ __all__ = [
     "longest_alone",
     "place_name",
     "question_of",
+    "several",
     "who",
 ]
 
-FELT: Final = 0.02
-"""A delay of less than this part of the window is not worth a name."""
 _LONGER: Final = 1.05
 """A stage that takes so many times as long as the others without its waits is told."""
 PAIR: Final = 2
 _MORE: Final = 1.15
 """From so many times as many operators or FLOPs on, a rank has more to do than others."""
-_TURNS: Final = 0.4
-"""A rank that others wait for so long, in parts of the longest wait, is a second one."""
 _EQUAL: Final = 0.02
 """Numbers that differ by less are equal."""
 _LONGEST: Final = 60
+_MOST_NAMED: Final = 6
 _SHORT: Final = 30
 _SAID: Final = (
     ("data_loading", DATA_LAYER),
@@ -70,6 +69,20 @@ def answer_of(job: Job, pair: Beside | None, chosen: tuple[int, int | None] | No
 def who(row: dict[str, Any]) -> str:
     """The rank of a row of `Job.table` inside a sentence."""
     return f"rank {row['rank']}" if row["rank"] is not None else f"the rank of {row['trace']}"
+
+
+def several(ranks: Sequence[int]) -> str:
+    """The numbers of two or more ranks, in order, inside a sentence.
+
+    >>> several([2, 5]), several([4, 5, 6, 7]), several([0, 2, 3]), several(range(1, 40, 2))
+    ('ranks 2 and 5', 'ranks 4 to 7', 'ranks 0, 2 and 3', 'ranks 1, 3, 5, 7, 9, 11 and 14 more')
+    """
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    shown = list(map(str, ranks if len(ranks) <= _MOST_NAMED + 1 else ranks[:_MOST_NAMED]))
+    left = len(ranks) - len(shown)
+    last = f"{left} more" if left else shown.pop()
+    return f"ranks {', '.join(shown)} and {last}"
 
 
 def item_name(kind: str, what: str, where: str | None) -> str:
@@ -117,9 +130,8 @@ def _late(job: Job, pair: Beside | None) -> str:
             "are from one run and one time."
         )
     window, of_window = job.compared_ns, "of the compared time" if job.cut else "of the window"
-    row = job.table.sort("caused_ns", descending=True, nulls_last=True).row(0, named=True)
-    caused = row["caused_ns"] or 0
-    share = caused / window if window else 0.0
+    late = late_of(job.table, job.waits, window)
+    caused = 0 if late is None else job.table["caused_ns"][late.ranks[0]]
     others = "the other" if job.table.height == PAIR else "the others"
     unseen = max(job.table["unseen_ns"].fill_null(0).to_list())
     if job.ranks.missing and unseen >= max(FELT * window, caused, 1):
@@ -127,21 +139,59 @@ def _late(job: Job, pair: Beside | None) -> str:
             f"A rank without a trace may keep the others waiting: collectives with such ranks take {format_ns(unseen)} "
             f"({format_share(unseen / window)} {of_window}) longer in all than the shortest of their kind."
         )
-    absent = " A rank without a trace may keep them waiting too." if job.ranks.missing else ""
-    if share < FELT:
-        most = format_share(max(job.table["wait_ns"].fill_null(0).to_list()) / window if window else 0.0)
-        one = "rank with a trace" if absent else "rank"
-        absent = " The traces do not show waits for a rank without a trace." if absent else ""
-        told = _alone(job) or f"No {one} keeps the others waiting for long."
-        where = "messages" if job.waits.collectives["name"].is_in(MESSAGES).all() else "collectives"
-        return f"{told} In {where}, a rank waits for others {most} of the time at most.{absent}"
-    name = who(row)
-    late = f"{name[0].upper()}{name[1:]} keeps {others} waiting for {format_ns(caused)} ({format_share(share)} {of_window})."
+    if late is None:
+        return _nobody(job, window)
+    absent = "A rank without a trace may keep them waiting too." if job.ranks.missing else ""
+    amount = f"for {format_ns(caused)} ({format_share(caused / window)} {of_window})"
+    row = job.table.row(late.ranks[0], named=True)
+    if late.turns:
+        told = f"No rank stands out: they take turns at coming late. The others wait longest for {who(row)}, {amount}."
+        return " ".join(filter(None, (told, _slow(job, window), absent)))
     on_cpu = job.ranks.members[row["at"]].summary.facts.on_cpu
     first = _first(job, pair)
-    why = "" if row["kind"] is None and first else _why(row, others, on_cpu=on_cpu)
-    amount = _amount(row, others, on_cpu=on_cpu)
-    return " ".join(filter(None, (late, why, amount, first, _turns(job, row, others)))) + absent
+    it = who(row) if len(late.ranks) > 1 else None
+    why = "" if row["kind"] is None and first else _why(row, others, it, on_cpu=on_cpu)
+    more = _amount(row, others, on_cpu=on_cpu)
+    parts = (_who_is_late(job, late, others, amount), why, more, first, _turns(job, late, others))
+    return " ".join(filter(None, (*parts, _slow(job, window), absent)))
+
+
+def _nobody(job: Job, window: int) -> str:
+    """That nobody keeps the others waiting, and how long ranks wait."""
+    most = format_share(max(job.table["wait_ns"].fill_null(0).to_list()) / window if window else 0.0)
+    missing = bool(job.ranks.missing)
+    one = "rank with a trace" if missing else "rank"
+    absent = "The traces do not show waits for a rank without a trace." if missing else ""
+    told = _alone(job) or f"No {one} keeps the others waiting for long."
+    where = "messages" if job.waits.collectives["name"].is_in(MESSAGES).all() else "collectives"
+    waits = f"In {where}, a rank waits for others {most} of the time at most."
+    return " ".join(filter(None, (told, waits, _slow(job, window), absent)))
+
+
+def _who_is_late(job: Job, late: Late, others: str, amount: str) -> str:
+    rows = [job.table.row(at, named=True) for at in late.ranks]
+    if len(rows) == 1:
+        name = who(rows[0])
+        return f"{name[0].upper()}{name[1:]} keeps {others} waiting {amount}."
+    numbers = [row["rank"] for row in rows]
+    names = f"{format_count(len(rows))} ranks" if None in numbers else several(sorted(numbers))
+    how = (
+        "others waiting, each in groups of its own," if late.apart else f"{others} waiting at the same times,"
+    )
+    return f"{names[0].upper()}{names[1:]} keep {how} {amount} at most."
+
+
+def _slow(job: Job, window: int) -> str:
+    """That some collectives are slow although no rank is late to them; empty if none are."""
+    slow = slow_of(job.waits, window)
+    if slow is None:
+        return ""
+    size = "" if not slow.bytes else f" of {format_bytes(slow.bytes)}"
+    return (
+        f"Once all ranks are there, {format_count(slow.slow)} of {format_count(slow.calls)} calls of {slow.name}{size} take "
+        f"{format_ns(slow.slow_ns)}, others {format_ns(slow.usual_ns)}: {format_ns(slow.lost_ns)} in all are lost to the links or "
+        "the network, and to no rank."
+    )
 
 
 def longest_alone(job: Job) -> tuple[int, float] | None:
@@ -165,31 +215,32 @@ def _alone(job: Job) -> str:
     return f"Without its waits, {who(job.table.row(at, named=True))} takes longest: {longest} a step, against {usual} of {whom}."
 
 
-def _turns(job: Job, late: dict[str, Any], others: str) -> str:
+def _turns(job: Job, late: Late, others: str) -> str:
     """Whether another rank keeps the others waiting about as long, at other times."""
-    rows = job.table.sort("caused_ns", descending=True, nulls_last=True).head(PAIR).rows(named=True)
-    second = rows[-1]
-    if len(rows) < PAIR or (second["caused_ns"] or 0) < _TURNS * late["caused_ns"]:
+    if not late.others:
         return ""
-    whom = who(late) if others == "the other" else others
+    second = job.table.row(late.others[0], named=True)
+    whom = who(job.table.row(late.ranks[0], named=True)) if others == "the other" else others
     return f"At other times, {who(second)} keeps {whom} waiting, for {format_ns(second['caused_ns'])} in all."
 
 
-def _why(row: dict[str, Any], others: str, *, on_cpu: bool) -> str:
-    """What the rank takes longer for, over all steps."""
+def _why(row: dict[str, Any], others: str, it: str | None, *, on_cpu: bool) -> str:
+    """What the rank takes longer for, over all steps; `it` is its name if it is one of several."""
     if row["kind"] is None:
-        return f"The traces do not show what takes longer on it than on {others}."
+        return f"The traces do not show what takes longer on {it or 'it'} than on {others}."
     longer, what = format_ns(row["longer_ns"]), row["what"]
     if row["kind"] == "idle":
         cause = _idle_name(what, row["where"], "mostly in")
         without = "outside the work of operators" if what == "operator_dispatch" else "outside operators"
         theirs = "theirs" if others == "the others" else "the other's"
+        of_it = "Its device" if it is None else f"The device of {it}"
+        subject = "It" if it is None else f"{it[0].upper()}{it[1:]}"
         return (
-            f"It spends {longer} longer than {others} {without} ({cause})."
+            f"{subject} spends {longer} longer than {others} {without} ({cause})."
             if on_cpu
-            else f"Its device is idle for {longer} longer than {theirs} ({cause})."
+            else f"{of_it} is idle for {longer} longer than {theirs} ({cause})."
         )
-    return f"On it, {item_name(row['kind'], what, None)} takes {longer} longer than on {others}."
+    return f"On {it or 'it'}, {item_name(row['kind'], what, None)} takes {longer} longer than on {others}."
 
 
 def _amount(row: dict[str, Any], others: str, *, on_cpu: bool) -> str:
@@ -274,10 +325,11 @@ def _item(pair: Beside, place: int) -> str:
 
 def _rests_on(job: Job) -> str:
     """How many ranks and collectives this is about, and how well the clocks agree."""
-    size, world = job.table.height, job.ranks.world_size
+    size = job.table["wait_ns"].drop_nulls().len() or job.table.height
+    world = max(job.ranks.world_size or 0, job.table.height)
     ranks = (
         f"{format_count(size)} of {format_count(world)} ranks"
-        if world and world > size
+        if world > size
         else "both ranks"
         if size == PAIR
         else f"all {format_count(size)} ranks"

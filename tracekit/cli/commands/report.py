@@ -112,7 +112,7 @@ def report(
     scopes, joint, fits = _read(sources, selection, joint, pair, alone=alone)
     read = [one.trace for one in scopes]
     if joint is not None:
-        scopes = [replace(one, compared=True) for one in scopes]
+        scopes = _compared(scopes, joint)
     scopes, overview = _shown(scopes, joint, selection, chosen, pair, every=every)
     reports = _reports(scopes, only, top, chosen)
     for one in scopes:
@@ -229,6 +229,15 @@ def _joined(
     if joint is None:
         return None, Sources(list(map(local, readable)), selection, reading, ncu)
     return joint, Sources([local(Path(joint.path))], replace(selection, rank=joint.rank), reading, ncu)
+
+
+def _compared(scopes: list[Scope], joint: Joint) -> list[Scope]:
+    """The parts of traces with what the joint view says of the waits of each."""
+    from tracekit.names import clean
+
+    metas = [one.trace.meta for one in scopes]
+    waited = [joint.waited(meta.path, clean(meta.name)) for meta in metas]
+    return [replace(one, compared=ns) for one, ns in zip(scopes, waited, strict=True)]
 
 
 def _shown(

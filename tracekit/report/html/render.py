@@ -57,6 +57,7 @@ FIRST_COLUMNS: Final = 6
 MOST_HEADLINES: Final = 4
 """A table that compares more reports gives what bounds each, but not its whole verdict, which stands below."""
 
+_RANK: Final = re.compile(r"rank (\d+)")
 LEAST_LAYER: Final = 0.05
 """A smaller share of the window makes no card of a layer beside the verdict."""
 
@@ -91,7 +92,20 @@ class Part(msgspec.Struct, frozen=True):
 def part_of(report: Report, trace: Trace, at: int, names: Sequence[str], *, few: bool = False) -> Part:
     """The part of one report of several with these names, the one at this place; with `few` it is smaller."""
     body = _body(report, trace, at, names, few=few)
-    return Part(body, compared_row(report, names[at]), report.trace.name, format_source(report.trace))
+    row = {**compared_row(report, names[at]), "anchor": anchors_of(names)[at]}
+    return Part(body, row, report.trace.name, format_source(report.trace))
+
+
+def anchors_of(names: Sequence[str]) -> list[str]:
+    """Where the part of each of these names is on a page: of ranks by their numbers, if each has its own.
+
+    >>> anchors_of(["rank 6", "rank 0"]), anchors_of(["rank 0", "rank 0"]), anchors_of(["a.json", "rank 0"])
+    (['rank-6', 'rank-0'], ['part-0', 'part-1'], ['part-0', 'part-1'])
+    """
+    ranks = [match[1] for name in names if (match := _RANK.fullmatch(name))]
+    if len(set(ranks)) == len(names):
+        return [f"rank-{rank}" for rank in ranks]
+    return [f"part-{at}" for at in range(len(names))]
 
 
 def join_parts(parts: Sequence[Part], overview: Section | None = None) -> str:
@@ -179,6 +193,7 @@ def _body(report: Report, trace: Trace, at: int, names: Sequence[str], *, few: b
             p=f"r{at}-" if at else "",
             at=at,
             names=names if len(names) > 1 else [],
+            anchors=anchors_of(names),
             report=report,
             source=format_source(report.trace),
             window=format_window(report.window),
