@@ -6,6 +6,7 @@ import gzip
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -407,3 +408,52 @@ def test_runs_that_count_as_slowest_are_said_for_what_they_are(
     assert answer.count("slowest") == (1 if score else 2)
     why = "1 configuration has no score, because too many of its runs count as slowest."
     assert (why in answer) is not score
+
+
+def test_sizes_whose_chips_are_not_known_are_not_denied(tmp_path: Path) -> None:
+    """Two sizes of one system were "no system in two sizes"."""
+    runs = [replace(a_run(100, 10), system=f"dgxa100_n{nodes}") for nodes in (8, 16)]
+    assert "but no system in two sizes whose score and chips are known," in mlperf_section(Results(tuple(runs))).answer  # fmt: skip
+    one = (replace(runs[0], accelerators=64),)
+    assert "but no system in two sizes, so" in mlperf_section(Results(one)).answer
+
+
+def test_errors_say_what_was_given() -> None:
+    """The forecast of a size that was left out had its epochs, and the answer did not say so."""
+    runs = [replace(a_run(100 / chips, 10), system=f"{chips}xA", accelerators=chips) for chips in (1, 2, 4)]
+    section = mlperf_section(Results(tuple(runs)))
+    assert "the forecast from all others, given its batch and epochs, errs by" in section.answer
+    (errors,) = (table for table in section.tables if table.name == "errors")
+    assert errors.title == "Errors for the largest size left out, its batch and epochs given"
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_what_limits_a_step_has_room_on_a_narrow_page(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Beside the batches of a series with several there was none for the answer."""
+    submitted(tmp_path, chips=(8, 16, 32))
+    for log in list(tmp_path.rglob("*.txt")):
+        text = log.read_text().replace('"value": 64', '"value": 128')
+        log.with_name(f"result_{log.stem[-1]}0.txt").write_text(text)
+    monkeypatch.setenv("COLUMNS", str(width))
+    with pytest.raises(SystemExit):
+        main(["scaling", str(tmp_path)])
+    page = capsys.readouterr().out
+    steps = page[page.index("From each size to the next") : page.index("Sizes that were not run")]
+    assert "limited by" in steps.splitlines()[1]
+    assert steps.count(" none") == 4
+
+
+def test_evaluations_count_until_the_run_ends() -> None:
+    """Those that end later left no time to train, which was a fault in tracekit for series of three sizes."""
+
+    def runs(evaluation: tuple[float, float], begin: float) -> list[LoggedRun]:
+        fields: dict[str, Any] = {"blocks": ((begin, 25.0, 10.0),), "evaluation_s": (evaluation,), "evaluations": 1}  # fmt: skip
+        return [replace(a_run(20, 10, **fields), system=f"{chips}xA", accelerators=chips) for chips in (1, 2, 4)]  # fmt: skip
+
+    assert cells_of(runs((15.0, 99.0), 0.0))[0].shares == (1, 0, 0)
+    assert cells_of(runs((15.0, 99.0), 16.0))[0].shares == pytest.approx((3 / 20, 1 / 20, 16 / 20))
+    nothing = runs((0.0, 99.0), 22.0)
+    assert cells_of(nothing)[0].shares is None
+    assert "4 chips train 1 times as fast as 1" in mlperf_section(Results(tuple(nothing))).answer

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from math import exp, log2
 from random import Random
 
@@ -81,6 +83,41 @@ def test_a_step_that_gets_longer_with_less_work_is_limited_by_communication() ->
         "batch-limited",
         "communication-limited",
     ]
+
+
+@pytest.mark.parametrize("power", [0.5, 0.6, 0.75])
+@pytest.mark.parametrize("count", [3, 5, 6])
+def test_a_batch_that_grows_less_than_the_chips_explains_what_is_fixed(power: float, count: int) -> None:
+    """Training that consists of compute and a fixed part was communication-limited, since the batch grew by more than half of the chips."""
+    runs = runs_of(lambda _, b: CHIP * b + 0.1, lambda chips: int(128 * (chips / 8) ** power), SIZES[:count])
+    assert set(limits(runs)) == {"batch-limited"}
+
+
+@pytest.mark.parametrize("law", MESSAGES)
+@pytest.mark.parametrize("power", [0.9, 1.0])
+def test_slower_than_the_batch_of_a_chip_explains_is_communication(law: str, power: float) -> None:
+    """By hand: a step with less work that takes longer, though all of it were fixed, or one with as much work."""
+    runs = runs_of(
+        lambda chips, b: CHIP * b + 5 * MESSAGES[law](chips), lambda chips: int(64 * (chips / 8) ** power)
+    )
+    steps = [run.run_s * run.batch for run in runs if run.run_s and run.batch]
+    assert all(large > 1.05 * small for small, large in pairwise(steps))
+    assert set(limits(runs)) == {"communication-limited"}
+
+
+def test_evaluations_without_blocks_or_epochs_leave_open_what_limits() -> None:
+    """They were taken for training, and the step was batch-limited, whatever they took."""
+    runs = [
+        replace(run, blocks=(), evaluations=20)
+        for run in runs_of(lambda _, b: CHIP * b + 0.1, lambda _: 1024)
+    ]
+    cells = [Cell("we", run.system, "net", run.accelerators, run.batch, (run,)) for run in runs]
+    steps = steps_table(cells)
+    assert set(steps["limited_by"]) == {"evaluation-, batch- or communication-limited"}
+    assert steps["evaluation"].null_count() == steps.height
+    assert (steps["speedup"] * steps["epochs"] * steps["training"]).to_list() == pytest.approx(steps["chips"].to_list())  # fmt: skip
+    assert "the logs have neither blocks nor epochs" in mlperf_section(Results(tuple(runs))).answer
+    assert set(limits([replace(run, evaluations=0) for run in runs])) == {"batch-limited"}
 
 
 def test_the_words_hold_for_a_batch_that_stays_and_for_one_that_grows() -> None:

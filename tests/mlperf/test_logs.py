@@ -143,6 +143,73 @@ def test_blocks_of_one_epoch_beside_evaluations_that_count_samples() -> None:
     assert (run.epochs, run.last_epoch) == (0.3, 300_000)
 
 
+def test_samples_of_an_evaluation_count_where_each_block_is_one_epoch() -> None:
+    """Three blocks "of one epoch" were three epochs, where the last evaluation came after 3,000 of 4,000 samples."""
+    lines = [
+        text.replace('"samples_count"', '"epoch_count": 1, "samples_count"')
+        if "block_start" in text
+        else text
+        for text in mllog("samples")
+    ]
+    lines = [text.replace('"value": 1000', '"value": 4000') for text in lines]
+    (run,) = runs_in(read_log(lines), "run")
+    assert (run.epochs, run.evaluations) == (0.75, 3)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_epochs_are_blocks_where_none_are_logged(first: int) -> None:
+    """Such a run had no evaluation share, and epochs that count from 0 were one less."""
+    (plain,) = runs_in(read_log(mllog()), "run")
+    lines = [
+        re.sub(r'"first_epoch_num": (\d+), "epoch_count": 1', r'"epoch_num": \1', text) for text in mllog()
+    ]
+    lines = [text.replace('"block_', '"epoch_') for text in lines]
+    lines = [re.sub(r'"epoch_num": (\d)', lambda match: f'"epoch_num": {int(match[1]) - 1 + first}', text) for text in lines]  # fmt: skip
+    (run,) = runs_in(read_log(lines), "run")
+    assert as_told(run) == as_told(plain)
+    assert cells_of([run])[0].shares == cells_of([plain])[0].shares == pytest.approx((30 / 33, 3 / 33, 0))
+
+
+@pytest.mark.parametrize("kind", ["block", "epoch"])
+@pytest.mark.parametrize(
+    ("first", "evaluations", "epochs"),
+    [
+        (1, [1 + 0.05 * at for at in range(1, 16)], 0.75),  # as DLRM's reference logs
+        (1, [0.05 * at for at in range(1, 16)], 0.75),
+        (0, [0.05 * at for at in range(1, 16)], 0.75),
+        (1, [1.5, 1.55, 1.6], 0.6),  # the first comes late
+        (1, [1.75], 0.75),
+        (0, [0.75], 0.75),
+        (1, [1.5, 3.0, 4.5], 4.5),  # counted from 0
+        (0, [0.5, 1.0], 1.0),
+    ],
+)
+def test_parts_of_an_epoch_count_from_where_training_begins(
+    kind: str, first: int, evaluations: list[float], epochs: float
+) -> None:
+    """An evaluation that carries 1.75 within the first epoch, called 1, was after 1.75 epochs."""
+    number = (
+        {"first_epoch_num": first, "epoch_count": 1}
+        if kind == "block" and epochs <= 1
+        else {"first_epoch_num": first}
+    )
+    lines = [event(1.6e9, "run_start"), event(1.6e9, f"{kind}_start", **(number if kind == "block" else {"epoch_num": first}))]  # fmt: skip
+    for at, point in enumerate(evaluations, 1):
+        lines += [event(1.6e9 + 9 * at, "eval_start", epoch_num=point), event(1.6e9 + 9 * at + 1, "eval_accuracy", 0.8, epoch_num=point)]  # fmt: skip
+    (run,) = runs_in(read_log([*lines, event(1.6e9 + 900, "run_stop", status="success")]), "run")
+    assert run.epochs == pytest.approx(epochs)
+    assert run.last_epoch == evaluations[-1]
+
+
+def test_steps_of_an_evaluation_are_epochs() -> None:
+    """A run whose evaluations carry the number of the step alone had no epochs."""
+    lines = [re.sub(r'"samples_count": (\d+)', lambda match: f'"step_num": {int(match[1]) // 50}', text) for text in mllog("samples")]  # fmt: skip
+    (run,) = runs_in(read_log(lines), "run")
+    assert (run.epochs, run.evaluations, len(run.blocks)) == (60 * 64 / 1000, 3, 3)
+    (run,) = runs_in(read_log([text for text in lines if "batch" not in text]), "run")
+    assert run.epochs is None
+
+
 def evaluated(how: str, second: float) -> LoggedRun:
     """A run of 4 blocks of 100 s and 10,000 samples, each with an evaluation of 20 s by two metrics, the second so long after the first."""
     lines, time = [event(1.6e9, "train_samples", 1000), event(1.6e9, "run_start")], 1.6e9
@@ -289,6 +356,21 @@ def test_the_folder_of_a_benchmark_alone_knows_its_system(tmp_path: Path) -> Non
     for given in (place, place / "result_0.txt", tmp_path):
         (run, *_) = read_results([given]).runs
         assert (run.organisation, run.system, run.benchmark, run.accelerators) == ("acme", "box", "net", 32)
+
+
+def test_a_folder_s_name_does_not_change_the_unit(tmp_path: Path) -> None:
+    """Tokens of GPT-3 were samples where the folder is called gpt3_tp8: 2,048 times the epochs."""
+    for folder in ("gpt3", "gpt3_tp8"):
+        place = submission(tmp_path / folder, "8xA").parent / folder
+        place.mkdir()
+        for log in sorted((place.parent / "net").iterdir()):
+            lines = [re.sub(r'"epoch_count": 1|(?<="epoch_num": )[1-3]', lambda match: f"{match[0]}000000", text) for text in mllog()]  # fmt: skip
+            told = [event(1.6e9, "submission_benchmark", "gpt3"), event(1.6e9, "max_sequence_length", 2048)]
+            (place / log.name).write_text("".join([*told, *lines]))
+            log.unlink()
+        (run, *_) = read_results([tmp_path / folder]).runs
+        assert run.benchmark == folder
+        assert run.epochs == pytest.approx(3e6 / 2048 / 1000)
 
 
 def test_a_run_that_is_cut_before_its_batch_counts_as_slowest(tmp_path: Path) -> None:

@@ -111,13 +111,15 @@ class Cell:
 
     @property
     def shares(self) -> tuple[float, float, float] | None:
-        """The parts of the time from `run_start` to `run_stop` of all runs: training, evaluation alone, and the start."""
+        """The parts of the time from `run_start` to `run_stop` of all runs: training, evaluation alone, and the start; None if no time is left to
+        train.
+        """
         split = [parts for run in self.succeeded if (parts := _split(run)) is not None]
         whole = sum(map(sum, split))
-        if not split or not whole:
+        if not whole:
             return None
         training, evaluation, start = (sum(part) / whole for part in zip(*split, strict=True))
-        return training, evaluation, start
+        return (training, evaluation, start) if training > 0 else None
 
 
 def score_of(times: Sequence[float | None]) -> float | None:
@@ -265,7 +267,7 @@ def _split_of(
     evaluation_s: Sequence[tuple[float, float]],
 ) -> tuple[float, float, float]:
     alone = 0.0
-    for begin, end in evaluation_s:
+    for begin, end in ((begin, min(end, run_s)) for begin, end in evaluation_s):
         training = sum(
             max(0.0, min(end, stop) - max(begin, start))
             for start, stop, _ in blocks

@@ -24,6 +24,7 @@ _FELT: Final = 0.05
 """A loss that matters, in the logarithm of the efficiency."""
 _TWICE_AS_FAR: Final = 2.0
 """A law that errs by more than so many times as much for sizes left out as another one is not their law."""
+_ANY: Final = "evaluation-, batch- or communication-limited"
 _SPARE: Final = 2
 """So many more sizes than parameters bear a law out."""
 
@@ -33,7 +34,8 @@ STEPS: Final[Schema] = {
 }  # fmt: skip
 """Columns of `steps_table`: from one size of a series to the next, the factors by which each grows. Of sizes with several batches each goes to and
 comes from the nearest one: the same, else that by the smallest factor, and of those the nearest for each chip. `limited_by` is `none`, or one of
-`epoch-limited`, `evaluation-limited`, `batch-limited`, `communication-limited` and `batch- or communication-limited`."""
+`epoch-limited`, `evaluation-limited`, `batch-limited`, `communication-limited`, `batch- or communication-limited`, and `evaluation-, batch- or
+communication-limited` where the logs have evaluations, but neither blocks nor epochs beside them: then `evaluation` is null, and `training` holds it."""
 
 
 def steps_table(cells: Sequence[Cell]) -> pl.DataFrame:
@@ -52,11 +54,10 @@ def _steps(name: str, group: Sequence[Cell]) -> Iterator[dict[str, object]]:
             continue
         chips, speedup = large.accelerators / small.accelerators, small.score_s / large.score_s
         inflation = (epochs[1] or 1.0) / (epochs[0] or 1.0)
-        shares = (small.shares or (1.0, 0.0, 0.0), large.shares or (1.0, 0.0, 0.0))
-        # The time of an epoch, shared into training with the start, and evaluation alone.
-        evaluation = (1 - shares[0][1]) / (1 - shares[1][1])
-        training = chips / (speedup * inflation * evaluation)
-        losses = {"epoch-limited": log(inflation), "evaluation-limited": log(evaluation), _why(small, large, training, law): log(training)}  # fmt: skip
+        evaluation = _evaluation(small, large)
+        training = chips / (speedup * inflation * (evaluation or 1.0))
+        why = _ANY if evaluation is None else _why(small, large, training, law)
+        losses = {"epoch-limited": log(inflation), "evaluation-limited": log(evaluation or 1.0), why: log(training)}  # fmt: skip
         worst = max(losses, key=lambda loss: losses[loss])
         yield {
             "series": name, "from": small.accelerators, "to": large.accelerators, "chips": chips, "speedup": speedup,
@@ -66,9 +67,17 @@ def _steps(name: str, group: Sequence[Cell]) -> Iterator[dict[str, object]]:
         }  # fmt: skip
 
 
+def _evaluation(small: Cell, large: Cell) -> float | None:
+    """The growth of the time of an epoch by evaluations alone, against training with the start; None if the logs do not tell these apart."""
+    if small.shares is None or large.shares is None:
+        return None if small.mean("evaluations") or large.mean("evaluations") else 1.0
+    return (1 - small.shares[1]) / (1 - large.shares[1])
+
+
 def _why(small: Cell, large: Cell, training: float, law: Fit | None) -> str:
     """Why training per chip gets slower by this factor: as the law of the steps has it, by messages, or as what is fixed in a step weighs more
-    with a smaller batch of a chip. Without one, by communication if the batch grows with the chips, or steps get longer with less work of a chip.
+    with a smaller batch of a chip. Without one, by communication if the batch of a chip does not explain it: training per chip slows as much as that
+    batch shrinks if all of a step is fixed.
     """
     if not (small.batch and large.batch and small.accelerators and large.accelerators):
         return "batch- or communication-limited"
@@ -80,7 +89,8 @@ def _why(small: Cell, large: Cell, training: float, law: Fit | None) -> str:
         fixed = law.values.get("fixed_ns", 0.0) * (each - 1)
         if max(messages, fixed) > 0:
             return "communication-limited" if messages > fixed else "batch-limited"
-    by_messages = grown >= chips**0.5 or log(training * grown / chips) > _FELT
+    explained = max(log(chips / grown), 0.0)
+    by_messages = log(training) - explained > min(explained, _FELT)
     return "communication-limited" if by_messages else "batch-limited"
 
 

@@ -1,19 +1,15 @@
 """Runs of MLPerf training from the events of their logs: phases, batch, epochs, evaluations and what is wrong with them.
 
-Only what stands in the log before `run_stop` belongs to a run, since evaluations may run beside training and be logged later. A run
-takes as many epochs as its blocks up to the last evaluation have: block n is followed by evaluation n, whatever numbers both carry, or, where
-evaluations come less often, they are the blocks that had begun well before the last evaluation did.
+Only what stands in the log before `run_stop` belongs to a run, since evaluations may run beside training and be logged later.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import numpy as np
-
+from tracekit.mlperf.blocks import AT_ONCE_NS, Blocks, trained_in
 from tracekit.mlperf.jumps import Gap, gaps_of
 from tracekit.mlperf.log import Event, Log, number_of, point_of
 from tracekit.names import clean
@@ -23,12 +19,9 @@ __all__ = ["LoggedRun", "runs_in"]
 _NS: Final = 1e9
 _JUMP_NS: Final = 2_000_000_000
 """Clocks of several hosts differ by less; further back a clock was set."""
-_AT_ONCE_NS: Final = 500_000_000
 _FIRST: Final = ("init_start", "run_start", "submission_benchmark")
 _TRAINS: Final = ("block_", "epoch_", "eval_")
 """How the keys begin that training and evaluation log over and over."""
-_MOST_EPOCHS: Final = 10_000
-"""More epochs than these are samples, as BERT counts them."""
 _IN_TOKENS: Final = ("gpt3",)
 """Benchmarks that count tokens as epochs."""
 _HYPER: Final = ("opt_", "lars_", "lamb_", "sgd_", "max_sequence", "model_bn", "num_image", "weight_decay")
@@ -62,8 +55,8 @@ class LoggedRun:
     last_epoch: float | None = None
     """The number that the last evaluation carries."""
     accuracy: float | tuple[float, ...] | None = None
-    blocks: tuple[tuple[float, float, float | None], ...] = ()
-    """Begin and end of each block of training, in seconds from `run_start`, and its epochs, or samples or tokens where the log counts these: its end
+    blocks: Blocks = ()
+    """Begin and end of each block of training, or of each epoch where no blocks are logged, in seconds from `run_start`, and its epochs, or samples or tokens where the log counts these: its end
     is where the next one begins, or its evaluation does."""
     evaluation_s: tuple[tuple[float, float], ...] = ()
     """Begin and end of each evaluation, likewise."""
@@ -144,7 +137,7 @@ def _once(events: Sequence[Event]) -> list[Event]:
             if first is not None:
                 apart = abs(event.time_ns - first.time_ns)
                 alike = apart <= _JUMP_NS and copies < ranks and event.value == first.value
-                if alike or apart <= _AT_ONCE_NS:
+                if alike or apart <= AT_ONCE_NS:
                     latest[point] = first, copies + 1
                     continue
             latest[point] = event, 1
@@ -169,29 +162,27 @@ def _run(events: Sequence[Event], name: str, known: dict[str, Any]) -> LoggedRun
         "division": _text(events, "submission_division"),
     }
     fields = {**told, **{key: value for key, value in known.items() if value is not None}}
+    batch = _whole(_last_value(until, "global_batch_size"))
     samples = next((size for key in _SIZES if (size := _whole(_last_value(until, key)))), None)
-    of_sample = (
-        _whole(_last_value(until, "max_sequence_length")) if fields["benchmark"].lower() in _IN_TOKENS else 1
-    )
+    # A folder may be called as the benchmark is, or as a variant of it.
+    in_tokens = any(each["benchmark"].lower() in _IN_TOKENS for each in (told, fields))
+    of_sample = _whole(_last_value(until, "max_sequence_length")) if in_tokens else 1
     size = samples * of_sample if samples and of_sample else None
-    blocks, count = _blocks(until, start, [each[0] for each in evaluations])
-    number = None if last is None else number_of(last[0].metadata.get("epoch_num"))
-    if number is not None and number > _MOST_EPOCHS >= (count or 0.0):
-        count = None  # as evaluations count samples, each block has one epoch by habit only
+    blocks, epochs = trained_in(until, start, [each[0] for each in evaluations], samples, batch, size)
     status = "" if stop is None else str(stop.metadata.get("status") or stop.value or "unknown").lower()
     return LoggedRun(
         name=name,
         **fields,
-        batch=_whole(_last_value(until, "global_batch_size")),
+        batch=batch,
         samples=samples,
         status="cut" if stop is None else clean(status),
         init_s=(start.time_ns - min(begun)) / _NS if begun and min(begun) <= start.time_ns else None,
         run_s=None
         if stop is None or not 0 < start.time_ns < stop.time_ns
         else (stop.time_ns - start.time_ns) / _NS,
-        epochs=_in_epochs(count, size) if count or last is None else _trained(last[0], samples, size),
+        epochs=epochs,
         evaluations=len(evaluations),
-        last_epoch=number,
+        last_epoch=None if last is None else number_of(last[0].metadata.get("epoch_num")),
         accuracy=None
         if last is None
         else _accuracy(last[0].value if len(last) == 1 else [each.value for each in last]),
@@ -201,81 +192,6 @@ def _run(events: Sequence[Event], name: str, known: dict[str, Any]) -> LoggedRun
         gaps=gaps_of([event for event in timed if event.line >= start.line]) if start.time_ns else (),
         problems=tuple(_problems(until, start, stop)),
     )
-
-
-def _blocks(
-    events: Sequence[Event], start: Event, evaluations: Sequence[Event]
-) -> tuple[tuple[tuple[float, float, float | None], ...], float | None]:
-    """The blocks up to the last evaluation, and what all of them count as epochs; None if a block does not tell its own.
-
-    A block ends where it is said to, where the next one begins, or where its evaluation does, whichever comes first. Some submitters write that
-    an evaluation starts as soon as its block does: that ends nothing.
-    """
-    begins = [event for event in events if event.key == "block_start"]
-    begins = [
-        event
-        for at, event in enumerate(begins)
-        if at == 0 or point_of(event) is None or point_of(event) != point_of(begins[at - 1])
-    ]
-    stops = {
-        point: event.time_ns
-        for event in reversed(events)
-        if event.key == "block_stop" and (point := point_of(event)) is not None
-    }
-    stopped = sorted(stops)
-    evals = [event.time_ns for event in events if event.key == "eval_start"]
-    count = _count(begins, evals, evaluations)
-    made = []
-    for at, begin in enumerate(begins[: count or None]):
-        ends = [event.time_ns for event in begins[at + 1 : at + 2]]
-        if count == len(evaluations):
-            ends += evals[at : at + 1]
-        else:
-            ends += [time for time in evals if time > begin.time_ns][:1]
-        if (point := point_of(begin)) is not None:  # its stop may carry the point where the next one begins
-            ends += [stops[own] for own in stopped[bisect_left(stopped, point) :][:2]]
-        end = min((time for time in ends if time - begin.time_ns > _AT_ONCE_NS), default=None)
-        if end is not None:
-            since = [(time - start.time_ns) / _NS for time in (begin.time_ns, end)]
-            made.append((since[0], since[1], number_of(begin.metadata.get("epoch_count"))))
-    counts = [epochs for _, _, epochs in made if epochs is not None]
-    whole = len(made) == count == len(counts) and count > 0
-    return tuple(made), float(sum(counts)) if whole else None
-
-
-def _count(begins: Sequence[Event], evals: Sequence[int], evaluations: Sequence[Event]) -> int:
-    """The blocks up to the last evaluation: as many as there are evaluations, or, where those come less often, all that began before the last one
-    by half of a block or more, so that the next block, which may begin beside it, does not count.
-
-    One more block than evaluations may train beside them; it counts where it is as many again, or the last evaluation carries its epoch.
-    """
-    number = len(evaluations)
-    if not number or len(begins) <= number:
-        return number
-    last = evals[number - 1] if len(evals) >= number else evaluations[-1].time_ns
-    length = float(np.median(np.diff([event.time_ns for event in begins])))
-    before = sum(last - event.time_ns > length / 2 for event in begins)
-    epoch = number_of(evaluations[-1].metadata.get("epoch_num"))
-    told = [number_of(begins[before - 1].metadata.get(name)) for name in ("first_epoch_num", "epoch_count")]
-    ends = told[0] + told[1] - 1 if told[0] is not None and told[1] is not None else None
-    sparse = before > number + 1 or (before == number + 1 and (before == 2 * number or ends == epoch))
-    return before if sparse else number
-
-
-def _trained(last: Event, samples: int | None, size: float | None) -> float | None:
-    """The epochs up to the last evaluation, by its own count of them or of samples; None if it has none."""
-    epochs = number_of(last.metadata.get("epoch_num"))
-    count = number_of(last.metadata.get("samples_count"))
-    if count and samples and (epochs is None or epochs <= _MOST_EPOCHS):
-        return count / samples
-    return _in_epochs(epochs, size)
-
-
-def _in_epochs(count: float | None, size: float | None) -> float | None:
-    """Epochs by a count of them, or of what an epoch has so many of; None if it is not known how many."""
-    if count is None or count <= _MOST_EPOCHS:
-        return count
-    return count / size if size else None
 
 
 def _accuracies(events: Sequence[Event]) -> list[list[Event]]:

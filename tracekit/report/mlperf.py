@@ -51,6 +51,7 @@ _LIMITS: Final = {
     "evaluation-limited": "evaluations take a growing part of the time",
     "communication-limited": "training per chip gets slower by more than the batch of a chip explains: communication, or input",
     "batch- or communication-limited": "training per chip gets slower, and the logs do not tell whether the batch grows with the chips",
+    "evaluation-, batch- or communication-limited": "an epoch takes more chip-seconds, and the logs have neither blocks nor epochs that tell what evaluations take of it",
 }
 _TITLES: Final = {
     "organisation": "by", "accelerators": "chips", "batch_per_chip": "per chip", "score_min": "score, min", "init_s": "init, s", "init_share": "init",
@@ -93,7 +94,12 @@ def mlperf_section(results: Results) -> Section:
 def _headlines(cells: Sequence[Cell], steps: pl.DataFrame) -> Iterator[str]:
     several = _several(cells)
     if not several:
-        yield f"The results hold {count_of(len(cells), 'configuration')} but no system in two sizes, so they do not show how training scales."
+        known = (
+            ""
+            if all(cell.accelerators and cell.score_s for cell in cells)
+            else " whose score and chips are known"
+        )
+        yield f"The results hold {count_of(len(cells), 'configuration')} but no system in two sizes{known}, so they do not show how training scales."
         return
     explained: set[str] = set()
     for name, group in list(several.items())[:_MOST_TOLD]:
@@ -133,7 +139,7 @@ def _foretold(cells: Sequence[Cell]) -> Iterator[str]:
     if rows:
         ours, amdahl, power = (sum(abs(float(row[at] or 0)) for row in rows) / len(rows) for at in (2, 3, 4))
         yield (
-            f"For the largest size of {count_of(len(rows), 'series', 'series')} with three or more sizes, the forecast from all others errs by {format_share(ours)} on average, Amdahl's law "
+            f"For the largest size of {count_of(len(rows), 'series', 'series')} with three or more sizes, the forecast from all others, given its batch and epochs, errs by {format_share(ours)} on average, Amdahl's law "
             f"by {format_share(amdahl)} and a power law of the chips by {format_share(power)}."
         )
 
@@ -190,7 +196,8 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
     if steps.height:
         titles = {**_TITLES, "epochs": "epochs ×", "speedup": "speed-up ×"}
         batches = "batch_from batch_to " if any(len(group) > len(sizes_of(group)) for group in _several(cells).values()) else ""  # fmt: skip
-        yield table_of("steps", "From each size to the next", steps, f"series from to {batches}speedup epochs limited_by", titles, _UNITS)  # fmt: skip
+        table = table_of("steps", "From each size to the next", steps, f"series from to {batches}speedup epochs limited_by", titles, _UNITS)  # fmt: skip
+        yield replace(table, kept=("series", "from", "to", "limited_by"))
     ahead = pl.DataFrame(
         [row for name, group in _several(cells).items() for row in _ahead(name, group, cells)],
         schema=_AHEAD,
@@ -200,7 +207,7 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
         yield table_of("forecasts", "Sizes that were not run, at the batch of the largest", ahead, "series accelerators predicted_min low_min high_min enough_chips", _TITLES, _UNITS)  # fmt: skip
     errors = pl.DataFrame(compared(cells), schema=_ERRORS, orient="row")
     if errors.height:
-        yield table_of("errors", "Errors for the largest size when it is left out", errors, "series accelerators forecast amdahl power_law", _TITLES, _UNITS)  # fmt: skip
+        yield table_of("errors", "Errors for the largest size left out, its batch and epochs given", errors, "series accelerators forecast amdahl power_law", _TITLES, _UNITS)  # fmt: skip
     laws = laws_table(cells)
     if laws.height:
         yield table_of("laws", "Laws of the steps, and their parts on the most chips", laws, "series law compute_share fixed_share messages_share error", _TITLES, _UNITS)  # fmt: skip
@@ -277,7 +284,7 @@ def _fitted(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator
     middle, low, high = ([foretold[chips][place] for chips in at] for place in range(3))
     series = [
         {"label": "measured", "style": "dots", "x": [cell.accelerators for cell in group], "y": [60 / (cell.score_s or 1) for cell in group]},
-        {"label": "forecast from the other sizes, with its 95 % interval", "style": "line", "x": at, "y": middle, "low": low, "high": high},
+        {"label": "forecast from the other sizes and its epochs, with its 95 % interval", "style": "line", "x": at, "y": middle, "low": low, "high": high},
     ]  # fmt: skip
     yield Figure("forecast", f"Trainings a minute, measured and forecast: {name}", "curve", {"base": 10, "x_title": "chips", "y_title": "trainings a minute", "series": series})  # fmt: skip
 
