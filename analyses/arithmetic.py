@@ -16,10 +16,11 @@ import numpy as np
 from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.program import program
 from tracekit.analyses.recording import is_slowed
-from tracekit.analyses.roofline.answer import TELLING_SHARE
 from tracekit.analyses.roofline.pieces import ANALYTIC
 from tracekit.analyses.roofline.rated import (
+    TELLING_SHARE,
     computing_share,
+    lacks_peaks,
     matrix_utilisation,
     overhead,
     rated_pieces,
@@ -66,7 +67,7 @@ class Arithmetic(msgspec.Struct, frozen=True):
     precision: str | None
     """Of most of the matrix FLOPs (of all, if there are none), as the inputs' types and the kernels' names tell."""
     utilisation: float | None
-    """Of the peak of the device for this precision, by the matrix FLOPs (MFU), 0 to 1; None if the peak is not known."""
+    """Of the peak of the device for this precision, by the matrix FLOPs (MFU), 0 to 1; None if the peaks of most are not known."""
     flag: str
     """What records operators with their shapes; empty for a program without PyTorch."""
     computing: float | None
@@ -77,6 +78,8 @@ class Arithmetic(msgspec.Struct, frozen=True):
     """The time is that of operators, since no device was captured."""
     slowed: bool = False
     """The window of a device is longer than without recording; so rates are lower."""
+    lacks_peaks: bool = False
+    """The peaks of some matrix FLOPs are not known, so the utilisation is a lower bound."""
 
     @property
     def sentence(self) -> str:
@@ -108,6 +111,7 @@ class Arithmetic(msgspec.Struct, frozen=True):
         if self.tflops is not None:
             text += f": {least}{format_flop(self.tflops * 1e12, per_second=True)} on average{' over the recorded time' if self.slowed else ''}"
         if self.utilisation is not None:
+            more = " or more" if self.lacks_peaks else more
             of_peak = f"{format_share(self.utilisation)}{more} of the peak for {self.precision}"
             text += f". Over the same time, its matrix products reach {of_peak}"
         return f"{least}{text}"
@@ -152,6 +156,7 @@ def _arithmetic(scope: Scope) -> Arithmetic:
         uncounted=uncounted_kernels(scope),
         on_cpu=scope.on_cpu,
         slowed=is_slowed(scope),
+        lacks_peaks=lacks_peaks(scope),
     )
 
 

@@ -17,9 +17,9 @@ from tracekit.analyses.scope import Scope, once
 from tracekit.missing import ABSURD_NS, LOST_SHARE, NumberedOperators, launch_calls, numbered_operators
 from tracekit.trace import Trace
 
-__all__ = ["Completeness", "completeness"]
+__all__ = ["BREAKS", "Completeness", "completeness"]
 
-_BREAKS: Final = ("truncated_file", "damaged_gzip", "oversized_event")
+BREAKS: Final = ("truncated_file", "damaged_gzip", "oversized_event")
 """Defects after which nothing of the file was read."""
 
 _UNREAD: Final = ("malformed_event", "event_without_time", "absurd_time")
@@ -127,7 +127,7 @@ def _completeness(scope: Scope) -> Completeness:
     launches, answered = _launches(scope) if counts.keys() & _UNANSWERED else (0, 0)
     return Completeness(
         events=trace.meta.event_count,
-        breaks=next((kind for kind in _BREAKS if kind in counts), ""),
+        breaks=next((kind for kind in BREAKS if kind in counts), ""),
         unread=sum(counts.get(kind, 0) for kind in _UNREAD),
         mended=sum(counts.get(kind, 0) for kind in _MENDED),
         mended_work=int((trace.device["duration"] == 0).sum()) if counts.keys() & {*_MENDED} else 0,

@@ -247,7 +247,7 @@ def _refusal(error: OSError, path: str | os.PathLike[str]) -> UsageError:
 
 # -- the content of a file as a short key, and where what is known of it lies --
 
-_FORMAT: Final = "15"
+_FORMAT: Final = "16"
 """Raised whenever the frames or the reader's meaning change, so that old cache entries are not used."""
 
 _BLOCK: Final = 4 << 20

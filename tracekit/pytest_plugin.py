@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import pytest
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["assert_no_regression"]
 
 Run: TypeAlias = "str | os.PathLike[str] | Trace | Digest"
+Outcome = Literal["skip", "fail", "pass"]
 
 
 def assert_no_regression(
@@ -27,7 +28,7 @@ def assert_no_regression(
     gate: str | Sequence[str] = "3%",
     *,
     paired: bool = False,
-    inconclusive: Literal["skip", "fail", "pass"] = "skip",
+    inconclusive: Outcome = "skip",
 ) -> list[Judgement]:
     """Assert that the steps of a run are not slower than those of another, as `tracekit diff --gate` would judge.
 
@@ -36,9 +37,15 @@ def assert_no_regression(
 
     Raises AssertionError with the sentences of the gates that failed. If none failed but some are inconclusive, the test is
     skipped by default: it found no regression, and did not show that there is none either.
+
+    Raises UsageError for another word as `inconclusive`: a mistyped one would let inconclusive gates pass.
     """
     __tracebackhide__ = True
     from tracekit.diff.gate import judge_runs, parse_gate  # noqa: PLC0415 - see above
+    from tracekit.errors import UsageError  # noqa: PLC0415
+
+    if inconclusive not in get_args(Outcome):
+        raise UsageError(f"inconclusive is {inconclusive!r}", remedy="choose skip, fail or pass")
 
     gates = [parse_gate(text) for text in ([gate] if isinstance(gate, str) else gate)]
     found = judge_runs(gates, _runs(baseline), _runs(trace), paired=paired)

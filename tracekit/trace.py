@@ -90,7 +90,7 @@ HOST_SCHEMA: Final[Schema] = {
     "sequence": pl.Int64,  # autograd sequence number
     "forward_thread": pl.Int64,  # the profiler's own number of the forward thread, not an OS thread id
     "shapes": pl.Categorical(),  # JSON text of the operator's input dimensions
-    "strides": pl.Categorical(),  # JSON text of the strides of its inputs, where one is 0: such an input repeats its elements
+    "strides": pl.Categorical(),  # JSON text of the strides of its inputs, where one is 0 or windows overlap: such an input repeats its elements
     "dtypes": pl.Categorical(),  # JSON text of the operator's input types
     "concrete_inputs": pl.Categorical(),  # JSON text of the operator's scalar arguments
     "python_id": pl.Int64,

@@ -1,7 +1,7 @@
 """Convolutions of one to three dimensions: 2 · output · (C_in / groups) · kernel FLOPs, and one for each output with a bias (DEFINITIONS §7).
 
 Backward, the same again for the gradient of the input and for that of the weight, whichever are asked for; the gradient of a bias is a
-sum, which is not counted. Transposed, input and output change places. A sum with another tensor and an activation in the same
+sum, which is not counted, and whose bytes are written. Transposed, input and output change places. A sum with another tensor and an activation in the same
 kernel (`cudnn_convolution_add_relu`) are one FLOP each for each output. Padding is multiplied like any other element. Of complex numbers products are 4 times
 as many, and sums twice.
 """
@@ -235,7 +235,7 @@ def _pointwise(inputs: Inputs) -> Work:
 def _gradients(
     inputs: Inputs, places: tuple[int, int, int], wanted: Sequence[bool], *, transposed: bool = False
 ) -> Work:
-    """Of the gradient, the input and the weight at these places; `wanted`: the gradients of input and weight.
+    """Of the gradient, the input and the weight at these places; `wanted`: the gradients of input and weight, and of a bias.
 
     The gradient has the shape of the output, so nothing else has to be known.
     """
@@ -249,13 +249,20 @@ def _gradients(
     # The gradient of the input meets the weight, that of the weight the input; each has the size of what it belongs to.
     flops = sum(map(bool, wanted[:2])) * _products(image, weight, gradient, transposed=transposed)
     both = list(zip(wanted, places[1:], places[:0:-1], strict=False))
+    written = inputs.sizes([own for want, own, _ in both if want])
+    if any(wanted[2:]):  # one number for each channel of the output
+        written = _plus_bias(written, gradient[1], inputs.itemsize(places[0]))
     return Work(
         of_products(inputs, places[1], flops),
         inputs.sizes([places[0], *(meets for want, _, meets in both if want)]),
-        inputs.sizes([own for want, own, _ in both if want]),
+        written,
         inputs.precision(places[1]),
         "matrix",
     )
+
+
+def _plus_bias(written: int | None, channels: int, width: int | None) -> int | None:
+    return None if written is None or width is None else written + channels * width
 
 
 def _backward(

@@ -2,7 +2,8 @@
 
 Operators are nested (`aten::convolution` calls `aten::cudnn_convolution`), so only the outermost with a model counts. A composite one
 counts only if no other does its work inside: of a product, no other product; it may hold copies. Fills alone do no work of another.
-One that only passes the call on (`flops.passed_on`) does not count.
+One that only passes the call on (`flops.passed_on`) or computes nothing (`flops.idle`) does not count. What an operator calls for the
+tangent of its result (`flops.tangents`) counts beside it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ import polars as pl
 
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.flops.calls import INPUTS, modelled_calls
+from tracekit.analyses.flops.idle import idle
 from tracekit.analyses.flops.indexing import SPARSE_SUM, with_sparse_sums
 from tracekit.analyses.flops.inputs_of_others import with_inputs_of_others
 from tracekit.analyses.flops.passed_on import passed_on
+from tracekit.analyses.flops.pointwise import with_squares
+from tracekit.analyses.flops.tangents import tangents
 from tracekit.analyses.flops.work import DTYPES, Operator, operator_named, read_inputs, work_of
 from tracekit.analyses.scope import Scope, once
 from tracekit.groups import distinct, kept
@@ -49,6 +53,7 @@ class CountedOperators(msgspec.Struct, frozen=True, eq=False):
     figures: Int64Array
     figure: NarrowArray
     owner: NarrowArray
+    without_work: BoolArray
     names: tuple[str, ...] = PRECISIONS
 
     def _of_all(self, name: str) -> Int64Array:
@@ -106,8 +111,13 @@ def counted_operators(
     collectives: pl.DataFrame | None = None,
 ) -> CountedOperators:
     """The work of the spans of `trace.host`; what it launched tells the types of lists, the records of collectives what they moved."""
-    rows, aside = passed_on(modelled_calls(host, device, collectives), host, nesting)
-    rows = with_sparse_sums(rows, host, nesting)
+    rows = modelled_calls(host, device, collectives)
+    tangent, numbered = tangents(host, nesting)
+    nothing = idle(rows, host, nesting, tangent)
+    rows, aside = passed_on(rows, host, nesting, tangent)
+    tangent |= numbered & ~aside[nesting.parent]
+    aside |= nothing
+    rows = with_squares(with_sparse_sums(rows, host, nesting), host, nesting)
     known = {name: operator for name in distinct(rows["name"]) if (operator := operator_named(name))}
     rows = with_inputs_of_others(rows, host, nesting, known)
     # Calls of one operator with the same inputs are the same: few are told apart, however many there are.
@@ -138,12 +148,13 @@ def counted_operators(
     working = counted.copy()
     working[spans[fills]] = False
     counted[spans] &= ~(of_others & _holds_another(products, spans, working, nesting))
-    outermost = counted & (nesting.nearest_ancestor(counted, include_self=False) < 0)
+    above = nesting.nearest_ancestor(counted, include_self=False)
+    outermost = counted & ((above < 0) | (above < nesting.nearest_ancestor(tangent)))
     figure = np.full(host.height, -1, dtype=narrow(row[:0], by_inputs.height).dtype)
     figure[spans] = row
     figure[~outermost] = -1
     owner = narrow(nesting.nearest_ancestor(outermost), host.height)
-    return CountedOperators(by_inputs[list(FIGURES)].to_numpy(), figure, owner)
+    return CountedOperators(by_inputs[list(FIGURES)].to_numpy(), figure, owner, aside)
 
 
 def _around_sparse(host: pl.DataFrame, nesting: Nesting) -> BoolArray:

@@ -198,11 +198,12 @@ def _calling_themselves(scope: Scope) -> np.ndarray:
 
 
 def _calling(scope: Scope, operator: np.ndarray) -> BoolArray:
-    """Whether the own code of each of these operators only calls others, or makes a view, on processors."""
+    """Whether the own code of each of these operators only calls others, makes a view, or computes nothing, on processors."""
     if not scope.on_cpu:
         return np.zeros(operator.size, dtype=bool)
     only = attribution(scope).model.stack.names.which(_only_calls)
     only[_calling_themselves(scope)] = True
+    only |= counted(scope).without_work
     calling: BoolArray = take(only.astype(np.int64), operator) == 1
     return calling
 

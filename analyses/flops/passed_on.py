@@ -2,8 +2,9 @@
 
 Of a tensor subclass (DTensor, jagged nested tensors, quantised weights) the outer record has the sizes and the type that the tensor
 pretends to have; what its class does stands inside `PythonSubclass`. DTensor also asks there for the sizes of a result, on tensors
-without data: a mode that is entered inside the class (`PythonDispatchMode`). Under `torch.func` (vmap, grad, jvp) each level passes the
-call on by the same name, and the outer records have the sizes of one sample. Autocast calls the operator again in another type.
+without data: a mode that is entered inside the class (`PythonDispatchMode`). A mode around an operator stands inside its record: it calls
+the operator again or returns what it has (selective checkpointing a stored result, FakeTensorMode a tensor without data). Under `torch.func` (vmap, grad, jvp)
+each level passes the call on by the same name, and the outer records have the sizes of one sample. Autocast calls the operator again in another type.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tracekit.analyses.flops.work import DTYPES, is_shape, json_list
 from tracekit.groups import NameTable, at_rows, text_codes
 from tracekit.spans import BoolArray, Int64Array, Nesting
 
-__all__ = ["passed_on"]
+__all__ = ["around", "passed_on"]
 
 _SUBCLASS: Final = "PythonSubclass"
 _MODE: Final = "PythonDispatchMode"
@@ -29,37 +30,47 @@ _COPY: Final = "aten::copy_"
 _SAME, _OTHER, _BEHIND = "same", "other", "behind"
 
 
-def passed_on(rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> tuple[pl.DataFrame, BoolArray]:
-    """The calls (`span_id` and the columns of INPUTS) with their own inputs alone, and which spans of the host only pass a call on."""
+def passed_on(
+    rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting, own_work: BoolArray
+) -> tuple[pl.DataFrame, BoolArray]:
+    """The calls (`span_id` and the columns of INPUTS) with their own inputs alone, and which spans of the host only pass a call on.
+
+    `own_work` marks spans whose work is another than that of the operator around them.
+    """
     names = NameTable(host["name"])
-    aside = np.zeros(host.height, dtype=bool)
+    mode = names.which(_MODE.__eq__)
     subclass = np.flatnonzero(names.which(_SUBCLASS.__eq__))
+    handlers = np.concatenate([subclass, np.flatnonzero(mode)])
+    aside = around(handlers, nesting, own_work)
+    aside[handlers] = True
     if subclass.size:
-        aside[_around(subclass, nesting)] = True
-        asked = _asked(names.which(_MODE.__eq__), subclass, nesting)
-        aside[_around(np.flatnonzero(asked), nesting)] = True
-        aside |= nesting.nearest_ancestor(asked) >= 0
-    around = nesting.nearest_ancestor(host["shapes"].is_not_null().to_numpy(), include_self=False)
-    again = _again(host, around)
+        aside |= nesting.nearest_ancestor(_asked(mode, subclass, nesting)) >= 0
+    caller = nesting.nearest_ancestor(host["shapes"].is_not_null().to_numpy(), include_self=False)
+    again = _again(host, caller, own_work)
     if not again.size:
         return rows, aside
-    kinds, own = _compared(again, around[again], host)
+    kinds, own = _compared(again, caller[again], host)
     # A copy that converts is one of its own around the copy of what it converted.
     copies = names.which(_COPY.__eq__)
-    aside[around[again[(kinds == _OTHER) & ~copies[again]]]] = True
+    aside[caller[again[(kinds == _OTHER) & ~copies[again]]]] = True
     # One level may be autocast, which calls what it leaves as it is again; two are of torch.func alone.
     same = np.zeros(host.height, dtype=bool)
     same[again[kinds == _SAME]] = True
     levels = same & (nesting.nearest_ancestor(same, include_self=False) >= 0)
     levels[again[kinds == _BEHIND]] = True
-    aside[_around(np.flatnonzero(levels), nesting)] = True
+    aside |= around(np.flatnonzero(levels), nesting, own_work)
     return _of_own(rows, own), aside
 
 
-def _around(spans: Int64Array, nesting: Nesting) -> Int64Array:
-    """All spans around these."""
-    above = nesting.parent[spans]
-    return nesting.with_ancestors(above[above >= 0])
+def around(spans: Int64Array, nesting: Nesting, own_work: BoolArray) -> BoolArray:
+    """Which spans lie around these, up to one whose work is another than that of the operator around it."""
+    found = np.zeros(own_work.size, dtype=bool)
+    while spans.size:
+        above = np.unique(nesting.parent[spans[~own_work[spans]]])
+        above = above[above >= 0]
+        spans = above[~found[above]]
+        found[spans] = True
+    return found
 
 
 def _asked(mode: BoolArray, subclass: Int64Array, nesting: Nesting) -> BoolArray:
@@ -70,10 +81,10 @@ def _asked(mode: BoolArray, subclass: Int64Array, nesting: Nesting) -> BoolArray
     return asked
 
 
-def _again(host: pl.DataFrame, around: Int64Array) -> Int64Array:
+def _again(host: pl.DataFrame, caller: Int64Array, own_work: BoolArray) -> Int64Array:
     """The spans with inputs, the next of which around them is of the same name."""
     codes, _ = text_codes(host["name"])
-    same = (around >= 0) & (codes == codes[around])
+    same = (caller >= 0) & (codes == codes[caller]) & ~own_work
     return np.flatnonzero(same & host["shapes"].is_not_null().to_numpy())
 
 

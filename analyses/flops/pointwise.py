@@ -7,8 +7,9 @@ max(a, b) + log1p(exp(−|a − b|)) 6; backward, sigmoid and tanh 3, silu 9, ge
 not recorded. The factor `alpha` of an addition is not counted.
 Of complex numbers a sum is 2, a product 6 (2 with a real number), a quotient 11, the absolute value 4, exp 5. Arithmetic of integers is no
 FLOP, but for functions that make fractions of them. Bytes: each input once and the output once; an operator in place reads and
-writes its first input. Of operators on lists of tensors (`_foreach_…`) the bytes are known if a kernel's name tells their type;
-`addcmul` reads two of them, since torch's optimizers pass the gradients twice. On processors torch goes through the tensors of a list by
+writes its first input. A number of fp64 beside a tensor, neither with dimensions, is taken for one of Python, which does not widen it. Of operators on lists of tensors (`_foreach_…`) the bytes are known if a kernel's name tells their type;
+`addcmul` reads two of them, since torch's optimizers pass the gradients twice, and so does `addcmul_` of two alike tensors in the step of an
+optimizer. On processors torch goes through the tensors of a list by
 operators that count themselves.
 """
 
@@ -17,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 from typing import Final, Literal
+
+import polars as pl
 
 from tracekit.analyses.flops.tensors import (
     LIST,
@@ -36,8 +39,10 @@ from tracekit.analyses.flops.tensors import (
     tensors,
 )
 from tracekit.analyses.flops.work import Family, Inputs, Model, Work
+from tracekit.groups import NameTable
+from tracekit.spans import Nesting
 
-__all__ = ["BACKWARD", "COMPARISONS", "FAMILY", "POINTWISE"]
+__all__ = ["BACKWARD", "COMPARISONS", "FAMILY", "POINTWISE", "with_squares"]
 
 FAMILY: Final = Family("pointwise")
 
@@ -184,6 +189,30 @@ def _declare(names: Sequence[str], operands: int, flops: int, result: Result = "
             lists = operands - (name == "addcmul")
             both = (f"aten::_foreach_{name}", f"aten::_foreach_{name}_")
             FAMILY.model(*both, composite=True)(_in_lists(name, lists, flops))
+
+
+_ADDCMUL: Final = "aten::addcmul_"
+_SQUARE: Final = "aten::addcmul_ (square)"
+"""As which the `addcmul_` of an optimizer counts."""
+_STEP: Final = "Optimizer.step#"
+
+
+@FAMILY.model(_SQUARE)
+def _squares(inputs: Inputs) -> Work:
+    """`addcmul_(self, one, other)` in the step of an optimizer: alike tensors are the gradient, twice."""
+    alike = all(each[1:2] == each[2:3] for each in (inputs.shapes, inputs.dtypes))
+    return _model("addcmul", 2 if alike else 3, 3, "first")(inputs)
+
+
+def with_squares(calls: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl.DataFrame:
+    """The calls, with the name of its own for an `addcmul_` in the step of an optimizer."""
+    products = calls["name"] == _ADDCMUL
+    if not products.any():
+        return calls
+    steps = NameTable(host["name"]).which(lambda name: name.startswith(_STEP))
+    inside = nesting.nearest_ancestor(steps)[calls["span_id"].to_numpy()] >= 0
+    named = pl.when(products & pl.Series(inside)).then(pl.lit(_SQUARE)).otherwise("name")
+    return calls.with_columns(named.alias("name"))
 
 
 for (_operands, _flops), _names in POINTWISE.items():

@@ -44,7 +44,8 @@ LIST: Final = "TensorList"
 
 _BOOL, _INT, _FLOAT, _COMPLEX = range(4)
 _DEFAULT_TYPES: Final = ("double", "c10::complex<double>")
-"""As which a Python number is passed; beside integers it counts as torch's default type, which is not recorded."""
+"""As which a Python number is passed, too: it does not widen other numbers with fractions, and beside integers counts as torch's default
+type, which is not recorded."""
 _WRITTEN: Final = {"Scalar": "0.", "Double": "0.", "Int": "0"}
 """What stands for a number that was not recorded, by its type: that which may change the type of the result most."""
 
@@ -106,8 +107,10 @@ def result_width(inputs: Inputs, places: Sequence[int]) -> int | None:
     whole = [dtype for dtype, place in zip(dtypes, given, strict=True) if inputs.shapes[place]]
     single = [dtype for dtype, place in zip(dtypes, given, strict=True) if not inputs.shapes[place]]
     numbers = [_number(inputs, place) for place in places if not is_tensor(inputs, place)]
-    category, width = _promoted(whole or single)
-    if whole and single and (beside := _promoted(single))[0] > category:
+    if not whole:
+        whole = [dtype for dtype in single if dtype not in _DEFAULT_TYPES] or single
+    category, width = _promoted(whole)
+    if single and (beside := _promoted(single))[0] > category:
         unsure = any(dtype in _DEFAULT_TYPES for dtype in single)
         category, width = beside[0], None if unsure else beside[1]
     if max(numbers, default=_BOOL) > category:

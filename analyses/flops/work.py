@@ -100,7 +100,7 @@ _FLAGS: Final = {"True": True, "False": False}
 class Work(msgspec.Struct, frozen=True):
     """The least work of one call; None where it cannot be told.
 
-    Bytes are those of the inputs and outputs, each once; of an input that repeats its elements (`expand`) those that it has. `precision` (fp64, fp32, bf16, fp16, fp8) and `unit` say which peak the
+    Bytes are those of the inputs and outputs, each once; of an input that repeats its elements (`expand`, overlapping windows) those that it has. `precision` (fp64, fp32, bf16, fp16, fp8) and `unit` say which peak the
     FLOPs are measured against.
     """
 
@@ -121,7 +121,7 @@ class Inputs(msgspec.Struct, frozen=True):
     sound: bool = False
     """Whether the shapes are known to be lists of whole numbers that are not negative."""
     strides: Sequence[Any] = ()
-    """Those of the inputs, where they are known and one is 0: along that side the elements repeat."""
+    """Those of the inputs, where they are known and one is 0, so that along that side the elements repeat, or windows overlap."""
 
     def shape(self, place: int, least: int = 1) -> list[int]:
         """The sizes of a tensor with at least so many dimensions."""
@@ -141,12 +141,17 @@ class Inputs(msgspec.Struct, frozen=True):
         return prod(self.shape(place, 0))
 
     def _held(self, place: int) -> int:
-        """The number of its elements that lie in memory: a side with a stride of 0 repeats the same ones."""
+        """The number of its elements that lie in memory: a side with a stride of 0 repeats the same ones, and there are no more than lie
+        between the first and the last one.
+        """
         shape = self.shape(place, 0)
         steps = self.strides[place] if place < len(self.strides) else ()
-        if not isinstance(steps, list) or len(steps) != len(shape):
+        if not isinstance(steps, list) or [*map(type, steps)] != [int] * len(shape):
             return prod(shape)
-        return prod(size for size, step in zip(shape, steps, strict=True) if step != 0 or not size)
+        sides = [(size, step) for size, step in zip(shape, steps, strict=True) if step != 0 or not size]
+        between = sum((size - 1) * step for size, step in sides)
+        count = prod(size for size, _ in sides)
+        return min(count, between + 1) if between >= 0 else count
 
     def itemsize(self, place: int) -> int | None:
         """The bytes of an element; None of a type that is not known."""

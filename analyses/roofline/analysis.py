@@ -18,10 +18,11 @@ from tracekit.analyses.attribution.layer_spans import OF_MODEL
 from tracekit.analyses.flops.coverage import CALLS_OTHERS, Coverage, coverage
 from tracekit.analyses.program import program
 from tracekit.analyses.result import NotCaptured, Result, TableView
-from tracekit.analyses.roofline.answer import TELLING_SHARE, answer, says_of_whole
+from tracekit.analyses.roofline.answer import answer, says_of_whole
 from tracekit.analyses.roofline.levels import LEVEL_SCHEMA, levels
 from tracekit.analyses.roofline.pieces import RECORDED
 from tracekit.analyses.roofline.rated import (
+    TELLING_SHARE,
     computing_share,
     device_ceilings,
     matrix_utilisation,
@@ -84,7 +85,8 @@ class Roofline(Result):
     model: pl.DataFrame
     """One row, the window: its `name`, `window_ns`, the number of `steps`, and `model_utilisation` (MFU): the matrix FLOPs over
     those of all devices at their peaks in the window, without what activation checkpointing computes again;
-    `hardware_utilisation` counts that too. Null if a peak, or the FLOPs of half of the computation, are not known.
+    `hardware_utilisation` counts that too. FLOPs without a known peak are left out; null if they take most of the time of matrix FLOPs, or if the FLOPs of half of the
+    computation are not known.
     """
     coverage: pl.DataFrame
     """For each `figure` (FLOPs, bytes) the time of the pieces by `source`, of views and operator wrappers, which have none (`no work`),

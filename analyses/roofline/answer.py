@@ -16,7 +16,7 @@ from tracekit.analyses.flops.coverage import (
     UNMODELLED,
 )
 from tracekit.analyses.recording import is_slowed
-from tracekit.analyses.roofline.rated import device_ceilings, rated_pieces, uncounted_kernels
+from tracekit.analyses.roofline.rated import device_ceilings, lacks_peaks, rated_pieces, uncounted_kernels
 from tracekit.analyses.roofline.without_roof import no_roof
 from tracekit.analyses.scope import Scope
 from tracekit.facts.ceilings import Ceilings
@@ -27,10 +27,8 @@ from tracekit.names import shorten_name
 from tracekit.readers import how_to_record
 from tracekit.trace import empty
 
-__all__ = ["TELLING_SHARE", "answer", "says_of_whole"]
+__all__ = ["answer", "says_of_whole"]
 
-TELLING_SHARE: Final = 0.5
-"""If the FLOPs of less than this part of the computation are known, their rate tells nothing of the whole."""
 _WRONG: Final = 100
 """Caches make work faster than the memory's roof allows, but none by so much."""
 _TOLD_SHARE: Final = 0.005
@@ -105,7 +103,7 @@ def answer(
         text += f" {most} is {where}: {format_ns(round(wasted))}, at {format_share(share)}{limit}."
     utilisation = model["model_utilisation"] or 0.0
     if utilisation >= SHOWN_SHARE:
-        least = "" if flops == format_share(1) else "at least "
+        least = "" if flops == format_share(1) and not lacks_peaks(scope) else "at least "
         over = " over the recorded time" if is_slowed(scope) else ""
         text += f" Model FLOPs utilisation is {least}{format_share(utilisation)}{over}."
     return text

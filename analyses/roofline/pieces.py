@@ -2,7 +2,7 @@
 
 A piece is an operator with a model (`analyses.flops`) and all kernels that it launched; a kernel that hardware counters measured; or
 a copy or fill inside the device's memory, whose bytes the profiler recorded. Counters come before a model if they measured all
-kernels of an operator. Else the model counts for the whole operator: a part by counters and the rest by a model would count work
+kernels of an operator; copies and fills they never measure, so these are then pieces of their own. Else the model counts for the whole operator: a part by counters and the rest by a model would count work
 twice. The figures of a piece stand at its longest kernel that is more than a copy, and its time, `piece_ns`, is that of all its kernels, with the copies and
 fills between them.
 
@@ -183,14 +183,14 @@ def _in_pieces(rows: pl.DataFrame, *, timed: bool) -> pl.DataFrame:
     flops, moved = _by_model(rows, "model_flops", "flops"), _by_model(rows, "model_bytes", "dram_bytes")
     piece = np.where(flops | moved, or_none(rows["owner"]), -1 - np.arange(rows.height))
     # What only moves data (a bias to the output of a product, a change of layout) computes nothing of what the model counts.
-    copies = (
-        rows["kind"].is_in(["memcpy", "memset"]) | (rows["category"] == "copy").fill_null(value=False)
-    ).to_numpy()
+    copies = (_moves(rows) | (rows["category"] == "copy").fill_null(value=False)).to_numpy()
     order = np.lexsort((-or_none(rows["duration"], 0), copies, piece))
     begins = np.flatnonzero(np.diff(piece[order], prepend=np.iinfo(np.int64).min))
     first = order[begins]
     by_model = {"flops_by_model": flops[first], "bytes_by_model": moved[first]}
-    whole = [_sums(rows[name], order, begins) for name in (*_COUNTED, "duration")]
+    unmeasured = _moves(rows).to_numpy()
+    whole = [_sums(rows[name], order, begins, unmeasured) for name in _COUNTED]
+    whole.append(_sums(rows["duration"], order, begins))
     figures = rows[list(_TOLD)][first].with_columns(
         *whole, **{name: pl.Series(those) for name, those in by_model.items()}
     )
@@ -209,8 +209,18 @@ def _by_model(rows: pl.DataFrame, model: str, counter: str) -> BoolArray:
     """Of which rows the model tells: where it tells something, and counters did not measure all kernels of the operator."""
     told = are_known(rows[model])
     if any_known(rows[counter]):
-        told &= ~rows.select(pl.col(counter).is_not_null().all().over("owner")).to_series().to_numpy()
+        kernel = ~pl.col("kind").is_in(_MOVES)
+        measured = kernel.any() & (pl.col(counter).is_not_null() | ~kernel).all()
+        told &= ~rows.select(measured.over("owner")).to_series().to_numpy()
     return told
+
+
+_MOVES: Final = ("memcpy", "memset")
+
+
+def _moves(rows: pl.DataFrame) -> pl.Series:
+    """Which rows are copies and fills by the device's own means, which counters do not measure."""
+    return rows["kind"].is_in(_MOVES)
 
 
 _SLICE: Final = 1 << 16
@@ -233,15 +243,19 @@ _TOLD: Final = (
 _COUNTED: Final = ("flops", "dram_bytes", "l2_bytes", "l1_bytes")
 
 
-def _sums(values: pl.Series, order: Int64Array, begins: Int64Array) -> pl.Series:
-    """The sum of each piece; null if one of its values is."""
+def _sums(
+    values: pl.Series, order: Int64Array, begins: Int64Array, optional: BoolArray | None = None
+) -> pl.Series:
+    """The sum of each piece; null if one of its values is, but for those of `optional` rows beside others."""
     if not any_known(values):
         return values.head(begins.size)
     sums = pl.Series(values.name, np.add.reduceat(or_none(values, 0)[order], begins))
     if not values.null_count():
         return sums
-    lacking = np.logical_or.reduceat(values.is_null().to_numpy()[order], begins)
-    return sums.set(pl.Series(lacking), None)
+    null = values.is_null().to_numpy()[order]
+    lacking = null if optional is None else null & ~optional[order]
+    lacks = np.logical_or.reduceat(lacking, begins) | np.logical_and.reduceat(null, begins)
+    return sums.set(pl.Series(lacks), None)
 
 
 @cache
@@ -249,8 +263,9 @@ def _figures(*, timed: bool) -> list[pl.Expr]:
     """The columns of PIECE_SCHEMA, one row for each piece."""
     fill, copy = pl.col("kind") == "memset", pl.col("kind") == "memcpy"
     link = (copy & ~pl.col("inside")) | (pl.col("category") == "communication")
-    recorded = (fill | copy) & pl.col("bytes").is_not_null() & pl.col("owner").is_null()
     by_model, moved_by_model = pl.col("flops_by_model"), pl.col("bytes_by_model")
+    of_model = pl.col("owner").is_not_null() & (by_model | moved_by_model)
+    recorded = (fill | copy) & pl.col("bytes").is_not_null() & ~of_model
     counted, traffic = pl.col("flops").is_not_null(), pl.col("dram_bytes").is_not_null()
     is_tf32 = pl.col("tf32") & (pl.col("precision") == "fp32")
     by_counter = counted & ~by_model & pl.col("flops_precision").is_not_null()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import polars as pl
 
@@ -19,13 +21,18 @@ from tracekit.spans import BoolArray
 from tracekit.trace import DeviceInfo
 
 __all__ = [
+    "TELLING_SHARE",
     "computing_share",
     "device_ceilings",
+    "lacks_peaks",
     "matrix_utilisation",
     "overhead",
     "rated_pieces",
     "uncounted_kernels",
 ]
+
+TELLING_SHARE: Final = 0.5
+"""If the FLOPs of less than this part of the computation are known, their rate tells nothing of the whole."""
 
 
 def device_ceilings(scope: Scope) -> dict[int, Ceilings]:
@@ -57,16 +64,30 @@ def rated_pieces(scope: Scope) -> pl.DataFrame:
 
 def matrix_utilisation(scope: Scope, *, again: bool = False) -> float | None:
     """The matrix FLOPs of the scope over those of its devices at their peaks; with `again` also those that activation checkpointing
-    computes again. None if there are none, a peak is not known, or they are more than the peaks allow: then shapes or device are wrong.
+    computes again. FLOPs without a known peak are left out (`lacks_peaks`). None if there are none, if those with a peak take less than
+    `TELLING_SHARE` of their time, or if they are more than the peaks allow: then shapes or device are wrong.
     """
-    rows = rated_pieces(scope)[["unit", "flops", "compute_ns", "piece_ns", "recomputed"]]
-    matrix = kept(rows, (rows["unit"] == "matrix") & (rows["flops"] > 0))
+    matrix, known = _matrix_pieces(scope)
     time = scope.duration * max(1, scope.activities["device_id"].n_unique())
-    if not matrix.height or matrix["compute_ns"].null_count() or matrix["piece_ns"].null_count() or time <= 0:
+    rated, whole = (int(rows["piece_ns"].sum()) for rows in (known, matrix))
+    if not known.height or time <= 0 or rated < TELLING_SHARE * whole:
         return None
-    chosen = matrix if again else kept(matrix, ~matrix["recomputed"])
+    chosen = known if again else kept(known, ~known["recomputed"])
     busy = float(chosen["compute_ns"].sum())
     return busy / time if busy <= time else None
+
+
+def lacks_peaks(scope: Scope) -> bool:
+    """Whether some matrix FLOPs have no known peak, so that the utilisation is a lower bound."""
+    matrix, known = _matrix_pieces(scope)
+    return known.height < matrix.height
+
+
+def _matrix_pieces(scope: Scope) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The pieces with matrix FLOPs, and those of them whose peak and time are known."""
+    rows = rated_pieces(scope)[["unit", "flops", "compute_ns", "piece_ns", "recomputed"]]
+    matrix = kept(rows, (rows["unit"] == "matrix") & (rows["flops"] > 0))
+    return matrix, kept(matrix, are_known(matrix["compute_ns"]) & are_known(matrix["piece_ns"]))
 
 
 def overhead(scope: Scope) -> BoolArray:

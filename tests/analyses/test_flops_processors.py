@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from counted_profiles import of, profiled
 from torch.profiler import ProfilerActivity, profile
 
 import tracekit
@@ -269,6 +270,41 @@ def test_an_operator_on_processors_tells_what_its_tensors_hold(name: str, tmp_pa
     assert {
         each: count for each, count in found.items() if each[0] in {name for name, *_ in expected}
     } == expected
+
+
+def test_the_step_of_an_optimizer_reads_its_gradient_once(tmp_path: Path) -> None:
+    """It multiplies the gradient by itself, which is recorded as two tensors; elsewhere two tensors are two."""
+    weight = torch.nn.Parameter(torch.randn(50, 20))
+    weight.grad = torch.ones_like(weight)
+    optimizer = torch.optim.AdamW([weight], foreach=False)
+    found = {"aten::addcmul_": [(3_000, 8_000, 4_000)]}
+    assert _of_profile(optimizer.step, found, tmp_path) == found
+    once = {"aten::addcmul_": [(3_000, 12_000, 4_000)]}
+    sums = torch.zeros(50, 20)
+    assert _of_profile(lambda: sums.addcmul_(weight.grad, sums), once, tmp_path) == once
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_gradient_of_a_bias_is_written(bias: bool, tmp_path: Path) -> None:
+    layer = torch.nn.Conv2d(3, 8, 3, bias=bias)
+    out = layer(IMAGE)
+    read, written = size(out, IMAGE), size(*layer.parameters())
+    flops = 2 * out.numel() * 3 * 9
+    expected = {"aten::convolution_backward": [(flops, read, written)]}
+    assert _of_profile(lambda: out.backward(torch.ones_like(out)), expected, tmp_path) == expected
+
+
+def test_a_number_does_not_widen_the_norm_of_all_gradients(tmp_path: Path) -> None:
+    """It is recorded as a tensor of fp64 without dimensions, and 8 bytes were written."""
+    expected = {"aten::add": [(1, 12, 4)]}
+    assert _of_profile(lambda: torch.tensor(2.5) + 1e-6, expected, tmp_path) == expected
+
+
+def _of_profile(
+    run: Callable[[], Any], names: dict[str, Any], folder: Path
+) -> dict[str, list[tuple[int, int, int]]]:
+    ran = profiled(run, folder / "trace.json")
+    return {name: of(ran, name) for name in names}
 
 
 def test_lists_on_a_device_are_one_piece_of_work(tmp_path: Path) -> None:

@@ -310,6 +310,34 @@ def test_counters_come_before_a_model_if_they_measured_the_whole_operator(tmp_pa
     assert part.unmodelled is None
 
 
+def test_a_fill_that_counters_never_measure_does_not_hide_those_of_its_operator(tmp_path: Path) -> None:
+    """A product with a fill before it stayed analytic, though both of its kernels were measured."""
+    made = Work()
+    made.mm(("gemm", 20 * US), ("reduce", 5 * US), dtype="float")
+    made.activity("Memset (Device)", 5 * US, 2 * US, launch=2 * US, kind="memset", bytes=4_096)
+    launches = [Launch("gemm", counted(3_000, read=500)), Launch("reduce", counted(40, read=7))]
+    whole = roofline(measured(made, tmp_path, *launches))
+    gemm, reduce, fill = (row(whole.kernels, name=name) for name in ("gemm", "reduce", "Memset (Device)"))
+    assert {(one["source"], one["bytes_source"]) for one in (gemm, reduce)} == {("counter (ncu)",) * 2}
+    assert [(one["flops"], one["bytes"]) for one in (gemm, reduce, fill)] == [
+        (3_000, 500),
+        (40, 7),
+        (0, 4_096),
+    ]
+    assert (fill["source"], fill["device_ns"]) == ("recorded", 2 * US)
+    (one,) = whole.operators.filter(operator="aten::mm").to_dicts()
+    assert (one["flops"], one["device_ns"]) == (3_040, 27 * US)
+
+
+def test_a_product_beside_a_fill_keeps_its_model_without_counters_of_it(tmp_path: Path) -> None:
+    made = Work()
+    made.mm(("gemm", 20 * US), ("reduce", 5 * US), dtype="float")
+    made.activity("Memset (Device)", 5 * US, 2 * US, launch=2 * US, kind="memset", bytes=4_096)
+    part = roofline(measured(made, tmp_path, Launch("reduce", counted(40, read=7))))
+    one = row(part.operators, operator="aten::mm")
+    assert (one["flops"], one["source"], one["rated_ns"]) == (2 * 1024**3, "analytic", 27 * US)
+
+
 @pytest.mark.parametrize(
     ("counters", "precision", "unit", "peak"),
     [
@@ -382,6 +410,21 @@ def test_utilisation_counts_matrix_flops_and_not_what_is_computed_again() -> Non
     assert one["window_ns"] == 1000 * US
     assert one["model_utilisation"] == one["hardware_utilisation"] == pytest.approx(2 * 1024**3 / BF16 / 1e-3)
     assert (one["steps"], one["name"]) == (1, "ProfilerStep#0")
+
+
+@pytest.mark.parametrize(("shorter", "told"), [(1 * US, True), (30 * US, False)])
+def test_a_small_product_without_a_peak_does_not_take_the_utilisation_away(shorter: int, told: bool) -> None:
+    """It makes it a lower bound; where such products take most of the time, that would tell nothing."""
+    made = Work()
+    made.step(0, 0, 1000 * US)
+    made.mm(("gemm", 20 * US))
+    made.mm(("gemm of fp4", shorter), m=16, dtype="c10::Weird")
+    seen = found(made)
+    one = seen.model.row(0, named=True)
+    expected = pytest.approx(2 * 1024**3 / BF16 / 1e-3) if told else None
+    assert one["model_utilisation"] == one["hardware_utilisation"] == expected
+    assert ("Model FLOPs utilisation is at least" in seen.answer) == told
+    assert ("or more of the peak for bf16" in kernels(made.trace(devices=(A100,))).answer) == told
 
 
 def test_shapes_of_an_absurd_product_gave_thirty_times_the_peak() -> None:

@@ -241,6 +241,16 @@ def test_why_nothing_has_a_roof_is_the_true_reason(tmp_path: Path) -> None:
     assert "tracekit machine" not in told
 
 
+@pytest.mark.parametrize("name", [None, ""])
+def test_a_device_without_a_name_is_not_called_null(name: str | None, tmp_path: Path) -> None:
+    product = inputs([64, 64], [64, 64], dtype="float")
+    on_device(tmp_path, ("aten::mm", product, "cudaLaunchKernel", 9))
+    path = tmp_path / "t.json"
+    path.write_text(path.read_text().replace('"NVIDIA A100-SXM4-80GB"', json.dumps(name)))
+    answer = roofline(tracekit.read(path)).answer
+    assert "The trace does not name its device, so its ceilings are not known." in answer
+
+
 def test_a_type_that_is_not_known_is_named(tmp_path: Path) -> None:
     """900 µs without bytes were not in the largest unknown, which was said to be of 300 µs."""
     strange = inputs([64, 64], [64, 64], dtype="c10::Float8_e3m4")

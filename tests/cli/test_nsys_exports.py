@@ -81,7 +81,7 @@ def test_two_processes_in_one_report(tmp_path: Path, capsys: pytest.CaptureFixtu
     ok(capsys, "report", path, "-o", page)
     both_of_them = page.read_text("utf-8")
     assert [
-        f'<a href="#rank-{at}">process {pid}</a>' in both_of_them for at, pid in ((0, 77), (1, 4242))
+        f'<a href="#part-{at}">process {pid}</a>' in both_of_them for at, pid in ((0, 77), (1, 4242))
     ] == [True] * 2
     ok(capsys, "report", path, "--process", "77", "-o", page)
     assert "process 4242" not in page.read_text("utf-8")

@@ -228,6 +228,14 @@ def test_what_pairs_have_in_common_is_not_in_their_interval() -> None:
         compare_times(base, new[:5], paired=True)
 
 
+def test_a_run_is_worth_one_independent_step_at_least() -> None:
+    """`1 step (worth 0.5 independent ones) of the base` stood beside a run whose steps are alike."""
+    alike = np.cumsum(np.random.default_rng(1).integers(-50, 51, 60)) + 10_000
+    found = compare_times([alike[:1], alike[1:2]], [alike])
+    assert (found.base.steps, found.base.independent) == (2, 2)
+    assert 1 <= found.new.independent < 30
+
+
 @pytest.mark.parametrize("steps", range(FEWEST_STEPS))
 def test_few_steps_prove_nothing(steps: int) -> None:
     found = compare_times([[100] * steps], [[200] * steps])

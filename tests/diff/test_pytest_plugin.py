@@ -98,6 +98,17 @@ def test_an_inconclusive_gate_skips_unless_told_otherwise(suite: pytest.Pytester
     result.stdout.fnmatch_lines(["SKIPPED*3% inconclusive:*fewer than 5 steps prove nothing*"])
 
 
+def test_a_mistyped_word_for_inconclusive_gates_is_an_error(suite: pytest.Pytester) -> None:
+    """`inconclusive="failed"` let the test pass."""
+    suite.makepyfile("""
+        def test_speed(assert_no_regression):
+            assert_no_regression("short.json", "fast.json", inconclusive="failed")
+    """)
+    result = suite.runpytest_inprocess(*PLUGIN)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*UsageError: inconclusive is 'failed'*skip, fail or pass*"])
+
+
 @pytest.mark.parametrize(
     ("baseline", "fault"),
     [

@@ -6,6 +6,7 @@ import datetime
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace as replaced
 from pathlib import Path
 
 import msgspec
@@ -208,6 +209,19 @@ def test_runs_with_the_same_settings_are_one_point(
     told = "Each configuration was run once"
     assert told in trajectory_section(once).answer
     assert told not in trajectory_section(three).answer
+
+
+@pytest.mark.parametrize(
+    ("many", "told"), [(3, ""), (4, " 1 more trajectory."), (5, " 2 more trajectories.")]
+)
+def test_trajectories_beyond_those_told_are_counted(many: int, told: str, tmp_path: Path) -> None:
+    runs = [capture(tmp_path / str(batch), 10.0 + batch, batch=batch) for batch in (1, 8)]
+    found = trajectories_of(read_runs(runs, tracekit.read), "batch")
+    model = found.segments.filter(level="model")
+    several = pl.concat([model.with_columns(trajectory=pl.lit(f"net {number}")) for number in range(many)])
+    answer = trajectory_section(replaced(found, segments=several)).answer
+    assert ("The table has" in answer) == bool(told)
+    assert told in answer
 
 
 @pytest.mark.slow

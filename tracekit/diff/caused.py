@@ -1,4 +1,4 @@
-"""Idle time that goes with work: of calls that only one side has, the device also waits for these calls."""
+"""Idle time that goes with work: of calls that only one side has, the device also waits for these calls, and of other updates for the optimizer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import polars as pl
 
 from tracekit.diff.cells import Cells
 from tracekit.diff.model import ChangeKind
+from tracekit.diff.updates import UPDATE
 from tracekit.groups import or_none
 
 __all__ = ["IdleOf"]
@@ -21,7 +22,7 @@ _OF_OTHERS: Final = ("synchronisation", "data_loading")
 
 
 _SIGNS: Final[dict[ChangeKind, int]] = {"added": 1, "more_calls": 1, "removed": -1, "fewer_calls": -1}
-"""Changes with which idle time comes, or goes."""
+"""Changes with which idle time comes, or goes; with other updates it does either."""
 _PART: Final = 0.1
 """Of the change of the work: less idle time is none of it, but that of a device that is always busy."""
 _SURE: Final = 4.5
@@ -38,6 +39,10 @@ class IdleOf:
         node = or_none(frame["node"])
         called = frame.select(pl.struct(pl.col("operator").cast(pl.String), "node").rank("dense")).to_series()
         nameless = (frame["operator"].is_null() | frame["node"].is_null()).to_numpy()
+        self._updates = (frame["how"].cast(pl.String) == UPDATE).to_numpy()
+        self._of_updates = (
+            own.to_numpy() & (frame["phase"].cast(pl.String) == "optimizer").fill_null(value=False).to_numpy()
+        )
         self._cells = cells
         self._idle, self._work = own.to_numpy(), ~idle.to_numpy()
         self._codes = node, np.where(nameless, -1, called.to_numpy().astype(np.int64))
@@ -46,13 +51,16 @@ class IdleOf:
         """The cells of the idle time that came or went with these cells of work, if it is a real part of the change. `left` is what no change
         explains yet.
         """
-        if kind not in _SIGNS:
+        updates = bool(self._updates[work].any())
+        if kind not in _SIGNS and not updates:
             return work[:0]
-        idle = self._beside(work)
+        idle = np.flatnonzero(self._of_updates) if updates else self._beside(work)
         idle = idle[left[idle] != 0]
-        more, of_work = (_SIGNS[kind] * float(left[cells].sum()) for cells in (idle, work))
+        more, of_work = (float(left[cells].sum()) for cells in (idle, work))
+        more = abs(more) if updates else _SIGNS[kind] * more
+        least = 0.0 if updates else _PART * abs(of_work)  # a phase of the step is one either way
         noise = self._cells.noise(idle) if idle.size else None
-        enough = more > max(_PART * abs(of_work), _SURE * (noise or 0.0))
+        enough = more > max(least, _SURE * (noise or 0.0))
         return np.asarray(idle if enough else idle[:0])
 
     def _beside(self, work: Array) -> Array:

@@ -14,6 +14,7 @@ from tracekit.diff.matching import TEXTS
 from tracekit.diff.pool import Pool
 from tracekit.diff.replaced import names_replaced
 from tracekit.groups import or_none
+from tracekit.scaling.laws import t_quantile
 
 __all__ = ["Cells", "Groups", "cells_as_arrays", "groups_of"]
 
@@ -44,10 +45,10 @@ class Cells:
     new: Array
     error: Array
     """The standard error of new − base."""
-    values: tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]
-    """Of each side `at` (the step) and ns, by cell, and where each cell's begin."""
-    weights: tuple[Array, Array]
-    """Of each side's steps, how much they count; 1 in the mean."""
+    observed: tuple[Observed, ...]
+    """What the errors rest on: each side's, or of pairs of runs what differs within them."""
+    wider: float
+    """By so much few runs widen the errors."""
 
     def exactly(self, cells: Array) -> Fraction:
         """The change of some cells together, in ns per step."""
@@ -58,21 +59,24 @@ class Cells:
         return new - base
 
     def noise(self, cells: Array) -> float | None:
-        """The standard error of the change of some cells together, by the spread of their sum; None with one step on a side."""
-        if min(each.size for each in self.weights) < 2:
+        """The standard error of the change of some cells together, by the spread of their sum; None where nothing shows how much it varies."""
+        sums = [each.sums(cells) for each in self.observed]
+        varied = [(own, each.weights) for own, each in zip(sums, self.observed, strict=True) if own.size > 1]
+        if not varied:
             return None
-        total = 0.0
-        for (at, ns, starts), weights in zip(self.values, self.weights, strict=True):
-            sizes = starts[cells + 1] - starts[cells]
-            met = np.repeat(starts[cells] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
-            of_step = np.bincount(at[met], ns[met], minlength=weights.size)
-            off = weights * (of_step - float((weights * of_step).mean()))
-            total += float(off @ off) / (weights.size - 1) / weights.size
-        return float(np.sqrt(max(total, float((self.error[cells] ** 2).sum()))))
+        means = [float((weights * own).mean()) for own, weights in varied]
+        squares = [float(((weights * (own - mean)) ** 2).sum()) / (own.size - 1) for (own, weights), mean in zip(varied, means, strict=True)]  # fmt: skip
+        total = sum(square / own.size for square, (own, _) in zip(squares, varied, strict=True))
+        if len(varied) < len(sums):  # the one run of a side varies as those of the other do
+            if not self.observed[0].by_run:
+                return None
+            (single,) = (float(own.sum()) for own in sums if own.size < 2)
+            total += squares[0] * (single / means[0]) ** 2 if means[0] else 0.0
+        return float(np.sqrt(max(self.wider**2 * total, float((self.error[cells] ** 2).sum()))))
 
 
-def cells_as_arrays(rows: pl.DataFrame, base: Pool, new: Pool) -> Cells:
-    """The cells of `matching.cells_of`."""
+def cells_as_arrays(rows: pl.DataFrame, base: Pool, new: Pool, *, paired: bool = False) -> Cells:
+    """The cells of `matching.cells_of`. `paired`: runs of one place belong together."""
     columns = (*TEXTS, "node")
     ordered = rows.sort("ns", descending=True, maintain_order=True)
     firsts = [
@@ -107,54 +111,98 @@ def cells_as_arrays(rows: pl.DataFrame, base: Pool, new: Pool) -> Cells:
         pl.col("new_calls", "new_whole") / denominators[1],
     )
     exact = frame["base_sum"].to_numpy(), frame["new_sum"].to_numpy()
-    weights = _relative(base), _relative(new)
-    values, variances = zip(
-        *(
-            _spread(rows.filter(pl.col("new") == bool(i)), side, weights[i], frame.height)
-            for i, side in enumerate((base, new))
-        ),
-        strict=True,
-    )
     means = exact[0] / denominators[0], exact[1] / denominators[1]
-    counts = base.side.count, new.side.count
-    return Cells(frame, exact, denominators, *means, _errors(means, variances, counts), values, weights)
+    by_run = max(side.runs.max(initial=0) for side in (base, new)) > 0
+    observed = tuple(
+        Observed.of(rows.filter(pl.col("new") == bool(at)), side, frame.height, by_run=bool(by_run))
+        for at, side in enumerate((base, new))
+    )
+    if paired and by_run and observed[0].weights.size == observed[1].weights.size:
+        observed = (observed[1].less(observed[0]),)
+    freedom = sum(each.weights.size - 1 for each in observed)
+    wider = t_quantile(freedom) / t_quantile(10**9) if by_run else 1.0
+    return Cells(frame, exact, denominators, *means, wider * _errors(means, observed), observed, wider)
 
 
-def _relative(side: Pool) -> Array:
-    return np.asarray(side.weights / side.weights.mean() if side.weights.size else np.ones(1))
+@dataclass(frozen=True, slots=True, eq=False)
+class Observed:
+    """How a side varies: of each step what each cell took, in the mean over ranks, or, if a side has several runs, of each run in the mean of its
+    steps.
+    """
+
+    by_run: bool
+    at: Array
+    """The step or run of each value; cell by cell, in order."""
+    ns: Array
+    starts: Array
+    """Where the values of each cell begin, and the last ones end."""
+    weights: Array
+    """How much each step or run counts; 1 in the mean."""
+
+    @staticmethod
+    def of(rows: pl.DataFrame, side: Pool, count: int, *, by_run: bool) -> Observed:
+        """Those of the rows of a side; there are `count` cells."""
+        cell_of = np.full(side.leaves.height, -1, dtype=np.int64)
+        cell_of[rows["leaf"].to_numpy()] = rows["cell"].to_numpy()
+        cell, step = cell_of[side.values["leaf"].to_numpy()], side.values["at"].to_numpy()
+        told = cell >= 0
+        ns = side.values["ns"].to_numpy()[told] / side.side.unit
+        unit = side.runs if by_run else side.places
+        weights: Array = np.bincount(unit, side.weights) if unit.size else np.ones(1)
+        parts = side.weights / weights[unit]
+        return _by_cell(
+            by_run, cell[told], unit[step[told]], ns * parts[step[told]], weights / weights.mean(), count
+        )
+
+    def less(self, other: Observed) -> Observed:
+        """What it takes more than another one of as many runs."""
+        count = self.starts.size - 1
+        cells = (np.repeat(np.arange(count), np.diff(each.starts)) for each in (self, other))
+        at, ns = np.concatenate([self.at, other.at]), np.concatenate([self.ns, -other.ns])
+        return _by_cell(self.by_run, np.concatenate([*cells]), at, ns, self.weights, count)
+
+    def sums(self, cells: Array) -> Array:
+        """What some cells took together, in each step or run."""
+        sizes = self.starts[cells + 1] - self.starts[cells]
+        met = np.repeat(self.starts[cells] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+        return np.bincount(self.at[met], self.ns[met], minlength=self.weights.size)
+
+    def variances(self) -> Array:
+        """Of each cell that over the steps or runs."""
+        count, size = self.starts.size - 1, self.weights.size
+        cells, weight = np.repeat(np.arange(count), np.diff(self.starts)), self.weights[self.at]
+        mean = np.bincount(cells, self.ns * weight, minlength=count) / size
+        squares = np.bincount(cells, (weight * (self.ns - mean[cells])) ** 2, minlength=count)
+        absent = float(self.weights @ self.weights) - np.bincount(cells, weight**2, minlength=count)
+        return np.asarray((squares + np.maximum(absent, 0.0) * mean**2) / max(1, size - 1))
 
 
-def _spread(
-    rows: pl.DataFrame, side: Pool, weights: Array, count: int
-) -> tuple[tuple[Array, Array, Array], Array]:
-    """Of each cell and step the ns as in `Cells.values`, and of each cell the variance over the steps."""
-    cell_of = np.full(side.leaves.height, -1, dtype=np.int64)
-    cell_of[rows["leaf"].to_numpy()] = rows["cell"].to_numpy()
-    cell, steps = cell_of[side.values["leaf"].to_numpy()], max(1, side.side.count)
-    told = cell >= 0
-    keys = cell[told] * steps + side.values["at"].to_numpy()[told]
+def _by_cell(by_run: bool, cell: Array, at: Array, ns: Array, weights: Array, count: int) -> Observed:
+    """The values summed for each cell and step or run."""
+    keys = cell * weights.size + at
     numbers = _numbered(keys)
-    ns = np.bincount(numbers, side.values["ns"].to_numpy()[told]) / side.side.unit
-    distinct = np.zeros(ns.size, dtype=np.int64)
+    summed = np.bincount(numbers, ns)
+    distinct = np.zeros(summed.size, dtype=np.int64)
     distinct[numbers] = keys
-    cells, at = np.divmod(distinct, steps)
-    weight = weights[at]
-    mean = np.bincount(cells, ns * weight, minlength=count) / steps
-    squares = np.bincount(cells, (weight * (ns - mean[cells])) ** 2, minlength=count)
-    absent = float(weights @ weights) - np.bincount(cells, weight**2, minlength=count)
-    variance = (squares + absent * mean**2) / max(1, steps - 1)
-    return (at, ns, np.searchsorted(cells, np.arange(count + 1))), variance
+    cells, of = np.divmod(distinct, weights.size)
+    return Observed(by_run, of, summed, np.searchsorted(cells, np.arange(count + 1)), weights)
 
 
-def _errors(means: tuple[Array, Array], variances: tuple[Array, ...], counts: tuple[int, int]) -> Array:
+def _errors(means: tuple[Array, Array], observed: tuple[Observed, ...]) -> Array:
     """The standard error of each cell's change: its own spread, drawn towards what is common relative to the mean."""
+    of = [np.maximum(*means)] if len(observed) < len(means) else means
+    variances, counts = [each.variances() for each in observed], [each.weights.size for each in observed]
+    common = [
+        float(_weighted_median(np.sqrt(variance[mean > 0]) / mean[mean > 0], mean[mean > 0]))
+        if count > 1 and (mean > 0).any()
+        else None
+        for mean, variance, count in zip(of, variances, counts, strict=True)
+    ]
+    known = [each for each in common if each is not None] if observed[0].by_run else []
     total = np.zeros(means[0].size)
-    for mean, variance, count in zip(means, variances, counts, strict=True):
-        there = mean > 0
-        common = _UNKNOWN_SPREAD
-        if count > 1 and there.any():
-            common = float(_weighted_median(np.sqrt(variance[there]) / mean[there], mean[there]))
-        prior = (max(common, _LEAST_SPREAD) * mean) ** 2
+    for mean, variance, count, own in zip(of, variances, counts, common, strict=True):
+        spread = own if own is not None else known[0] if known else _UNKNOWN_SPREAD
+        prior = (max(spread, _LEAST_SPREAD) * mean) ** 2
         drawn = (_PRIOR_STEPS * prior + (count - 1) * variance) / (_PRIOR_STEPS + count - 1)
         total += (drawn + _CLOCK_NS**2) / max(1, count)
     return np.asarray(np.sqrt(total))

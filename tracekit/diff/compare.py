@@ -20,6 +20,7 @@ from tracekit.diff.model import LAYERS, Contribution, Diff
 from tracekit.diff.noise import counted_steps
 from tracekit.diff.notes import notes_of, stalled
 from tracekit.diff.pool import Pool, pool
+from tracekit.diff.recorded import at_common_level, recorded
 from tracekit.diff.waits import waits_of
 from tracekit.diff.words import Teller
 from tracekit.digest import Digest
@@ -33,8 +34,17 @@ _TIMES: Final = ("slower", "faster", "idle")
 """Changes that a stall explains too: those in time alone."""
 
 
-def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
+def diff_of(
+    base: Sequence[Digest],
+    new: Sequence[Digest],
+    runs: tuple[Sequence[int], Sequence[int]] | None = None,
+    *,
+    paired: bool = False,
+) -> Diff:
     """The change of the step time from base to new, explained. Each side is one process or several, which are pooled.
+
+    `runs`: how many processes each run of both sides has, one after the other; without it all of a side are one run. Several runs show
+    how sure a change is. `paired`: runs of one place belong together, and what both have in common is no noise.
 
     >>> import tracekit
     >>> from tracekit.digest import digest_of
@@ -45,25 +55,29 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
     """
     windows = not all(digest.has_steps for digest in (*base, *new))
     kept = _kept(base, new, windows=windows)
-    sides = pool(base, kept[0], windows=windows), pool(new, kept[1], windows=windows)
+    of_runs = runs or (None, None)
+    sides = (
+        pool(base, kept[0], windows=windows, runs=of_runs[0]),
+        pool(new, kept[1], windows=windows, runs=of_runs[1]),
+    )
+    has = recorded(sides[0].side.facts, sides[1].side.facts)
     nodes = match_layers(*((side.layers, side.leaves) for side in sides))
-    layers = _in_common(nodes, *sides)
+    layers = has.work and _in_common(nodes, *sides, same_frames=has.same_frames)
     if not layers:
         nodes = Nodes(pl.DataFrame(schema=LAYERS), {}, {}, None)
     sides = reshaped(rows_of(*sides, nodes), *sides)
-    rows = rows_of(*sides, nodes)
+    rows = at_common_level(rows_of(*sides, nodes), has, layers=layers)
     # Of layers that are not compared, or as a whole, the types are those of one side.
     compared = ~pl.col("node").is_in(nodes.whole_rows) if layers else pl.lit(value=False)
     rows = rows.with_columns(pl.when(pl.col("node").is_null() & layers | compared).then("type"))
     comparable = _comparable(rows, *sides, layers=layers)
     celled = cells_of(rows, comparable)
-    cells = cells_as_arrays(celled, *sides)
+    cells = cells_as_arrays(celled, *sides, paired=paired)
     parents = or_none(nodes.frame["parent_layer_id"])
     matched = shares_matched(celled, sides[0].side, sides[1].side)
     calls = calls_of_host(rows, nodes, sides[0].side, sides[1].side)
-    found = explained(
-        cells, parents, names=comparable.names, waits=waits_of(calls, nodes, same_kind=comparable.kinds)
-    )
+    waits = waits_of(calls, nodes, same_kind=comparable.kinds)
+    found = explained(cells, parents, names=comparable.names, waits=waits) if has.work else []
     on_cpu = sides[1].side.facts[0].on_cpu if comparable.kinds else None
     per: Literal["step", "window"] = "window" if windows else "step"
     teller = Teller(cells, rows, nodes, calls, on_cpu, per)
@@ -79,7 +93,7 @@ def diff_of(base: Sequence[Digest], new: Sequence[Digest]) -> Diff:
         base=sides[0].side,
         new=sides[1].side,
         per=per,
-        notes=tuple(notes_of(*sides, comparable, nodes, matched, stood=stood.told, windows=windows)),
+        notes=tuple(notes_of(*sides, comparable, has, nodes, matched, stood=stood.told, windows=windows)),
         by=by_dimension(rows, nodes, sides[0].side, sides[1].side),
         calls=calls,
         matched=matched,
@@ -102,17 +116,18 @@ def _kept(
     return counted_steps(*times)[0]
 
 
-def _in_common(nodes: Nodes, base: Pool, new: Pool) -> bool:
-    """Whether some of the work that lies in layers of the model lies in layers that both sides have."""
-    matched = set(nodes.frame.filter(pl.col("status").is_in(["matched", "moved"]))["layer_id"])
+def _in_common(nodes: Nodes, base: Pool, new: Pool, *, same_frames: bool) -> bool:
+    """Whether some of the work that lies in layers of the model lies in layers that both sides have; where only one side has Python frames,
+    which show modules, most of it on both.
+    """
+    matched, shares = set(nodes.frame.filter(pl.col("status").is_in(["matched", "moved"]))["layer_id"]), []
     for side, numbers in ((base, nodes.base), (new, nodes.new)):
         paths = set(side.layers.filter("part_of_model")["path"])
         shared = [path for path in paths if numbers.get(path) in matched]
         timed = side.leaves.filter(pl.col("layer").is_in(paths)).select("ns", pl.col("layer").is_in(shared))
         whole, both = int(timed["ns"].sum()), int(timed.filter("layer")["ns"].sum())
-        if both and both >= _SOME * whole:
-            return True
-    return False
+        shares.append(both / whole if whole else 0.0)
+    return max(shares) >= _SOME if same_frames else min(shares) >= _MOSTLY
 
 
 def _comparable(rows: pl.DataFrame, base: Pool, new: Pool, *, layers: bool) -> Comparable:

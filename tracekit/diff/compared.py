@@ -35,7 +35,8 @@ class Compared:
     def unchanged(self) -> bool:
         """Whether all figures of both sides are the same."""
         parts = (frame["base_ns"].equals(frame["new_ns"]) for frame in self.diff.by.values())
-        return self.times.identical and not self.diff.change and all(parts)
+        compared = not self.diff.by["category"]["category"].has_nulls()  # else only steps are
+        return self.times.identical and not self.diff.change and compared and all(parts)
 
 
 def compared(
@@ -64,7 +65,8 @@ def compared(
             remedy="name as many of both, or leave --paired out",
         )
     ranks = [[rank for run in side for rank in run] for side in (base, new)]
-    found = diff_of(*ranks)
+    sizes = [len(run) for run in base], [len(run) for run in new]
+    found = diff_of(ranks[0], ranks[1], sizes, paired=paired)
     windows = found.per == "window"
     runs = [[step_times(run, windows=windows) for run in side] for side in (base, new)]
     times, stood = compare_times(runs[0], runs[1], paired=paired), stalled(*ranks)

@@ -23,6 +23,7 @@ from tracekit.diff.compare import diff_of
 from tracekit.diff.gated_layers import MeantLayers, meant_layers, pattern_of
 from tracekit.diff.noise import FEWEST_STEPS, Estimate, Runs, StepComparison, StepFigures, compare_times
 from tracekit.diff.notes import NO_STALL, Stall, stalled
+from tracekit.diff.recorded import recorded
 from tracekit.digest import Digest
 from tracekit.errors import UsageError, nearest
 from tracekit.facts.idle_names import CAUSES
@@ -131,12 +132,13 @@ def judge(
     per: str = "step",
     stood: Stall = NO_STALL,
     layers: MeantLayers | None = None,
+    untold: str = "",
 ) -> Judgement:
     """Whether two sides keep to a gate; a side is a list of runs, a run the times of its steps in ns, or those of the part.
 
     With a part, `step_times` are the times of the whole steps of both sides; that of the part is of so many `devices` together. `per` is what the times
     are of, in a word; `stood` says which side stalled (`notes.stalled`): then no change is proven that this may have made. `layers` are those
-    that a gate on a layer means.
+    that a gate on a layer means. `untold` says why a part cannot be compared.
 
     >>> fast, slow = [100, 101, 99, 100, 102, 98] * 5, [106, 107, 105, 106, 108, 104] * 5
     >>> judge(parse_gate("3%"), [fast], [slow]).outcome, judge(parse_gate("10%"), [fast], [slow]).outcome
@@ -157,6 +159,8 @@ def judge(
         outcome, shown, why = "passed", median, "the limit is {}, and both sides are the same"
     elif layers is not None and layers.lost:
         outcome, shown, why = "inconclusive", median, "no layer of the new side stands for it, so nothing is compared"  # fmt: skip
+    elif untold:
+        outcome, shown, why = "inconclusive", median, untold
     elif stood.hides(change.base.mean, change.new.mean):
         outcome, shown, why = "inconclusive", median, "the limit is {}, but " + stood.told
     elif min(change.base.steps, change.new.steps) < FEWEST_STEPS:
@@ -266,10 +270,11 @@ def judge_runs(
     """
     sides, found, per = (base, new), list[Judgement](), "window" if windows else "step"
     ranks = [[rank for run in side for rank in run] for side in sides]
-    stood = stalled(*ranks)
+    stood, has = stalled(*ranks), recorded(*([one.facts for one in side] for side in ranks))
     whole = [[step_times(run, windows=windows) for run in side] for side in sides]
-    if layers is None and any(gate.part == "layer" for gate in gates):
-        layers = diff_of(*ranks).by["layer"]
+    if layers is None and any(gate.part == "layer" or (gate.part and not has.same_frames) for gate in gates):
+        layers = diff_of(ranks[0], ranks[1]).by["layer"]
+    compared = layers is not None and bool((layers["status"] != "none").any())
     for gate in gates:
         if not gate.part:
             found.append(judge(gate, whole[0], whole[1], paired=paired, per=per, stood=stood))
@@ -292,6 +297,7 @@ def judge_runs(
             per=per,
             stood=stood,
             layers=of_layers,
+            untold=has.untold(gate.part, gate.name, layers=compared),
         )
         found.append(judged)
     return found

@@ -151,7 +151,9 @@ class Contribution:
     base_calls: float = 0.0
     new_calls: float = 0.0
     noise_ns: float | None = None
-    """The standard error of `delta` as the spread of the steps gives it; None with fewer than two steps on a side."""
+    """The standard error of `delta` as the spread of the steps gives it; of sides with several runs that of the runs, times Student's factor for
+    so few. None with fewer than two steps on a side.
+    """
     sure: bool = True
     """False: large, but the spread of the steps explains it too."""
 

@@ -45,6 +45,8 @@ def work_named(by: set[str], one: Contribution) -> str:
         head += f" of {types_of(place['dtypes'])}" if "dtypes" in by and types_of(place["dtypes"]) else ""
     elif "category" in by:
         head = _KINDS.get(place["category"]) or category_name(place["category"])
+        if place["category"] == "optimizer" != place.get("phase"):  # clipping of gradients, too
+            head = "work on many tensors at once"
     elif "layer" in by:
         return layer_named(place) + during
     elif "type" in by:
@@ -52,7 +54,8 @@ def work_named(by: set[str], one: Contribution) -> str:
     else:
         return during.removeprefix(" in ")
     if "layer" in place:
-        head += f" in {layer_named(place)}" if layer_named(place) != head else ""
+        layer = f" in {layer_named(place)}"
+        head += layer if layer not in (f" in {head}", during) else ""
     elif "type" in by:
         head += f" in layers of type {place['type']}"
     elif one.layers > 1:

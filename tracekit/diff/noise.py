@@ -242,7 +242,7 @@ def _side(share: float, runs: list[Floats], kept: list[Flags], warm_up: int, lef
     return StepFigures(
         runs=len(runs),
         steps=steps,
-        independent=share * steps,
+        independent=min(steps, max(len(runs), share * steps)),
         warm_up=warm_up,
         outliers=left_out,
         median=float(np.mean([np.median(run) for run in runs])) if runs else math.nan,

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import polars as pl
 
+from tracekit.analyses.completeness import BREAKS
 from tracekit.analyses.rules.rule import WARNING_SHARE
 from tracekit.diff.layers import Nodes
 from tracekit.diff.matching import Comparable
 from tracekit.diff.pool import Pool
+from tracekit.diff.recorded import Recorded
 from tracekit.digest import Digest
 from tracekit.facts.units import count_of, format_ns, format_share, listed
 from tracekit.groups import any_known
 from tracekit.health import MEANINGS
 
 __all__ = ["NO_STALL", "Stall", "notes_of", "stalled"]
+
+Sides: TypeAlias = tuple[tuple[Pool, str], tuple[Pool, str]]
+"""Both, with what they are called."""
 
 _SETTINGS: Final = {
     "batch": "batch size",
@@ -45,6 +50,7 @@ def notes_of(
     base: Pool,
     new: Pool,
     comparable: Comparable,
+    has: Recorded,
     nodes: Nodes,
     matched: pl.DataFrame,
     *,
@@ -60,14 +66,34 @@ def notes_of(
         meant = "; ".join(MEANINGS[kind][1] if kind in MEANINGS else kind for kind in damage)
         damaged.setdefault(meant, []).append(name)
     for meant, names in damaged.items():
+        cut = any(_is_cut(pool) for pool, name in sides if name in names)
+        left_out = " The step that its end cuts does not count." if cut else ""
         if meant:
-            yield f"Figures of the {' and the '.join(names)} may be wrong: {meant}."
+            yield f"Figures of the {' and the '.join(names)} may be wrong: {meant}.{left_out}"
     if idle := [name for pool, name in sides if not _works(pool)]:
         yield f"The {' and the '.join(idle)} {'have' if len(idle) > 1 else 'has'} no work, so nothing else can be compared."
         return
     yield from _of_stalls(stood)
-    yield from _unlike(base, new, comparable, matched, whole=any(nodes.whole))
+    if not has.work:
+        (lost,) = (name for (_, name), there in zip(sides, has.device, strict=True) if not there)
+        yield f"What a device did is missing from the {lost}, so work cannot be compared, only the times of {per}s."
+    else:
+        whole, same = any(nodes.whole), has.same_frames
+        yield from _unlike(base, new, comparable, matched, whole=whole, same_frames=same)
     yield from _of_steps(sides, windows=windows)
+    if has.work:
+        yield from _of_work(sides, comparable, has)
+        yield from _of_layers(nodes)
+    yield from _differences(base, new, windows=windows)
+    if not windows:
+        yield from _recorded(base, new)
+    yield from _pooling(sides, per)
+    if min(base.side.count, new.side.count) < 2:
+        yield (f"With one {per} on a side nothing shows how much times vary, so small changes may be chance.")
+
+
+def _of_work(sides: Sides, comparable: Comparable, has: Recorded) -> Iterator[str]:
+    """By what work is compared, and what a side does not tell of it."""
     if not comparable.kinds:
         common = "layer, operator and phase" if comparable.layers else "operator and phase"
         yield (
@@ -81,24 +107,27 @@ def notes_of(
         told = {"layer": comparable.layers, "operator": operators, "shapes": operators and comparable.shapes, "category": not operators}  # fmt: skip
         common = listed([name for name, there in told.items() if there])
         devices = [{one.device for one in pool.side.facts} for pool, _ in sides]
-        what = "operators" if base.side.facts[0].on_cpu else "kernels"
+        what = "operators" if sides[0][0].side.facts[0].on_cpu else "kernels"
         other = "side" if "" in devices[0] | devices[1] else "processor" if what == "operators" else "device"
         yield f"Most {what} have other names on the other {other}, so they are compared by {common}."
-    for what, has in (("layers", _has_layers), ("shapes of inputs", _has_shapes)):
-        lacking = [name for pool, name in sides if not has(pool)]
+    for what, tells in (("layers", _has_layers), ("shapes of inputs", _has_shapes)):
+        lacking = [name for pool, name in sides if not tells(pool)]
         if lacking:
             both = " and the ".join(lacking)
             yield f"The {both} {'have' if len(lacking) > 1 else 'has'} no {what}, so these are not compared."
+    if not has.same_frames:
+        (lacks,) = (name for (_, name), there in zip(sides, has.frames, strict=True) if not there)
+        both_have = not comparable.layers and all(_has_layers(pool) for pool, _ in sides)
+        also = "layers are not compared, and " if both_have else ""
+        yield f"The {lacks} has no Python frames, so {also}the host's code outside operators is compared as one."
+
+
+def _of_layers(nodes: Nodes) -> Iterator[str]:
+    """How layers are matched where not all is by their paths."""
     if nodes.prefix is not None:
         name = {"base": "base", "new": "new side"}[nodes.prefix[0]]
         yield f"The layers of the {name} stand below {nodes.prefix[1]}; they are matched without it."
     yield from _wholes(nodes)
-    yield from _differences(base, new, windows=windows)
-    if not windows:
-        yield from _recorded(base, new)
-    yield from _pooling(sides, per)
-    if min(base.side.count, new.side.count) < 2:
-        yield (f"With one {per} on a side nothing shows how much times vary, so small changes may be chance.")
 
 
 class Stall(NamedTuple):
@@ -140,16 +169,16 @@ def _of_stalls(stood: str) -> Iterator[str]:
 
 
 def _unlike(
-    base: Pool, new: Pool, comparable: Comparable, matched: pl.DataFrame, *, whole: bool
+    base: Pool, new: Pool, comparable: Comparable, matched: pl.DataFrame, *, whole: bool, same_frames: bool
 ) -> Iterator[str]:
     """Whether the sides look like different programs: by their layers, else by how much of their work has a counterpart. `whole`: layers
-    are compared as such, so other work in one is how it is compiled.
+    are compared as such, so other work in one is how it is compiled. `same_frames`: layers of one program are the same on both sides.
     """
     alone = matched.filter(pl.col("how").is_in(["none"] if whole else ["none", "layer"]))
     shares = [1 - float(alone[f"{side}_share"].sum()) for side in ("base", "new")]
     programs = [{one.workload for one in side.side.facts} for side in (base, new)]
     same = programs[0] == programs[1] != {""}
-    if not comparable.layers and _has_layers(base) and _has_layers(new):
+    if not comparable.layers and same_frames and _has_layers(base) and _has_layers(new):
         looks = "These look like different models: the" if not same else "The"
         yield f"{looks} layers of the two sides have nothing in common, so layers are not compared."
     elif sum(shares) / 2 < UNLIKE and not same:
@@ -163,7 +192,7 @@ def _unlike(
         yield f"These look like different programs: {some} a counterpart on the other side. So a list of changes says little."
 
 
-def _of_steps(sides: tuple[tuple[Pool, str], ...], *, windows: bool) -> Iterator[str]:
+def _of_steps(sides: Sides, *, windows: bool) -> Iterator[str]:
     """Which side has no steps, or none that the trace marks: from what they are inferred."""
     if windows:
         without = " and the ".join(name for pool, name in sides if not pool.side.has_steps)
@@ -178,6 +207,12 @@ def _of_steps(sides: tuple[tuple[Pool, str], ...], *, windows: bool) -> Iterator
         what = listed([f"a {each}" if each.startswith("period of ") else f"the range {each}" for each in own])
         elsewhere = "" if both else ", so they may begin elsewhere in the loop than those of the other side"
         yield f"Steps of the {name} are not marked but inferred from {what}{elsewhere}."
+
+
+def _is_cut(pool: Pool) -> bool:
+    """Whether a file of the side ends too early, and has steps before its last one."""
+    ends = any(set(BREAKS).intersection(one.damage) for one in pool.side.facts)
+    return ends and pool.side.has_steps and pool.side.steps.height > 1
 
 
 def _works(pool: Pool) -> bool:
@@ -244,7 +279,7 @@ def _recorded(base: Pool, new: Pool) -> Iterator[str]:
         )
 
 
-def _pooling(sides: tuple[tuple[Pool, str], ...], per: str) -> Iterator[str]:
+def _pooling(sides: Sides, per: str) -> Iterator[str]:
     for pool, name in sides:
         processes = len(pool.side.facts)
         if processes > 1:

@@ -40,11 +40,23 @@ class Pool:
     values: pl.DataFrame
     """`at` (a kept step of any run, from 0), `leaf`, `ns`, without the weight."""
     weights: npt.NDArray[np.int64]
-    """Of each kept step that of its run."""
+    """Of each kept step that of its process."""
+    runs: npt.NDArray[np.int64]
+    """Of each kept step its run, from 0."""
+    places: npt.NDArray[np.int64]
+    """Of each kept step its place in its process, from 0."""
 
 
-def pool(digests: Sequence[Digest], kept: Sequence[npt.NDArray[np.bool_]], *, windows: bool) -> Pool:
-    """One side from its processes. `kept` says which steps of each count; `windows`: all steps of a process are one."""
+def pool(
+    digests: Sequence[Digest],
+    kept: Sequence[npt.NDArray[np.bool_]],
+    *,
+    windows: bool,
+    runs: Sequence[int] | None = None,
+) -> Pool:
+    """One side from its processes. `kept` says which steps of each count; `windows`: all steps of a process are one. `runs`: how many
+    processes each run has; without it all are one run.
+    """
     unit = math.lcm(*(digest.facts.devices for digest in digests))
     if unit > _MOST_UNITS:
         devices = ", ".join(str(digest.facts.devices) for digest in digests)
@@ -83,7 +95,10 @@ def pool(digests: Sequence[Digest], kept: Sequence[npt.NDArray[np.bool_]], *, wi
     layers = pl.concat([digest.layers for digest in digests]).unique(
         "path", keep="first", maintain_order=True
     )
-    return Pool(side, layers, leaves, values.select("at", "leaf", "ns"), of_steps)
+    run_of = np.repeat(np.arange(len(runs or [0])), runs or [len(digests)])
+    of_runs = np.unique(np.repeat(run_of, counts), return_inverse=True)[1]  # a run without a step is none
+    places = np.concatenate([np.arange(each) for each in counts])
+    return Pool(side, layers, leaves, values.select("at", "leaf", "ns"), of_steps, of_runs, places)
 
 
 def _weights(counts: Sequence[int], time: int) -> list[int]:

@@ -40,17 +40,29 @@ def real_parts(left: pl.DataFrame, every: pl.DataFrame) -> pl.DataFrame:
 
 
 def names_replaced(rows: pl.DataFrame) -> pl.DataFrame:
-    """`cell`, and what did its layer's work on both sides, `base_work` and `new_work`: in the forward pass, if the other operators are there too."""
+    """`cell`, and what did its layer's work on both sides, `base_work` and `new_work`, the longest first: in the forward pass, if the other
+    operators are there too.
+    """
     known = rows.filter(pl.col("how") == LAYER).select(
         "cell",
         "node",
         "new",
+        "ns",
         pl.coalesce(pl.col("operator", "name").cast(pl.String)).fill_null("other work").alias("text"),
         (pl.col("phase") != "forward").fill_null(value=True).alias("later"),
     )
     told = known.filter(pl.col("later") == pl.col("later").min().over("node"))
     texts = told.group_by("node", "new").agg(pl.col("text").unique().sort())
-    words = {(node, new): _words(names) for node, new, names in texts.rows()}
+    # Layers in which the same stands for the same name it in one order.
+    alike = texts.group_by("node").agg(pl.struct("new", "text").sort_by("new").alias("alike"))
+    sums = told.join(alike, on="node").group_by("alike", "new", "text").agg("node", pl.col("ns").sum())
+    longest = (
+        sums.sort("ns", "text", descending=[True, False])
+        .explode("node")
+        .unique(["node", "new", "text"], maintain_order=True)
+    )
+    named = longest.group_by("node", "new", maintain_order=True).agg("text")
+    words = {(node, new): _words(names) for node, new, names in named.rows()}
     cells = known.select("cell", "node").unique(maintain_order=True).rows()
     made = [(cell, words[node, False], words[node, True]) for cell, node in cells]
     schema = {"cell": pl.Int64, "base_work": pl.String, "new_work": pl.String}

@@ -13,9 +13,9 @@ __all__ = ["UPDATE", "exchanged", "updates"]
 UPDATE: Final = "update"
 """How the work of updates is matched where the two sides run other operators in them."""
 _SOME: Final = 0.1
-"""Of the time of the updates, in operators that only this side has: so on both sides, some stand in the place of others."""
-_MOST: Final = 0.6
-"""Of the time on one side: most of what it does is something else."""
+"""Of the time of the updates on one side, in operators that only this side has: it updates otherwise. Optimizers share operators, so that
+the other side may have none of its own.
+"""
 _NAMED: Final = 2
 
 
@@ -42,7 +42,7 @@ def exchanged(rows: pl.DataFrame) -> tuple[str | None, str | None] | None:
         alone = sums.filter(pl.col(side) > 0, pl.col(other) == 0).sort(side, "operator", descending=[True, False])  # fmt: skip
         shares.append(int(alone[side].sum()) / whole)
         own.append(_named(alone["operator"].to_list()))
-    if min(shares) < _SOME and max(shares) < _MOST:
+    if max(shares) < _SOME:
         return None
     return own[0], own[1]
 

@@ -98,13 +98,19 @@ class Teller:
         whole = whole if self.on_cpu is False else (0.0, 0.0)  # operators are not hidden by others
         title = self._title(made, found.by, self._subject(found.by, made, rows, node), whole)
         return replace(
-            made, title=title.removesuffix(")") + self._of_idle(found) if found.idle.size else title
+            made, title=title.removesuffix(")") + self._of_idle(found) + ")" if found.idle.size else title
         )
 
     def _of_idle(self, found: Found) -> str:
         """The end of a title of work with the idle time that it caused."""
-        idle = format_change(float(self.cells.exactly(found.idle)))
-        return f", of which {idle} is {'time outside operators' if self.on_cpu else 'idle time'})"
+        idle, name = (
+            float(self.cells.exactly(found.idle)),
+            "time outside operators" if self.on_cpu else "idle time",
+        )
+        work = float(found.delta) - idle
+        if idle * work < 0:
+            return f": work {format_change(work)}, {name} {format_change(idle)}"
+        return f", of which {format_change(idle)} is {name}"
 
     def _title(
         self, one: Contribution, by: tuple[str, ...], told: _Subject, whole: tuple[float, float]
@@ -347,6 +353,8 @@ class Teller:
             )
             outside = "" if cause in ("operator_dispatch", "profiler_overhead") else " outside operators"
             text = f"the program spends {amount} {'more' if longer else 'less'}{spent}{outside}"
+            if cause == "data_loading":
+                text = f"the program waits {amount} {'longer' if longer else 'less'} for data"
             phrase = "" if spent else phrase
         else:
             text = f"the device is idle {amount} {'longer' if longer else 'less'}"

@@ -62,6 +62,7 @@ def _digest_of(scope: Scope) -> Digest:
     edges, numbers = _slices(scope)
     steps = _steps(scope, edges, numbers)
     rows = pl.concat([_sliced(pl.concat([_work(scope), _idle(scope)]), edges, numbers), _calls(scope)])
+    steps = _whole_steps(scope, steps, rows)
     kept = np.isin(rows["step"].to_numpy(), steps["step"].to_numpy())
     rows = rows if kept.all() else rows[np.flatnonzero(kept)]
     alike = groups(*(or_none(rows[name].to_physical()) for name in _KEYS))
@@ -136,6 +137,15 @@ def _steps(scope: Scope, edges: Int64Array, numbers: Int64Array) -> pl.DataFrame
     return named.select(pl.col(name).cast(kind) for name, kind in STEPS.items()).with_columns(
         pl.col("name").fill_null("")
     )
+
+
+def _whole_steps(scope: Scope, steps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """The steps; of a file that ends too early without the last one with work, which it cuts, and what follows. One step stays."""
+    if not completeness(scope).breaks:
+        return steps
+    worked = rows.filter(~pl.col("kind").is_in(["idle", "call"]))["step"].unique()
+    met = np.flatnonzero(np.isin(steps["step"].to_numpy(), worked.to_numpy()))
+    return steps.head(max(1, int(met[-1]))) if met.size else steps
 
 
 # -- pieces of the time of devices ------------------------------------------------------------------

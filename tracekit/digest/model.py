@@ -114,7 +114,7 @@ class Digest:
 
     facts: Facts
     steps: pl.DataFrame
-    """One row per step in order of time (`STEPS`); of a trace without steps one row, the window, whose step is `NO_STEP`."""
+    """One row per step in order of time (`STEPS`), without those that a truncated file cuts; of a trace without steps one row, the window, whose step is `NO_STEP`."""
     leaves: pl.DataFrame
     """`LEAVES`."""
     layers: pl.DataFrame

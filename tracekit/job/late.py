@@ -27,7 +27,7 @@ _ALIKE: Final = 0.5
 """So much of two delays lies in the same steps if they come at the same times."""
 _OF_GROUP: Final = 0.2
 """A rank is late to a group if so much of its delays is there."""
-_STANDS_OUT: Final = 3
+_STANDS_OUT: Final = 2
 """Times the wait for the (lower) middle of the ranks."""
 _SLOWER: Final = 2.0
 """Times the lower quartile of the latencies of equal collectives."""

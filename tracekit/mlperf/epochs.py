@@ -1,4 +1,9 @@
-"""The epochs that a batch needs, by those of the batches that were run, and how far they may be wrong."""
+"""The epochs that a batch needs, by those of the batches that were run, and how far they may be wrong.
+
+Beyond these batches epochs E follow a power of the batch B, or the law of a critical batch, E = E0 · (1 + B / Bc), by which they hardly grow with small
+batches and in proportion to large ones. Both are as likely as the batches that were run make them. Epochs never fall as the batch grows, and at worst
+they double as it does: then a larger batch needs as many steps as a smaller one.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from math import exp, hypot, log
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.mlperf.cells import Cell
 
@@ -20,24 +26,38 @@ _LEAST: Final = 0.05
 """Powers by which epochs grow with the batch differ by so much at least."""
 _UNKNOWN: Final = 0.3
 """The power by which they grow where no two batches tell it."""
-_REACH: Final = log(4)
-"""The weight of a batch so far from the last one, in logarithms, falls to 1/e."""
-_CHANGE: Final = 0.5
-"""Powers change by such a part of themselves beyond the batches that were run: epochs hardly grow with small batches, and in proportion to large ones."""
+_NOISE: Final = ((0.01, 0.25), (0.02, 0.25), (0.03, 0.25), (0.05, 0.15), (0.1, 0.1))
+"""By how much epochs may lie off their law, and how likely that is."""
+_SLOPES: Final = np.linspace(0, 1, 201)
+"""The powers of the batch by which epochs may grow."""
+_TAIL, _SIDES = 0.025, 1.96
+"""What lies beyond either end of an interval, and how many standard deviations that is."""
+
+Floats = npt.NDArray[np.float64]
 
 
-def epochs_at(series: Mapping[str, Sequence[Cell]], chosen: str, batch: int) -> tuple[float, float]:
-    """The epochs that this batch needs: between the batches that were run in proportion to their logarithms, beyond them along a power of the batch; and
-    the standard deviation of their logarithm, which grows with the distance from these batches.
+def epochs_at(
+    series: Mapping[str, Sequence[Cell]], chosen: str, batch: int
+) -> tuple[float, tuple[float, float]]:
+    """The epochs that this batch needs: between the batches that were run in proportion to their logarithms, beyond them by the laws of epochs; and how
+    far they may lie below and above, as standard deviations of their logarithm.
     """
     points = _points(series[chosen])
     places, at = [place for place, _ in points], log(batch)
     epochs = float(np.interp(at, places, [epochs for _, epochs in points]))
-    power, unsure = _power(series, chosen, at)
     below, above = (at - place for place in _beside(places, at))
+    chances = _chances(series, chosen, at - below)
     if below > 0 > above:  # between two it is known from both
-        return epochs, hypot(_SAME, below * -above / (below - above) * hypot(power, unsure))
-    return epochs * exp(power * below), hypot(_SAME, abs(below) * hypot(unsure, _CHANGE * power))
+        far = below * -above / (below - above)
+        unsure = hypot(_SAME, far * float((chances * _SLOPES**2).sum()) ** 0.5)
+        return epochs, (unsure, unsure)
+    grown = _growths(below)
+    told = float(chances.sum(axis=1) @ grown[(0, 1), chances.argmax(axis=1)])
+    order = grown.ravel().argsort()
+    reached = chances.ravel()[order].cumsum()
+    low, high = grown.ravel()[order][np.searchsorted(reached, (_TAIL, 1 - _TAIL))]
+    sides = (hypot(_SAME, max(each, 0.0) / _SIDES) for each in (told - low, high - told))
+    return epochs * exp(told), (next(sides), next(sides))
 
 
 def _beside(places: Sequence[float], at: float) -> tuple[float, float]:
@@ -54,9 +74,14 @@ def _points(group: Sequence[Cell]) -> list[tuple[float, float]]:
     return sorted((place, float(np.mean(epochs))) for place, epochs in at.items())
 
 
-def _power(series: Mapping[str, Sequence[Cell]], chosen: str, at: float) -> tuple[float, float]:
-    """The power of the batch by which epochs grow around this logarithm of one, between 0 and 1, and its standard deviation: of the own series, near
-    batches first, and of all others, each as far as it is known.
+def _growths(far: float) -> Floats:
+    """The logarithms by which epochs grow so far from a batch, in its logarithm: by a power, and by the law of a critical batch that has this power there."""
+    return np.stack([_SLOPES * far, np.log1p(_SLOPES * np.expm1(far))])
+
+
+def _chances(series: Mapping[str, Sequence[Cell]], chosen: str, end: float) -> Floats:
+    """How likely each law with each power at this batch is: by the powers of other series, and by how closely it meets the own batches. Of one batch
+    there is only the power of others.
     """
     others = [
         log(more[1] / less[1]) / (more[0] - less[0])
@@ -64,15 +89,16 @@ def _power(series: Mapping[str, Sequence[Cell]], chosen: str, at: float) -> tupl
         for less, more in pairwise(_points(group))
         if name != chosen
     ]
-    told = [(float(np.mean(others)), hypot(float(np.std(others)), _LEAST)) if others else (0.0, _UNKNOWN)]
-    places, levels = np.array(_points(series[chosen])).T
-    if len(places) > 1:
-        weights = np.exp(-np.abs(places - places[np.abs(places - at).argmin()]) / _REACH)
-        apart = places - np.average(places, weights=weights)
-        squares = float(weights @ apart**2)
-        told.append(
-            (float(weights @ (apart * np.log(levels))) / squares, hypot(_SAME / squares**0.5, _LEAST))
-        )
-    sure = [1 / spread**2 for _, spread in told]
-    mean = sum(weight * power for weight, (power, _) in zip(sure, told, strict=True)) / sum(sure)
-    return min(max(mean, 0.0), 1.0), sum(sure) ** -0.5
+    mean, spread = (
+        (float(np.mean(others)), hypot(float(np.std(others)), _LEAST)) if others else (0.0, _UNKNOWN)
+    )
+    points = _points(series[chosen])
+    above = np.stack([log(epochs) - _growths(place - end) for place, epochs in points])
+    squares = ((above - above.mean(axis=0)) ** 2).sum(axis=0)
+    noise, prior = np.array(_NOISE).T
+    likely = np.log(prior) - (len(points) - 1) * np.log(noise) - squares[..., None] / 2 / noise**2
+    likely = np.logaddexp.reduce(likely, axis=-1) - ((_SLOPES - mean) / spread) ** 2 / 2
+    if len(points) == 1:
+        likely[1] = -np.inf
+    chances = np.exp(likely - likely.max())
+    return np.asarray(chances / chances.sum())

@@ -7,7 +7,7 @@ the training time of an epoch times the batch, depends on the batch of a chip, b
 efficient as b gets smaller: K falls like a power of b, whose exponent changes slowly. So K of a size that was not run follows from that of the nearest b
 in its series, along the exponent that pairs of neighbouring sizes show: of its own series, of other systems with this benchmark, and, with little weight,
 of other benchmarks. Far pairs count less. Between two b that were run it follows from both, so that it is theirs at either. And beyond three sizes or
-more, K follows the laws of a step that they bear out (`mixture`). The forecast is the mean of both, by how sure each is.
+more, K follows the laws of a step that they bear out (`mixture`). The forecast is the mean of both, by how sure each is, and the interval that of both.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, hypot, log, sqrt
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -31,7 +32,7 @@ from tracekit.mlperf.asked import (
 )
 from tracekit.mlperf.cells import Cell, ends_of, series_of
 from tracekit.mlperf.epochs import epochs_at
-from tracekit.mlperf.mixture import step_at
+from tracekit.mlperf.mixture import Point, Steps, step_at
 from tracekit.scaling.laws import non_negative
 
 __all__ = [
@@ -52,6 +53,8 @@ _REACH: Final = 0.7
 """At a distance of so many units of ln(b) a pair's weight falls to 1/e."""
 _FOREIGN: Final = 2.0
 """The distance of pairs whose batch is counted in another unit, such as tokens."""
+_KNOWN: Final = 4.0
+"""Pairs of the own sizes count as so much further for each other one, squared: laws of many sizes know all that their pairs tell."""
 _STRANGE: Final = 0.35
 """Chips of systems that no one compared differ by so much at least: by a factor of two in 95 % of cases."""
 _LAST: Final = 0.1
@@ -71,6 +74,12 @@ _LEAST_CHANGE, _CHANGE = 0.05, 0.07
 _HALF: Final = 0.5
 _NO_STEP: Final = 1e-9
 """Logarithms that differ by less are the same."""
+_OFF_LAWS: Final = 0.2
+"""Laws are unsure by so much per unit of the distance to the nearest batch of a chip: real systems follow none of them exactly."""
+_NORMAL: Final = np.array([NormalDist().inv_cdf((at + 0.5) / 400) for at in range(400)])
+"""Values that are equally likely if spread normally."""
+_TAIL: Final = 0.005
+"""What the laws and the exponents leave beyond either end: less than an interval may miss, as other sizes may follow laws that are none of these."""
 _SIDES: Final = 1.96
 _GAIN: Final = 1.1
 
@@ -121,21 +130,27 @@ def forecast(cells: Sequence[Cell], question: Question) -> Forecast | None:
     own, same = series[chosen], is_asked(series[chosen][0], question)
     near = min(own, key=lambda cell: abs(log((cell.accelerators or 1) / question.accelerators)))
     batch = (question.batch if same or in_unit(own, question) else None) or near.batch or 1
-    epochs, unsure = (question.epochs, 0.0) if question.epochs else epochs_at(series, chosen, batch)
+    given = question.epochs
+    epochs, unsure = (given, (0.0, 0.0)) if given else epochs_at(series, chosen, batch)
     at = log(batch / question.accelerators)
     level, spread, exponent, closest = _level_along(series, chosen, at, question.accelerators)
+    sides = spread, spread
     if not _within(own, at, question.accelerators):
         sizes = [
             (cell.accelerators or 1, exp(place_of(cell)), exp(_level(cell, several=True))) for cell in own
         ]
-        level, spread = _joint((level, spread), step_at(sizes, question.accelerators, exp(at)))
+        steps = step_at(sizes, question.accelerators, exp(at))
+        level, sides = _joint(level, hypot(spread, _by_chips(sizes, closest, question.accelerators)), steps, min(abs(place_of(cell) - at) for cell in own))  # fmt: skip
     apart = _apart(near, _several(own), epochs)
     training = epochs * exp(level) / batch
     beyond = _BEYOND * max(0.0, at - max(map(place_of, own)))
     foreign = 0.0 if same else _foreign(series, chosen, at, question.accelerators)
-    error = hypot(_LEAST_SPREAD, spread, beyond, unsure, foreign)
+    low, high = (
+        exp(_SIDES * hypot(_LEAST_SPREAD, side, beyond, by_epochs, foreign))
+        for side, by_epochs in zip(sides, unsure, strict=True)
+    )
     seconds = training + apart
-    return Forecast(seconds, seconds * exp(-_SIDES * error), seconds * exp(_SIDES * error), batch, epochs, closest.accelerators or 0, exponent, chosen, same)  # fmt: skip
+    return Forecast(seconds, seconds / low, seconds * high, batch, epochs, closest.accelerators or 0, exponent, chosen, same)  # fmt: skip
 
 
 def _level_along(
@@ -212,6 +227,28 @@ def doubling_end(cells: Sequence[Cell], question: Question) -> int | None:
     return None if before is None else chips
 
 
+def enough_chips(cells: Sequence[Cell], question: Question) -> tuple[int, int] | None:
+    """The number of chips, doubled from that of the question, from which another doubling at the same batch gains less than 10 %, or would leave a chip
+    less than one sample: the fewest and the most that it may be, since beyond the sizes that were run times lie between the ends of their intervals;
+    None if nothing is known.
+    """
+    first = forecast(cells, question)
+    if first is None:
+        return None
+    known = [cell.accelerators or 1 for cell in series_of(cells)[first.series] if _known(cell)]
+    chips, found = [question.accelerators], [first]
+    while 2 * chips[-1] <= first.batch:
+        chips.append(2 * chips[-1])
+        asked = replace(question, accelerators=chips[-1], batch=first.batch, epochs=first.epochs)
+        found.append(forecast(cells, asked) or first)
+    ends = [(each.seconds,) * 2 if at <= max(known) else (each.high, each.low) for at, each in zip(chips, found, strict=True)]  # fmt: skip
+    slow, fast = (
+        next((at for at, less, more in zip(chips, times, times[1:], strict=False) if less < _GAIN * more), chips[-1])
+        for times in zip(*ends, strict=True)
+    )  # fmt: skip
+    return slow, fast
+
+
 # -- of cells ---------------------------------------------------------------------------------------
 
 
@@ -268,13 +305,26 @@ def _within(own: Sequence[Cell], at: float, chips: int) -> bool:
     return inside or len(set(counts)) < _FEWEST
 
 
-def _joint(*told: tuple[float, float]) -> tuple[float, float]:
-    """The mean of levels with standard deviations, each weighted by the inverse of its square, and what both and their difference make of them."""
-    levels, spreads = np.array(told).T
-    weights = 1 / np.maximum(spreads, _NO_STEP) ** 2
-    weights /= weights.sum()
-    level = float(weights @ levels)
-    return level, sqrt(float(weights @ (spreads**2 + (levels - level) ** 2)))
+def _by_chips(sizes: Sequence[Point], closest: Cell, chips: int) -> float:
+    """Half of what the laws say that steps grow by from these chips to so many with the same batch of each: exponents know nothing of it."""
+    batch = exp(place_of(closest))
+    more, less = (step_at(sizes, count, batch).level for count in (chips, closest.accelerators or 1))
+    return _HALF * (more - less)
+
+
+def _joint(level: float, spread: float, steps: Steps, far: float) -> tuple[float, tuple[float, float]]:
+    """The mean of a level by exponents, with its standard deviation, and of those by laws, so far from the nearest batch of a chip: each weighted by the
+    inverse of its fourth power, so that the one that is far less sure counts for nothing. And how far below and above it they reach, as standard deviations.
+    """
+    sure, other = max(spread, _NO_STEP) ** 4, max(hypot(steps.spread, _OFF_LAWS * far), _NO_STEP) ** 4
+    laws = sure / (sure + other)
+    mean = (1 - laws) * level + laws * steps.level
+    levels = np.concatenate([level + spread * _NORMAL, steps.levels])
+    chances = np.concatenate([np.full(len(_NORMAL), (1 - laws) / len(_NORMAL)), laws * steps.chances])
+    order = levels.argsort()
+    low, high = levels[order][np.searchsorted(chances[order].cumsum(), (_TAIL, 1 - _TAIL))]
+    below, above = (hypot(max(each, 0.0) / _SIDES, laws * steps.noise) for each in (mean - low, high - mean))
+    return mean, (below, above)
 
 
 # -- exponents --------------------------------------------------------------------------------------
@@ -317,8 +367,7 @@ def _exponent(series: Mapping[str, Sequence[Cell]], chosen: str, middle: float) 
             continue
         same = benchmark_of(group[0].benchmark) == benchmark_of(series[chosen][0].benchmark)
         pairs = _pairs(group)
-        # Laws of many sizes know all that their pairs tell.
-        known = _FOREIGN * (len(pairs) - 1) ** 2 if name == chosen else 0.0
+        known = _KNOWN * (len(pairs) - 1) ** 2 if name == chosen else 0.0
         for pair in pairs:
             distance = abs(pair.middle - middle)
             distance = distance if same and distance <= UNIT else _FOREIGN

@@ -65,7 +65,7 @@ def diff_figures(found: Compared) -> Iterator[Figure]:
 
 def _kernel_leaves(diff: Diff) -> Iterator[tuple[tuple[str, ...], float, float]]:
     """The time of each kernel with its kind, and of idle time that of each cause."""
-    work = diff.by["name"].filter(pl.col("kind") != "idle")
+    work = diff.by["name"].filter(pl.col("kind") != "idle", pl.col("name").is_not_null())
     for kind, name, base, new in work[["kind", "name", "base_ns", "new_ns"]].rows():
         yield (kind, shorten_name(name, _NAME_WIDTH)), base, new
     for cause, base, new in diff.by["idle"][["category", "base_ns", "new_ns"]].rows():

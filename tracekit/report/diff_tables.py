@@ -39,6 +39,7 @@ _KEYS: Final = {
     "type": ("type",),
 }
 NOTHING: Final = {
+    "phase": "not told apart",
     "path": "unattributed",
     "type": "no type",
     "operator": "outside operators",

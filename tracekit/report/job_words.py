@@ -187,10 +187,11 @@ def _slow(job: Job, window: int) -> str:
     if slow is None:
         return ""
     size = "" if not slow.bytes else f" of {format_bytes(slow.bytes)}"
+    on_cpu = any(member.summary.facts.on_cpu for member in job.ranks.members)
+    to = "to busy cores or the network" if on_cpu else "to the links or the network"
     return (
         f"Once all ranks are there, {format_count(slow.slow)} of {format_count(slow.calls)} calls of {slow.name}{size} take "
-        f"{format_ns(slow.slow_ns)}, others {format_ns(slow.usual_ns)}: {format_ns(slow.lost_ns)} in all are lost to the links or "
-        "the network, and to no rank."
+        f"{format_ns(slow.slow_ns)}, others {format_ns(slow.usual_ns)}: {format_ns(slow.lost_ns)} in all are lost {to}, and to no rank."
     )
 
 

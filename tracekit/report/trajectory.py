@@ -179,7 +179,8 @@ def _moves(found: Trajectories) -> Iterator[str]:
         words = "; ".join(meanings)
         yield f"{words[0].upper()}{words[1:]}."
     if len(titles) > _MOST_TOLD:
-        yield f"The table has {len(titles) - _MOST_TOLD} more trajectories."
+        more = len(titles) - _MOST_TOLD
+        yield f"The table has {more} more {'trajectory' if more == 1 else 'trajectories'}."
 
 
 def _rests_on(found: Trajectories) -> Iterator[str]:

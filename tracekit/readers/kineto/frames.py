@@ -7,6 +7,8 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
+from operator import mul
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +39,7 @@ __all__ = ["RawFrames"]
 
 _LONGEST_LABEL: Final = 200
 _ZERO: Final = r"\b0\b"
+_LISTS: Final = msgspec.json.Decoder(list[list[int]])
 _KNOWN_PHASES: Final = frozenset({"X", "M", "C", "s", "t", "f", "i", "I", "R"})
 _KNOWN_CATEGORIES: Final = frozenset(
     {
@@ -183,7 +186,7 @@ class RawFrames:
             base[key] = args.integers(key)
         for key in ("shapes", "dtypes", "concrete_inputs"):
             base[key] = args.raw_texts(key)
-        base["strides"] = _repeating(args.raw_texts("strides"))
+        base["strides"] = _repeating(args.raw_texts("strides"), base["shapes"])
         base["layer"] = args.labels("layer")
         base["module_type"] = args.labels("module")
         # Files before 2022 give operators their stacks; later ones have spans of Python functions.
@@ -365,13 +368,30 @@ def _numbers(args: dict[str, Any]) -> dict[str, float]:
     return {k: float(v) for k, v in numeric.items() if abs(v) <= sys.float_info.max}
 
 
-def _repeating(strides: pl.Series) -> pl.Series:
-    """The strides of inputs of which one is 0; null for the others, of which there are many and each has its own."""
+def _repeating(strides: pl.Series, shapes: pl.Series) -> pl.Series:
+    """The strides of inputs of which one is 0, or of which windows overlap; null for the others, of which there are many."""
     texts = distinct(strides).cast(pl.String)
-    repeating = texts.filter(texts.str.contains(_ZERO))
-    if not repeating.len():
+    repeating = set(texts.filter(texts.str.contains(_ZERO)))
+    pairs = strides.to_physical().cast(pl.UInt64) * (1 << 32) + shapes.to_physical()
+    first = pairs.arg_unique()
+    for sizes, steps in zip(shapes[first].cast(pl.String), strides[first].cast(pl.String), strict=True):
+        if sizes and steps and steps not in repeating and _overlaps(sizes, steps):
+            repeating.add(steps)
+    if not repeating:
         return strides.clear().extend_constant(None, strides.len())
-    return strides.set(~strides.is_in(repeating.to_list()), None)
+    return strides.set(~strides.is_in(list(repeating)), None)
+
+
+def _overlaps(shapes: str, strides: str) -> bool:
+    """Whether a tensor of the inputs has more elements than lie between its first and its last one."""
+    try:
+        for sizes, steps in zip(_LISTS.decode(shapes), _LISTS.decode(strides), strict=False):
+            # A side of n elements takes n − 1 steps.
+            if len(sizes) == len(steps) > 1 and sum(map(mul, sizes, steps)) - sum(steps) < prod(sizes) - 1:
+                return True
+    except msgspec.DecodeError:
+        pass  # lists of tensors, or damaged: not told
+    return False
 
 
 def _list_text(lists: pl.Series) -> pl.Series:

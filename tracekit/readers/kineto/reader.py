@@ -237,7 +237,7 @@ def _devices(properties: Any, device: pl.DataFrame) -> tuple[DeviceInfo, ...]:
         major, minor = _int(entry.get("computeMajor")), _int(entry.get("computeMinor"))
         infos[number] = DeviceInfo(
             device_id=number,
-            name=_name(entry.get("name", "")),
+            name=_name(entry.get("name") or ""),
             compute_capability=None if major is None or minor is None else (major, minor),
             sm_count=_size(entry.get("numSms")),
             memory_bytes=_size(entry.get("totalGlobalMem")),
