@@ -13,7 +13,7 @@ import pytest
 
 from tests.mlperf.test_results import DATA, cells, needs_data
 from tracekit.mlperf import Cell, LoggedRun, Results, cells_of, forecast, question_of, read_results, series_of
-from tracekit.mlperf.forecast import Question, without
+from tracekit.mlperf.forecast import Question, enough_chips, without
 from tracekit.mlperf.questions import answers_of, borrowed
 from tracekit.report.mlperf import mlperf_section
 
@@ -57,6 +57,32 @@ def test_epochs_follow_the_power_of_the_batch_that_they_grow_by() -> None:
         assert found.epochs == pytest.approx(20 * (32 * times) ** 0.4, rel=0.03)
 
 
+@pytest.mark.parametrize("critical", [1, 2, 4])
+def test_epochs_follow_the_law_of_a_critical_batch(critical: int) -> None:
+    """A power lagged behind them: at four times the batch they were told 30 to 43 % too few, in no interval."""
+
+    def epochs(batch: int) -> float:
+        return 40 * (1 + batch / (critical * 8192))
+
+    known = cells(0.7, [(16 << at, 512 << at, epochs(512 << at)) for at in range(5)])
+    for times in (2, 4):
+        chips, batch = 256 * times, 8192 * times
+        (truth,) = cells(0.7, [(chips, batch, epochs(batch))])
+        found = forecast(known, Question("net", chips, batch))
+        assert found is not None
+        assert found.epochs == pytest.approx(epochs(batch), rel=0.02)
+        assert found.low <= (truth.score_s or 0) <= found.high
+        assert found.high < 1.4 * found.low
+
+
+def test_epochs_at_worst_double_with_the_batch() -> None:
+    known = cells(0.7, [(16, 512, 40), (32, 1024, 80), (64, 2048, 160)])
+    found = forecast(known, Question("net", 256, 8192))
+    assert found is not None
+    assert found.epochs == pytest.approx(640, rel=0.02)
+    assert found.high < 1.15 * found.seconds
+
+
 def test_a_batch_alone_has_the_epochs_of_others() -> None:
     grown, alone = (
         cells(0.7, [(8, 512, 4), (32, 2048, 8)], benchmark="net"),
@@ -89,8 +115,8 @@ def test_doubling_ends_where_the_sizes_that_were_run_show_it() -> None:
     end = next(chips for chips in (8, 16, 32, 64, 128, 256, 512) if seconds(chips) < 1.1 * seconds(2 * chips))
     section = mlperf_section(Results(tuple(runs)))
     (table,) = (table for table in section.tables if table.name == "forecasts")
-    assert table.frame["enough_chips"].to_list() == [end] * 2
-    assert "enough_chips" in table.short
+    assert table.frame.select("enough_fewest", "enough_most").rows() == [(end, end)] * 2
+    assert {"enough_fewest", "enough_most"} <= set(table.short)
 
 
 # -- planted laws ----------------------------------------------------------------------------------
@@ -142,6 +168,56 @@ def test_intervals_hold_for_planted_laws_under_noise(law: str, *, weak: bool) ->
     assert errors[4] < 0.4
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_chips_without_a_square_grid_are_told_like_their_neighbours(seed: int) -> None:
+    """A prime number counted as a ring: 1,021 chips took 1.7 minutes, somewhere from 1 s to 166 minutes, and 1,024 chips 2.3 minutes."""
+    rng = np.random.default_rng(seed)
+    known = [
+        run_of(chips, 8192, LAWS["Amdahl"](chips, 8192 / chips) * exp(rng.normal(0, 0.03)))
+        for chips in (16, 32, 64, 128, 256)
+    ]
+    for near in (range(500, 525), range(1010, 1035), range(2036, 2051)):
+        found = [forecast(known, Question("net", chips, 8192, 10.0)) for chips in near]
+        told = np.log([(each.seconds, each.low, each.high) for each in found if each is not None])
+        assert len(told) == len(near)
+        assert np.abs(np.diff(told, axis=0)).max() < 0.005
+
+
+@pytest.mark.slow
+def test_three_sizes_may_follow_a_ring() -> None:
+    """Messages that were 39 % of a step on 256 chips, and rise, lay beyond the interval of 87 % of forecasts for 512 chips, and of all for 1,024."""
+
+    def step(chips: int) -> float:
+        return 1e-3 * 8192 / chips + 4e-5 * 2 * (chips - 1)
+
+    held = {512: 0, 1024: 0}
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        known = [run_of(chips, 8192, step(chips) * exp(rng.normal(0, 0.015))) for chips in (16, 64, 256)]
+        for chips in held:
+            found = forecast(known, Question("net", chips, 8192, 10.0))
+            assert found is not None
+            held[chips] += found.low <= (run_of(chips, 8192, step(chips)).score_s or 0.0) <= found.high
+    assert min(held.values()) >= 0.8 * 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(16, 64, 256), (16, 32, 64, 128, 256)])
+@pytest.mark.parametrize("law", LAWS)
+def test_enough_chips_is_told_with_its_doubt(law: str, sizes: tuple[int, ...]) -> None:
+    """It was one number, of three sizes always that at which the batch ends, whatever law they followed."""
+    end = 16
+    while 2 * end <= 8192 and LAWS[law](end, 8192 / end) >= 1.1 * LAWS[law](2 * end, 8192 / 2 / end):
+        end *= 2
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        known = [
+            run_of(chips, 8192, LAWS[law](chips, 8192 / chips) * exp(rng.normal(0, 0.015))) for chips in sizes
+        ]
+        fewest, most = enough_chips(known, Question("net", 16, 8192, 10.0)) or (0, 0)
+        assert fewest <= end <= most
+
+
 @pytest.mark.parametrize("law", ["ring", "tree"])
 def test_messages_stay_when_the_batch_of_a_chip_gets_smaller(law: str) -> None:
     """All of a step shrank with the batch of a chip, messages too: 13.8 instead of 52 minutes around a ring, and 512 chips were enough, not 128."""
@@ -165,7 +241,7 @@ def test_evaluations_grow_with_the_epochs() -> None:
         truth = run_of(chips, 64 * chips, 0.1, epochs, 5.0)
         found = forecast(known, Question("net", chips, 64 * chips, float(epochs)))
         assert found is not None
-        assert found.seconds == pytest.approx(truth.score_s, rel=1e-6)
+        assert found.seconds == pytest.approx(truth.score_s, rel=1e-3)
 
 
 def test_an_evaluation_that_training_hides_stays_one() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tracekit.mlperf import Cell, LoggedRun, efficiency_parts, laws_table, techniques_table
-from tracekit.mlperf.forecast import Question, doubling_end, forecast
+from tracekit.mlperf.forecast import Question, enough_chips, forecast
 from tracekit.scaling import HOPS
 
 SIZES = ((8, 512), (16, 512), (32, 1024), (64, 1024), (128, 2048), (256, 2048), (512, 4096))
@@ -64,11 +64,12 @@ def test_a_law_that_the_sizes_follow_foretells_more_chips_and_where_doubling_end
     for chips in (512, 1024, 2048):
         found = forecast(cells, Question("net", chips, 4096, 4.0))
         assert found is not None
-        assert found.seconds == pytest.approx(seconds(chips), rel=1e-6)
+        assert found.seconds == pytest.approx(seconds(chips), rel=0.03)
     end = 256
     while seconds(end) >= 1.1 * seconds(2 * end):
         end *= 2
-    assert doubling_end(cells, Question("net", 256, 4096, 4.0)) == end
+    fewest, most = enough_chips(cells, Question("net", 256, 4096, 4.0)) or (0, 0)
+    assert fewest <= end <= most <= 2 * end
 
 
 def test_summing_along_a_grid_gains_what_the_hops_say() -> None:

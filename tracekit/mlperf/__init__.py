@@ -9,7 +9,7 @@ from tracekit.mlperf.cells import (
     series_of,
     sizes_of,
 )
-from tracekit.mlperf.forecast import Forecast, Question, compared, doubling_end, forecast, question_of
+from tracekit.mlperf.forecast import Forecast, Question, compared, enough_chips, forecast, question_of
 from tracekit.mlperf.laws import efficiency_parts, laws_table, techniques_table
 from tracekit.mlperf.limits import steps_table
 from tracekit.mlperf.results import Results, holds_results, read_results
@@ -24,9 +24,9 @@ __all__ = [
     "cells_of",
     "cells_table",
     "compared",
-    "doubling_end",
     "efficiency_parts",
     "ends_of",
+    "enough_chips",
     "forecast",
     "holds_results",
     "laws_table",

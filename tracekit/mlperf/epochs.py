@@ -30,7 +30,7 @@ _NOISE: Final = ((0.01, 0.25), (0.02, 0.25), (0.03, 0.25), (0.05, 0.15), (0.1, 0
 """By how much epochs may lie off their law, and how likely that is."""
 _SLOPES: Final = np.linspace(0, 1, 201)
 """The powers of the batch by which epochs may grow."""
-_TAIL, _SIDES = 0.025, 1.96
+_TAIL, _SIDES = 0.01, 1.96
 """What lies beyond either end of an interval, and how many standard deviations that is."""
 
 Floats = npt.NDArray[np.float64]
@@ -56,7 +56,7 @@ def epochs_at(
     order = grown.ravel().argsort()
     reached = chances.ravel()[order].cumsum()
     low, high = grown.ravel()[order][np.searchsorted(reached, (_TAIL, 1 - _TAIL))]
-    sides = (hypot(_SAME, max(each, 0.0) / _SIDES) for each in (told - low, high - told))
+    sides = (_SAME + max(each, 0.0) / _SIDES for each in (told - low, high - told))
     return epochs * exp(told), (next(sides), next(sides))
 
 

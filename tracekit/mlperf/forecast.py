@@ -40,7 +40,7 @@ __all__ = [
     "Question",
     "benchmark_of",
     "compared",
-    "doubling_end",
+    "enough_chips",
     "forecast",
     "left_out",
     "question_of",
@@ -76,9 +76,9 @@ _NO_STEP: Final = 1e-9
 """Logarithms that differ by less are the same."""
 _OFF_LAWS: Final = 0.2
 """Laws are unsure by so much per unit of the distance to the nearest batch of a chip: real systems follow none of them exactly."""
-_NORMAL: Final = np.array([NormalDist().inv_cdf((at + 0.5) / 400) for at in range(400)])
+_NORMAL: Final = np.array([NormalDist().inv_cdf((at + 0.5) / 1000) for at in range(1000)])
 """Values that are equally likely if spread normally."""
-_TAIL: Final = 0.005
+_TAIL: Final = 0.003
 """What the laws and the exponents leave beyond either end: less than an interval may miss, as other sizes may follow laws that are none of these."""
 _SIDES: Final = 1.96
 _GAIN: Final = 1.1
@@ -211,20 +211,6 @@ def without(cells: Sequence[Cell], group: Sequence[Cell], cell: Cell) -> list[Ce
     """The cells without those of its size in this series, whatever their batches."""
     left = {id(other) for other in group if other.accelerators == cell.accelerators}
     return [other for other in cells if id(other) not in left]
-
-
-def doubling_end(cells: Sequence[Cell], question: Question) -> int | None:
-    """The number of chips, doubled from that of the question, from which another doubling at the same batch gains less than 10 %, or would
-    leave a chip less than one sample; None if nothing is known.
-    """
-    chips, before = question.accelerators, forecast(cells, question)
-    while before is not None and 2 * chips <= before.batch:
-        asked = replace(question, accelerators=2 * chips, batch=before.batch, epochs=before.epochs)
-        after = forecast(cells, asked)
-        if after is None or before.seconds < _GAIN * after.seconds:
-            break
-        chips, before = 2 * chips, after
-    return None if before is None else chips
 
 
 def enough_chips(cells: Sequence[Cell], question: Question) -> tuple[int, int] | None:

@@ -15,9 +15,9 @@ from tracekit.mlperf import (
     cells_of,
     cells_table,
     compared,
-    doubling_end,
     efficiency_parts,
     ends_of,
+    enough_chips,
     forecast,
     laws_table,
     question_of,
@@ -37,7 +37,7 @@ _MOST_DRAWN: Final = 6
 _FEWEST_SIZES: Final = 2
 _AHEAD: Final[Schema] = {
     "series": pl.String, "accelerators": pl.Int64, "batch": pl.Int64, "epochs": pl.Float64, "predicted_min": pl.Float64, "low_min": pl.Float64, "high_min": pl.Float64,
-    "enough_chips": pl.Int64,
+    "enough_fewest": pl.Int64, "enough_most": pl.Int64,
 }  # fmt: skip
 _ERRORS: Final[Schema] = {
     "series": pl.String,
@@ -57,7 +57,7 @@ _TITLES: Final = {
     "organisation": "by", "accelerators": "chips", "batch_per_chip": "per chip", "score_min": "score, min", "init_s": "init, s", "init_share": "init",
     "samples_per_s": "samples/s", "speedup": "speed-up", "training_share": "training", "evaluation_share": "evaluation", "start_share": "start",
     "from": "chips from", "batch_from": "batch from", "batch_to": "batch to", "chips": "chips ×", "throughput": "throughput ×", "evaluation": "evaluation ×",
-    "training": "training ×", "predicted_min": "forecast, min", "low_min": "low", "high_min": "high", "enough_chips": "enough chips", "amdahl": "Amdahl", "run_s": "run, s",
+    "training": "training ×", "predicted_min": "forecast, min", "low_min": "low", "high_min": "high", "enough_fewest": "enough chips, at least", "enough_most": "at most", "amdahl": "Amdahl", "run_s": "run, s",
     "compute_share": "compute", "fixed_share": "fixed", "messages_share": "messages", "error": "error on sizes left out", "at_most": "at most", "best": "best",
 }  # fmt: skip
 _UNITS: Final[dict[str, Unit]] = {
@@ -204,7 +204,7 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
         orient="row",
     )
     if ahead.height:
-        yield table_of("forecasts", "Sizes that were not run, at the batch of the largest", ahead, "series accelerators predicted_min low_min high_min enough_chips", _TITLES, _UNITS)  # fmt: skip
+        yield table_of("forecasts", "Sizes that were not run, at the batch of the largest", ahead, "series accelerators predicted_min low_min high_min enough_fewest enough_most", _TITLES, _UNITS)  # fmt: skip
     errors = pl.DataFrame(compared(cells), schema=_ERRORS, orient="row")
     if errors.height:
         yield table_of("errors", "Errors for the largest size left out, its batch and epochs given", errors, "series accelerators forecast amdahl power_law", _TITLES, _UNITS)  # fmt: skip
@@ -224,15 +224,15 @@ def _tables(results: Results, cells: Sequence[Cell], steps: pl.DataFrame) -> Ite
 
 
 def _ahead(name: str, group: Sequence[Cell], cells: Sequence[Cell]) -> Iterator[tuple[object, ...]]:
-    """Twice and four times the chips of the largest size, and from how many on, the fewest that were run being the first, doubling ends."""
+    """Twice and four times the chips of the largest size, and the fewest and the most from which on, the fewest that were run being the first, doubling ends."""
     least, most = ends_of(group)
     asked = question_of(most)
-    end = doubling_end(cells, replace(asked, accelerators=least.accelerators or 1))
+    enough = enough_chips(cells, replace(asked, accelerators=least.accelerators or 1)) or (None, None)
     for factor in (2, 4):
         found = forecast(cells, replace(asked, accelerators=factor * asked.accelerators))
         if found is not None and found.batch >= factor * asked.accelerators:
             minutes = (each / 60 for each in (found.seconds, found.low, found.high))
-            yield (name, factor * asked.accelerators, found.batch, found.epochs, *minutes, end)
+            yield (name, factor * asked.accelerators, found.batch, found.epochs, *minutes, *enough)
 
 
 # -- figures ---------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from typing import Final
 from tracekit.trajectory.labels import FELT
 from tracekit.trajectory.law import NUMERIC, SIDES, Laws, Trial
 
+_ROUNDING: Final = 1 + 1e-9
+"""A prediction that is faster by less is as fast."""
 __all__ = ["NUMERIC", "Prediction", "Recommendation", "Trial", "recommend"]
 
 _WIDE: Final = log(1.5)
@@ -105,7 +107,7 @@ def recommend(trials: Sequence[Trial], *, too_large: float | None = None) -> Rec
             else:
                 predictions.append(made)
     borne: list[Trial | Prediction] = [
-        one for one in predictions if one.rate * exp(-one.margin * _error(one)) > fastest.rate
+        one for one in predictions if one.rate * exp(-one.margin * _error(one)) > fastest.rate * _ROUNDING
     ]
     best: Trial | Prediction = max(
         [fastest, *borne], key=lambda one: one.rate
