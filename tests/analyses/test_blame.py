@@ -236,3 +236,18 @@ def test_a_wait_without_queued_work_keeps_no_rank_from_computing() -> None:
             row["held_ns"] = 0
         now += 200_000
     assert sum(job.caused().values()) == 0
+
+
+def test_each_rank_of_a_slow_node_is_blamed_for_what_the_others_lose() -> None:
+    """Of four ranks that are late together each came hardly later than the next one, so the last one alone was blamed, for 2 µs."""
+    job, now = Job(8), 0
+    for job.step in range(5):
+        now = job.meet({at: now + 200_000 + (100_000 + 500 * at if at > 3 else 700 * at) for at in range(8)})
+    caused = job.caused()
+    assert all(caused[at] == pytest.approx(5 * 100_000, rel=0.05) for at in range(4, 8))
+    assert sum(caused[at] for at in range(4)) == 0
+    # One of three is late, not two: the first one is early.
+    job, now = Job(3), 0
+    for job.step in range(5):
+        now = job.meet({0: now, 1: now + 100_000, 2: now + 101_000})
+    assert max(job.caused().values()) <= 5 * 1_000

@@ -213,9 +213,11 @@ def test_who_is_late_at_the_same_times_and_in_turn() -> None:
     assert told(*[tuple(6 * (at == step) for at in range(8)) for step in range(8)]) == Late(
         (0,), apart=False, others=(), turns=True
     )
-    # 3 % of the window, in each step alike, and in one step of eight.
+    # 3 % of the window, in each step alike, in one step of eight, and so while others are late nearly as long.
     assert told(*[(0.375, 0, 0, 0, 0, 0, 0, 0)] * 8) == Late((0,), apart=False, others=(), turns=False)
-    assert told((3, 0, 0, 0, 0, 0, 0, 0), *[(0,) * 8] * 7) is None
+    once, twice = (3, 0, 0, 0, 0, 0, 0, 0), (0, 1, 0, 0, 0, 0, 0, 0)
+    assert told(once, *[(0,) * 8] * 7) == Late((0,), apart=False, others=(), turns=False)
+    assert told(once, twice, *[(0,) * 8] * 6) is None
     assert told(*[(0.1,) * 8] * 8) is None
 
 

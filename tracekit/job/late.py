@@ -27,11 +27,16 @@ _ALIKE: Final = 0.5
 """So much of two delays lies in the same steps if they come at the same times."""
 _OF_GROUP: Final = 0.2
 """A rank is late to a group if so much of its delays is there."""
-_STANDS_OUT: Final = 2
-"""Times the wait for the (lower) middle of the ranks."""
+_STANDS_OUT: Final = 3
+"""Times the wait for the (lower) middle of the ranks; of two ranks, twice that for the other."""
+_TOGETHER: Final = 0.1
+"""Delays of so much of the window together are told although no rank stands out."""
+_ALONE: Final = 4
+"""A small delay is plain, too, if it is so many times that of any rank that is late at other times."""
 _SLOWER: Final = 2.0
 """Times the lower quartile of the latencies of equal collectives."""
 _LEAST_EQUAL: Final = 4
+_PAIR: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +56,25 @@ class Late:
 def late_of(table: pl.DataFrame, waits: Waits, window: int) -> Late | None:
     """Who is late, by `caused_ns` of the ranks (of `Job.table`) and their steps; None if nobody is, so that it matters in this window (ns).
 
-    A delay of less than 5 % of the window must show in the steps: be four standard errors of its mean over them above 0.
+    A delay of less than 5 % of the window must show in the steps (be four standard errors of its mean over them above 0), or be four times as long as those
+    at other times. Ranks take turns if together they cause 10 % of the window, and none of them three times what the lower middle of them does (of two, twice what the other does).
     """
     caused = dict(table.select("at", pl.col("caused_ns").fill_null(0)).rows())
     order = sorted(caused, key=lambda at: (-caused[at], at))
     worst, most = order[0], caused[order[0]]
+    middle = sorted(caused.values())[(len(caused) - 1) // 2]
+    times = _STANDS_OUT if len(caused) > _PAIR else _PAIR
+    if most < times * middle and sum(caused.values()) >= max(_TOGETHER * window, 1):
+        return Late((worst,), apart=False, others=(), turns=True)
     if most < max(FELT * window, 1):
         return None
     steps, groups = _shares(waits)
-    if most < _PLAIN * window and not _shows(steps.get(worst, {}), waits):
-        return None
-    middle = sorted(caused.values())[(len(caused) - 1) // 2]
-    if most < _STANDS_OUT * middle and len(caused) > 1:
-        return Late((worst,), apart=False, others=(), turns=True)
     as_long = [at for at in order if caused[at] >= _AS_LONG * most]
     alike = [at for at in as_long if _common(steps.get(worst, {}), steps.get(at, {})) >= _ALIKE]
+    next_most = max((ns for at, ns in caused.items() if at != worst and at not in alike), default=0)
+    plain = most >= _PLAIN * window or most >= _ALONE * next_most
+    if not plain and not _shows(steps.get(worst, {}), waits):
+        return None
     ranks = tuple(dict.fromkeys([worst, *alike]))
     seen = [groups.get(at, set()) for at in ranks]
     apart = len(ranks) > 1 and all(
