@@ -104,7 +104,7 @@ def worst_beside(
     summaries: Sequence[Summary], aligned: Alignment, waits: Waits, late: int, fast: int | None = None
 ) -> Beside | None:
     """The late rank before the collective that it delayed longest, beside the rank that was fastest there, if their difference explains
-    the delay and a single thing tells it, else before the next one; or beside `fast`, before the longest delay of a collective of both. None if there is none.
+    the delay, else before the next one; or beside `fast`, before the longest delay of a collective of both. None if there is none.
     """
     rows = _numbered(aligned)
     # Times behind the last call whose work is there would be missing, not short.
@@ -120,17 +120,14 @@ def worst_beside(
         .sort("ns", "match", descending=[True, False])
         .head(_MOST_TRIED)
     )
-    untold = None
     for match, ns in delays[["match", "ns"]].rows():
         other = _fastest(rows, match, late) if fast is None else fast
         if other is None:
             continue
         one = beside(summaries, aligned, waits, match, late, other)
-        explains = one.longer_ns >= _EXPLAINS * ns
-        if fast is not None or (explains and one.first is not None):
+        if fast is not None or one.longer_ns >= _EXPLAINS * ns:
             return one
-        untold = untold or (one if explains else None)
-    return untold
+    return None
 
 
 def _numbered(aligned: Alignment) -> pl.DataFrame:

@@ -41,8 +41,8 @@ def causes_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) ->
     """`at`, `kind`, `what`, `where`, `longer_ns`, `times_operators`, `times_flops`, `times_inputs` of the ranks that others wait for longest.
 
     In the steps in which the others wait for it, a rank spends `longer_ns` longer on this than the middle of the other ranks in its
-    groups: on a `layer` (its path; the innermost one that holds most of the difference), on an `operator` in no layer, or `idle` for a
-    cause, and `where` is the line of Python or the layer with most of it. A rank of which nothing explains a quarter of the delay has no row. `times_operators` is how many times as many operators (on a device
+    groups: on a `layer` (its path; the innermost one that holds most of the difference), on an `operator` in no layer, `idle` for a cause, or, if none of
+    these explains a quarter of the delay, on all that it computes (`compute`), and `where` is the line of Python or the layer with most of it. A rank of which nothing explains a quarter of the delay has no row. `times_operators` is how many times as many operators (on a device
     activities) as the middle of the others it runs there, `times_flops` how many times as many FLOPs they have, `times_inputs` how many times as large the input of the longest is that differs most; null if a rank has none, and for idle time.
     """
     calls = aligned.calls.select(
@@ -90,13 +90,17 @@ def _cause(
     longer = _longer(work, at)
     best = max([*_layers(longer), *_others(longer)], key=lambda one: one[2], default=None)
     if best is None or best[2] < max(_EXPLAINS * delay, 1):
+        # A device that is slower takes longer for everything, a little of which is in each layer.
+        best = ("compute", "", int(longer.filter(pl.col("kind") != "idle")["longer_ns"].sum()))
+    if best[2] < max(_EXPLAINS * delay, 1):
         return None
     kind, what, ns = best
     where = _where(work, at, what, ns) if kind == "idle" else None
     inside = pl.col("what") == what
     if kind == "layer":
         inside |= pl.col("what").str.starts_with(f"{what}.")
-    there = work.filter(pl.col("kind") == kind, inside, pl.col("kind") != "idle")
+    of_kind = pl.lit(value=True) if kind == "compute" else (pl.col("kind") == kind) & inside
+    there = work.filter(of_kind, pl.col("kind") != "idle")
     return (at, kind, what, where, ns, *_amounts(there, at), _times_inputs(there, at))
 
 

@@ -50,7 +50,7 @@ def test_in_markdown_too(command: str, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.slow
 def test_a_report_begins_with_the_joint_view(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(shown(capsys, "report", str(FOLDER)).split())
-    assert "Rank 1 keeps the other waiting for 18.3 ms (15.6 % of the window)." in text
+    assert "Rank 1 keeps the other waiting for 18.3 ms (15.7 % of the window)." in text
     assert "The report below is for rank 1; --rank N shows another, and --all shows all." in text
     assert text.count("Where did the processors' time go?") == 1
     data = json.loads(shown(capsys, "report", str(FOLDER), "-f", "json"))

@@ -223,23 +223,18 @@ def test_who_is_late_at_the_same_times_and_in_turn() -> None:
 
 def test_slow_links_are_told_where_all_ranks_are_there() -> None:
     """Of calls of 0.3 and 4 ms the page said that they take 0.3 ms, and that slower ranks may be waited for."""
+    row = {"name": "all_reduce", "group": "0", "bytes": 4_000_000, "ranks": 8, "group_size": 8}
     latency = [300_000] * 9 + [4_000_000] * 9
-    calls = pl.DataFrame(
-        {
-            "name": "all_reduce",
-            "group": "0",
-            "bytes": 4_000_000,
-            "ranks": 8,
-            "group_size": 8,
-            "latency_ns": latency,
-        }
-    )
+    calls = pl.DataFrame({**row, "latency_ns": latency, "match": range(18)})
     waits = Waits(calls, pl.DataFrame(), pl.DataFrame(), pl.DataFrame())
-    assert slow_of(waits, 60_000_000) == Slow(
-        "all_reduce", 4_000_000, 18, 9, 300_000, 4_000_000, 9 * 3_700_000
-    )
+    found = Slow("all_reduce", 4_000_000, 18, 9, 300_000, 4_000_000, 9 * 3_700_000, 9, one_group=False)
+    assert slow_of(waits, 60_000_000) == found
     assert slow_of(waits, 6_000_000_000) is None
     assert slow_of(replace(waits, collectives=calls.with_columns(ranks=7)), 60_000_000) is None
+    # A group whose links are always slow has no fast calls of its own.
+    groups = pl.Series("group", [*map(str, range(9)), *["9"] * 9])
+    apart = replace(waits, collectives=calls.with_columns(groups))
+    assert slow_of(apart, 60_000_000) == replace(found, one_group=True)
 
 
 @pytest.mark.slow
@@ -336,3 +331,14 @@ def test_the_first_stage_of_a_pipeline_without_collectives_is_told_by_its_own_ti
     assert answer.startswith(told)
     assert "In messages, a rank waits" in answer
     assert latest(stages) == (slow or 0)
+
+
+def test_one_rank_that_is_early_is_told(job: Job) -> None:
+    """Of eight ranks of which one is faster "no rank keeps the others waiting", and one waits 45 % of the time: it was not said which."""
+    waits = [9 if at == 3 else 0 for at in range(8)]
+    most = int(job.table["compared_ns"][0] / 20)
+    table = job.table.with_columns(
+        pl.Series("wait_ns", [each * most for each in waits]), pl.lit(0, pl.Int64).alias("caused_ns")
+    )
+    answer = job_section(replace(job, table=table)).answer
+    assert "In collectives, rank 3 comes early and waits for others 45.0 % of the time" in answer

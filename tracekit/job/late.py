@@ -128,13 +128,17 @@ class Slow:
     """The middle of the slow ones."""
     lost_ns: int
     """What the slow ones take beyond the usual."""
+    match: int
+    """One of the slow ones."""
+    one_group: bool
+    """Whether all slow ones are of one of several groups."""
 
 
 def slow_of(waits: Waits, window: int) -> Slow | None:
     """Those that lose most by it; None if none loses a part of the window (ns) that matters."""
     complete = pl.col("group_size").is_null() | (pl.col("ranks") == pl.col("group_size"))
     rows = waits.collectives.filter(~pl.col("name").is_in(MESSAGES), complete, pl.col("latency_ns") > 0)
-    kind = ["name", "group", "bytes", "ranks"]
+    kind = ["name", "bytes", "ranks"]  # of all groups: one whose links are slow has no fast calls of its own
     usual = pl.col("latency_ns").quantile(0.25, "lower").over(kind)
     rows = rows.with_columns(usual.alias("usual"), pl.len().over(kind).alias("count"))
     rows = rows.filter(pl.col("count") >= _LEAST_EQUAL).with_columns(
@@ -149,6 +153,10 @@ def slow_of(waits: Waits, window: int) -> Slow | None:
             pl.col("usual").median().cast(pl.Int64),
             pl.col("latency_ns").filter(slow).median().cast(pl.Int64).alias("slow_ns"),
             (pl.col("latency_ns") - pl.col("usual")).filter(slow).sum().alias("lost"),
+            pl.col("match").filter(slow).first(),
+            ((pl.col("group").filter(slow).n_unique() == 1) & (pl.col("group").n_unique() > 1)).alias(
+                "one_group"
+            ),
         )
         .filter(pl.col("lost") >= max(FELT * window, 1))
         .sort("lost", "name", descending=[True, False])

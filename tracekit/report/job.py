@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -94,11 +94,18 @@ def _is_felt(job: Job, late: int) -> bool:
     return found is not None and not found.turns and (job.table["caused_ns"][late] or 0) >= unseen
 
 
+def _reason(row: dict[str, Any]) -> str:
+    """What a rank takes longer for, in a cell; empty if that is not known."""
+    if row["kind"] in (None, "compute"):
+        return "" if row["kind"] is None else "all that it computes"
+    return cause_name(row["what"]) if row["kind"] == "idle" else NO_LAYERS.get(row["what"], row["what"])
+
+
 def _ranks_table(job: Job) -> Table:
     reasons = [
-        "" if row["kind"] is None or (row["caused_ns"] or 0) < FELT * job.compared_ns else cause_name(row["what"]) if row["kind"] == "idle" else NO_LAYERS.get(row["what"], row["what"])
+        _reason(row) if (row["caused_ns"] or 0) >= FELT * job.compared_ns else ""
         for row in job.table.iter_rows(named=True)
-    ]  # fmt: skip
+    ]
     hidden = {"at", "kind", "what", "where"} | ({"compared_ns"} if not job.cut else set())
     frame = job.table.with_columns(pl.Series("reason", reasons, dtype=pl.String)).drop(hidden)
     if frame.height > _IN_ORDER:

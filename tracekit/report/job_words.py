@@ -40,6 +40,9 @@ _EQUAL: Final = 0.02
 """Numbers that differ by less are equal."""
 _LONGEST: Final = 60
 _MOST_NAMED: Final = 6
+_EARLY: Final = 3
+_LONG_WAIT: Final = 0.1
+"""A rank that waits for so much of the time, and so many times as long as the middle of the others, comes early."""
 _SHORT: Final = 30
 _SAID: Final = (
     ("data_loading", DATA_LAYER),
@@ -93,6 +96,8 @@ def item_name(kind: str, what: str, where: str | None) -> str:
     >>> item_name("idle", "launch_latency", "<optimizer>"), item_name("operator", "aten::mm", "other")
     ('idle time (launch latency, in the optimizer)', 'operator aten::mm')
     """
+    if kind == "compute":
+        return "all that it computes"
     if kind == "idle":
         return f"idle time ({_idle_name(what, where, 'in')})"
     if what in NO_LAYERS:
@@ -142,18 +147,19 @@ def _late(job: Job, pair: Beside | None) -> str:
     if late is None:
         return _nobody(job, window)
     absent = "A rank without a trace may keep them waiting too." if job.ranks.missing else ""
-    amount = f"for {format_ns(caused)} ({format_share(caused / window)} {of_window})"
     row = job.table.row(late.ranks[0], named=True)
+    amount = f"for {format_ns(caused)} ({format_share(caused / (row['compared_ns'] or window))} {of_window})"
     if late.turns:
         told = f"No rank stands out: they take turns at coming late. The others wait longest for {who(row)}, {amount}."
         return " ".join(filter(None, (told, _slow(job, window), absent)))
     on_cpu = job.ranks.members[row["at"]].summary.facts.on_cpu
     first = _first(job, pair)
     it = who(row) if len(late.ranks) > 1 else None
-    why = "" if row["kind"] is None and first else _why(row, others, it, on_cpu=on_cpu)
+    slow = _slow(job, window)
+    why = "" if row["kind"] is None and (first or slow) else _why(row, others, it, on_cpu=on_cpu)
     more = _amount(row, others, on_cpu=on_cpu)
     parts = (_who_is_late(job, late, others, amount), why, more, first, _turns(job, late, others))
-    return " ".join(filter(None, (*parts, _slow(job, window), absent)))
+    return " ".join(filter(None, (*parts, slow, absent)))
 
 
 def _nobody(job: Job, window: int) -> str:
@@ -164,8 +170,21 @@ def _nobody(job: Job, window: int) -> str:
     absent = "The traces do not show waits for a rank without a trace." if missing else ""
     told = _alone(job) or f"No {one} keeps the others waiting for long."
     where = "messages" if job.waits.collectives["name"].is_in(MESSAGES).all() else "collectives"
-    waits = f"In {where}, a rank waits for others {most} of the time at most."
+    waits = _early(job, where) or f"In {where}, a rank waits for others {most} of the time at most."
     return " ".join(filter(None, (told, waits, _slow(job, window), absent)))
+
+
+def _early(job: Job, where: str) -> str:
+    """That one rank waits much longer than the others, since most of them come later than it; empty if none does."""
+    rows = job.table.drop_nulls("wait_ns").sort("wait_ns", descending=True)
+    shares = (rows["wait_ns"] / rows["compared_ns"].clip(lower_bound=1)).to_list()
+    middle = sorted(shares[1:])[(len(shares) - 1) // 2] if len(shares) > PAIR else 1.0
+    if not shares or shares[0] < max(_EARLY * middle, _LONG_WAIT):
+        return ""
+    return (
+        f"In {where}, {who(rows.row(0, named=True))} comes early and waits for others {format_share(shares[0])} of the time, the middle of "
+        f"the others {format_share(middle)}."
+    )
 
 
 def _who_is_late(job: Job, late: Late, others: str, amount: str) -> str:
@@ -189,9 +208,13 @@ def _slow(job: Job, window: int) -> str:
     size = "" if not slow.bytes else f" of {format_bytes(slow.bytes)}"
     on_cpu = any(member.summary.facts.on_cpu for member in job.ranks.members)
     to = "to busy cores or the network" if on_cpu else "to the links or the network"
+    ranks = job.aligned.calls.filter(pl.col("match") == slow.match)["at"].to_list() if slow.one_group else []
+    numbers = [job.table["rank"][at] for at in ranks]
+    named = len(numbers) > 1 and None not in numbers
+    which = f" of {several(sorted(numbers))}" if named else ""
     return (
         f"Once all ranks are there, {format_count(slow.slow)} of {format_count(slow.calls)} calls of {slow.name}{size} take "
-        f"{format_ns(slow.slow_ns)}, others {format_ns(slow.usual_ns)}: {format_ns(slow.lost_ns)} in all are lost {to}, and to no rank."
+        f"{format_ns(slow.slow_ns)}, others {format_ns(slow.usual_ns)}: {format_ns(slow.lost_ns)} in all are lost {to}{which}."
     )
 
 
@@ -313,9 +336,10 @@ def call_name(job: Job, pair: Beside, *, which: bool = True) -> str:
     alike = calls.filter((pl.col("name") == call["name"]) & pl.col("step").eq_missing(call["step"]))
     of_step = "" if call["step"] is None else f" of step {call['step']}"
     waiting = job.aligned.calls.filter((pl.col("match") == pair.match) & (pl.col("at") != pair.late))
-    return (
-        f"{waiting['name'][0]}{of_step}{' that waits longest for it' if which and alike.height > 1 else ''}"
-    )
+    delays = job.waits.blame.filter(pl.col("at") == pair.late).sort("ns", "match", descending=[True, False])
+    longest = not delays.height or delays["origin"][0] == pair.match
+    told = " that waits longest for it" if longest else " that waits for it, too"
+    return f"{waiting['name'][0]}{of_step}{told if which and alike.height > 1 else ''}"
 
 
 def _item(pair: Beside, place: int) -> str:
