@@ -8,7 +8,6 @@ import polars as pl
 from tracekit.analyses.attribution.attribute import attribution
 from tracekit.analyses.idle.gaps import YOUNG_LAUNCH_NS
 from tracekit.analyses.scope import Scope
-from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.groups import or_none
 from tracekit.intervals import IntervalSet
 
@@ -36,17 +35,13 @@ def exposure_of(scope: Scope, rows: pl.DataFrame) -> tuple[pl.Series, pl.Series]
     held = exposed.copy()
     device, starts, ends, launched = (rows[name].to_numpy() for name in ("device_id", "start", "end", "launched"))  # fmt: skip
     computes = (rows["class"] != "communication").to_numpy()
+    stack = attribution(scope).model.stack
+    waits = stack.awaits_device()
+    host = IntervalSet.of(stack.start[waits], stack.end[waits])
     for one in scope.device_ids:
         mine, compute = device == one, scope.intervals(one, "compute")
         exposed[mine] -= compute.coverage(starts[mine], ends[mine])
         queued = mine & computes & (starts > launched + YOUNG_LAUNCH_NS)
-        waited = IntervalSet.of(launched[queued] + YOUNG_LAUNCH_NS, starts[queued]) | _host_waits(scope)
+        waited = IntervalSet.of(launched[queued] + YOUNG_LAUNCH_NS, starts[queued]) | host
         held[mine] = (waited - compute).coverage(starts[mine], ends[mine])
     return pl.Series("exposed_ns", exposed), pl.Series("held_ns", exposed if scope.on_cpu else held)
-
-
-def _host_waits(scope: Scope) -> IntervalSet:
-    """When any thread waits until a device is done."""
-    stack = attribution(scope).model.stack
-    waits = stack.named(SYNCHRONISATION, "runtime", "sync") | stack.of_kind("sync")
-    return IntervalSet.of(stack.start[waits], stack.end[waits])

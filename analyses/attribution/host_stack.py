@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.groups import NameTable, at_rows, groups, or_none, text_codes
 from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, kept_nesting, narrow, nest, take
 from tracekit.trace import HOST_KINDS, Trace
@@ -61,6 +62,10 @@ class HostStack(msgspec.Struct, frozen=True, eq=False, dict=True):
         for kind in kinds:
             mask |= self.kind == HOST_KINDS.index(kind)
         return mask
+
+    def awaits_device(self) -> BoolArray:
+        """Which spans are calls in which the host waits until the device is done."""
+        return self.named(SYNCHRONISATION, "runtime", "sync") | self.of_kind("sync")
 
     def named(self, pattern: str, *kinds: str) -> BoolArray:
         """Which spans of these kinds (of all, when none is given) have a name that matches."""

@@ -17,7 +17,6 @@ from tracekit.analyses.graph.model import NEVER
 from tracekit.analyses.graph.streams import Lines
 from tracekit.analyses.idle.span_causes import awaited_copies
 from tracekit.analyses.scope import Scope
-from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US
 from tracekit.spans import BoolArray, Int64Array
 
@@ -60,7 +59,7 @@ def waits(scope: Scope, stack: HostStack, lines: Lines, low: int, high: int) -> 
     copies, _ = awaited_copies(scope.trace, stack)
     is_copy = np.zeros(stack.size, dtype=bool)
     is_copy[copies] = True
-    spans = is_copy | stack.named(SYNCHRONISATION, "runtime", "sync") | stack.of_kind("sync")
+    spans = is_copy | stack.awaits_device()
     spans &= (stack.start >= low) & (stack.end <= high)
     rows = np.flatnonzero(spans)
     outermost = stack.nesting.nearest_ancestor(spans, include_self=False)[rows] < 0

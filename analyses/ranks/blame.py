@@ -1,7 +1,6 @@
 """For whom the ranks really wait: a rank that comes last because it had to wait for another one passes the blame on.
 
-A rank's own clock stands still while it is blocked, that is, while it waits in a collective or for a message and computes nothing
-meanwhile. What it takes longer by this clock than the others of the group, since they last went on together, is its own delay;
+A rank's own clock stands still while waits for late ranks keep it from computing (`ranks.blocked`). What it takes longer by this clock than the others of the group, since they last went on together, is its own delay;
 the rest it brought along from the call that blocked it longest since then, and there it goes to the rank that came last. A delay that
 computation hides shows again in every collective until somebody is blocked by it: it counts where it first shows.
 """
@@ -21,7 +20,7 @@ from tracekit.facts.units import NS_PER_US
 from tracekit.spans import BoolArray, Int64Array
 from tracekit.trace import Schema
 
-__all__ = ["BLAME", "blame_of", "delays_of"]
+__all__ = ["BLAME", "blame_of", "delays_of", "once"]
 
 BLAME: Final[Schema] = {
     "match": pl.Int64,
@@ -66,6 +65,11 @@ def blame_of(
     return _followed(rows, collectives, late, steps)
 
 
+def once(blame: pl.DataFrame) -> pl.DataFrame:
+    """`match`, `origin`, `at`, `ns`, `longer_ns`: by each delay several ranks may be late to one collective."""
+    return blame.group_by("match", "origin", "at").agg(pl.col("ns", "longer_ns").max())
+
+
 def delays_of(blame: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
     """`origin`, `at`, `ns`: each delay once, however many groups have to wait for it.
 
@@ -73,10 +77,9 @@ def delays_of(blame: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
     it took longer before that, since the ranks last went on together.
     """
     order = collectives.select("match", "group", "since", pl.int_range(pl.len()).alias("order"))
-    # Several ranks may be late to one collective by one delay.
-    once = blame.group_by("match", "origin", "at").agg(pl.col("ns", "longer_ns").max())
     in_group = (
-        once.join(order[["match", "group"]], on="match")
+        once(blame)
+        .join(order[["match", "group"]], on="match")
         .group_by("origin", "at", "group")
         .agg(pl.col("ns").sum(), pl.col("longer_ns").first())
         .join(order[["match", "since", "order"]], left_on="origin", right_on="match")

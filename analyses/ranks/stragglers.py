@@ -12,6 +12,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.ranks.align import Alignment
+from tracekit.analyses.ranks.blame import once
 from tracekit.analyses.ranks.causes import causes_of
 from tracekit.analyses.ranks.matching import last_step
 from tracekit.analyses.ranks.summary import Summary
@@ -94,6 +95,5 @@ def _own_times(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -
 def _worst_collectives(waits: Waits) -> pl.DataFrame:
     """`at`, `collective`: by name, for which the others wait longest for the rank."""
     names = waits.collectives.select("match", pl.col("name").alias("collective"))
-    once = waits.blame.group_by("match", "origin", "at").agg(pl.col("ns").max())
-    sums = once.join(names, on="match").group_by("at", "collective").agg(pl.col("ns").sum())
+    sums = once(waits.blame).join(names, on="match").group_by("at", "collective").agg(pl.col("ns").sum())
     return sums.sort("ns", "collective", descending=[True, False]).unique("at", keep="first").drop("ns")

@@ -116,8 +116,7 @@ class Summary:
     def work(self) -> pl.DataFrame:
         """What the devices did apart from communication, in order of time: `step` (`NO_STEP` for none), `call` (the place in `calls` of the first call that starts
         when it has ended), `kind`, `what`, `where`, `first` (when it first started), `ns`, `count` (of its activities or gaps), `flops` (as far as they can be told), `shapes` (of the inputs of its first operator, as
-        JSON). Of the
-        kind `layer`, `what` is its path and `where` the phase; of `operator`, the work in no layer, its name and the phase; of `idle`, the cause and the layer
+        JSON). Of the kind `layer`, `what` is its path and `where` the phase; of `operator`, the work in no layer, its name and the phase; of `idle`, the cause and the layer
         and line of Python, or else the operator or range of the host, as far as they are known. The first steps, at most `MOST_STEPS`, and the parts that take most.
         """
         return _frame(self.packed_work)

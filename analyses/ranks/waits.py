@@ -37,7 +37,7 @@ class Waits:
     calls: pl.DataFrame
     """One row per call: `match`, `at`, `start`, `end`; `wait_ns`, from its own start to the last one, at most its duration, and `new_wait_ns`, the
     part of it in which no earlier call of the rank waits: calls of one rank may run at the same time. A sender or a root that was done before the last
-    rank came did not wait. `blocked_ns` is the part of the wait in which the rank computed nothing, no time twice; all of it where that is not known.
+    rank came did not wait. `blocked_ns` is for how long the wait kept the rank from computing, there or in later calls (`ranks.blocked`), no time twice.
     """
     ranks: pl.DataFrame
     """One row per rank with calls: `at`, `collectives`, `wait_ns`, the time in which any call waits, `last`, how often it came last, `caused_ns`, its delays

@@ -12,7 +12,6 @@ from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
 from tracekit.analyses.what_if.draft import Draft
 from tracekit.errors import UsageError
 from tracekit.facts.idle_names import PAGEABLE_COPY
-from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US, count_of, format_share
 from tracekit.spans import BoolArray, Int64Array, take
 
@@ -114,7 +113,7 @@ class _Graphs:
         that make these other launches.
         """
         made, stack = self.draft.made, self.draft.made.stack
-        waits = stack.named(SYNCHRONISATION, "runtime", "sync") | stack.of_kind("sync")
+        waits = stack.awaits_device()
         copies = np.zeros(stack.size, dtype=bool)
         rows = made.lines.rows.filter(pl.col("name").cast(pl.String).str.contains(PAGEABLE_COPY))
         copies[rows["launch_id"].drop_nulls().to_numpy()] = True

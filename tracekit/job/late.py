@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracekit.analyses.ranks.blame import once
 from tracekit.facts.collectives import MESSAGES
 
 if TYPE_CHECKING:
@@ -85,8 +86,9 @@ def late_of(table: pl.DataFrame, waits: Waits, window: int) -> Late | None:
 
 def _shares(waits: Waits) -> tuple[dict[int, dict[int, int]], dict[int, set[str]]]:
     """Of each rank its delays by step (ns; −1 stands for none), and the groups in which a good part of them is."""
-    once = waits.blame.group_by("match", "origin", "at").agg(pl.col("ns").max())
-    rows = once.join(waits.collectives.select("match", pl.col("step").fill_null(-1), "group"), on="match")
+    rows = once(waits.blame).join(
+        waits.collectives.select("match", pl.col("step").fill_null(-1), "group"), on="match"
+    )
     steps: dict[int, dict[int, int]] = {}
     for at, step, ns in rows.group_by("at", "step").agg(pl.col("ns").sum()).rows():
         steps.setdefault(at, {})[step] = ns

@@ -385,13 +385,15 @@ def _repeating(strides: pl.Series, shapes: pl.Series) -> pl.Series:
 def _overlaps(shapes: str, strides: str) -> bool:
     """Whether a tensor of the inputs has more elements than lie between its first and its last one."""
     try:
-        for sizes, steps in zip(_LISTS.decode(shapes), _LISTS.decode(strides), strict=False):
-            # A side of n elements takes n − 1 steps.
-            if len(sizes) == len(steps) > 1 and sum(map(mul, sizes, steps)) - sum(steps) < prod(sizes) - 1:
-                return True
+        inputs = list(zip(_LISTS.decode(shapes), _LISTS.decode(strides), strict=False))
     except msgspec.DecodeError:
-        pass  # lists of tensors, or damaged: not told
-    return False
+        # Lists of tensors, or damaged text: nothing is known of overlaps, and all elements count.
+        return False
+    # A side of n elements takes n − 1 steps.
+    return any(
+        len(sizes) == len(steps) > 1 and sum(map(mul, sizes, steps)) - sum(steps) < prod(sizes) - 1
+        for sizes, steps in inputs
+    )
 
 
 def _list_text(lists: pl.Series) -> pl.Series:
