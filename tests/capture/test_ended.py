@@ -109,6 +109,17 @@ def test_a_scheduler_s_signal_ends_the_ranks_too(
 
 
 @pytest.mark.slow
+def test_a_signal_that_comes_again_behind_the_message_changes_no_exit_code(tmp_path: Path) -> None:
+    program = started(tmp_path)
+    program.send_signal(signal.SIGTERM)
+    assert program.stderr is not None
+    assert any("ended by SIGTERM" in line for line in program.stderr)
+    program.send_signal(signal.SIGTERM)
+    program.communicate(timeout=60)
+    assert program.returncode == 143
+
+
+@pytest.mark.slow
 def test_a_signal_that_loaders_get_as_well_is_not_their_failure(tmp_path: Path) -> None:
     program = started(tmp_path, "--workers", "2")
     os.killpg(program.pid, signal.SIGTERM)  # as a scheduler does that knows the group

@@ -31,7 +31,17 @@ class EndedBySignalError(TracekitError):
 
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by {signal.Signals(number).name}")
+        self.number = number
         self.exit_code = 128 + number
+
+    def leave_further_ones_alone(self) -> None:
+        """Ignore the signal from now on, while the program ends.
+
+        A scheduler repeats it, which would end the program with another code than the one it tells. Threads of a script
+        that are still at work must still be ended by it.
+        """
+        if all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+            signal.signal(self.number, signal.SIG_IGN)
 
 
 @contextmanager

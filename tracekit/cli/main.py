@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 import tracekit
 from tracekit.cli.commands import COMMANDS, QUESTIONS, function_of
 from tracekit.cli.completion import whole_words
-from tracekit.cli.ending import ended_by_signals
+from tracekit.cli.ending import EndedBySignalError, ended_by_signals
 from tracekit.cli.plain import PlainCommand, plainly_converted
 from tracekit.errors import TracekitError, UnreadableTraceError, WorkloadError, nearest, reason_of
 from tracekit.facts.distribution import EXTRAS, how_to_install
@@ -151,6 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(error, WorkloadError):
             # It is the user's own code: where it failed is what he needs to see, before our one line.
             sys.stderr.write("".join(f"{printable(line)}\n" for line in error.traceback.split("\n")[:-1]))
+        if isinstance(error, EndedBySignalError):
+            error.leave_further_ones_alone()
         code = _complain(str(error), error.exit_code)
     except KeyboardInterrupt:
         code = _complain("interrupted", _INTERRUPTED)
