@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -280,6 +281,7 @@ def test_what_was_recorded_before_an_early_end_is_kept(
         [f'  File "{tmp_path}/train.py", line 17, in <module>'],
     )
     assert len(read_manifest(tmp_path / "out" / "manifest.json").step_times_ns("MLG")) == 2
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL  # a caller's process goes on to hear it
 
 
 @pytest.mark.slow

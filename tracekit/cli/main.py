@@ -151,8 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(error, WorkloadError):
             # It is the user's own code: where it failed is what he needs to see, before our one line.
             sys.stderr.write("".join(f"{printable(line)}\n" for line in error.traceback.split("\n")[:-1]))
-        if isinstance(error, EndedBySignalError):
-            error.leave_further_ones_alone()
+        if isinstance(error, EndedBySignalError) and arguments is None:
+            error.leave_further_ones_alone()  # not in a process that goes on, as that of a caller who gave arguments
         code = _complain(str(error), error.exit_code)
     except KeyboardInterrupt:
         code = _complain("interrupted", _INTERRUPTED)
