@@ -127,10 +127,11 @@ class Scope:
         Of a large trace only the `columns` that are needed should be asked for.
         """
         host = self.trace.host if columns is None else self.trace.host[list(columns)]
+        kinds = tuple(sorted(kinds))
         rows = self.once(("host rows", kinds), lambda: self._host_rows(kinds))
         return host if rows.size == host.height else host[rows]
 
-    def _host_rows(self, kinds: Sequence[str]) -> npt.NDArray[np.int64]:
+    def _host_rows(self, kinds: Sequence[str]) -> npt.NDArray[np.uint32]:
         host = self.trace.host
         kind = self.once("kinds", lambda: host["kind"].to_physical().to_numpy())
         wanted = _is_one_of(kind, kinds, HOST_KINDS) if kinds else np.ones(host.height, dtype=bool)
@@ -138,7 +139,7 @@ class Scope:
             low, high = self.host_window()
             start = host["start"].to_numpy()
             wanted = wanted & (start >= low) & (start < high)
-        return np.flatnonzero(wanted)
+        return np.flatnonzero(wanted).astype(np.uint32)  # as Polars numbers rows
 
     def host_window(self) -> tuple[int, int]:
         """First start to last end of the steps on the host; without steps, of all host spans."""

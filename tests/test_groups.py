@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paths import ROOT
 
-from tracekit.groups import falling, groups
+import tracekit
+from tracekit.analyses.attribution.host_stack import host_stack
+from tracekit.groups import NameTable, falling, groups, text_codes
 
 FEW = st.integers(-3, 3)
 FAR = st.sampled_from([-(2**62), -1, 0, 1, 2**62])
@@ -34,3 +41,34 @@ def test_rows_fall_by_one_key_and_rise_by_the_next(rows: list[tuple[int, int]]) 
     one, two = (np.array([row[at] for row in rows], dtype=np.int64) for at in range(2))
     order = sorted(range(len(rows)), key=lambda at: (-rows[at][0], rows[at][1], at))
     assert falling(-one, two).tolist() == order
+
+
+@given(
+    st.lists(st.integers(-1, 400), max_size=30),
+    st.integers(0, 400),
+    st.sampled_from([pl.String, pl.Categorical]),
+)
+def test_names_are_told_apart_however_many_there_are(
+    numbers: list[int], more: int, kind: type[pl.DataType]
+) -> None:
+    """The 128th of them once was none."""
+    names = [
+        *(None if number < 0 else f"op{number}" for number in numbers),
+        *(f"op{at}" for at in range(more)),
+    ]
+    column = pl.Series(names, dtype=kind)
+    codes, texts = text_codes(column)
+    assert [texts[code] for code in codes.tolist()] == names
+    assert sorted(set(codes.tolist())) == list(range(len(texts)))
+    for last in "08":
+        wanted = [name is not None and name.endswith(last) for name in names]
+        assert NameTable(column).matching(f"{last}$").tolist() == wanted
+        assert NameTable(column).which(lambda name, last=last: name.endswith(last)).tolist() == wanted
+
+
+@pytest.mark.parametrize("last", [127, 128, 32_768])
+def test_a_sequence_number_is_kept_whole(last: int) -> None:
+    """The last one of a trace, where it was 128 or 32,768, once was none."""
+    sample = tracekit.read(ROOT / "sample_traces/cnn_cpu/trace.json.gz")
+    host = sample.host.with_columns(pl.lit(last, pl.Int64).alias("sequence"))
+    assert set(host_stack(replace(sample, host=host)).sequence.tolist()) == {last}

@@ -175,6 +175,17 @@ def test_a_parent_behind_its_child_ends_a_native_pass() -> None:
         span_passes.nearest(np.array([-1]), np.array([True, False]))
 
 
+@given(st.data(), st.sampled_from([np.int8, np.int16, np.int32, np.int64]))
+def test_values_are_taken_from_rows(data: st.DataObject, kind: type[np.signedinteger]) -> None:
+    values = data.draw(st.lists(st.integers(-128, 127), min_size=1, max_size=9))
+    rows = data.draw(st.lists(st.integers(-1, len(values) - 1), max_size=9))
+    found = span_passes.take(np.array(values, dtype=kind), np.array(rows, dtype=np.int64))
+    assert found.dtype == np.int64
+    assert found.tolist() == [-1 if row < 0 else values[row] for row in rows]
+    with pytest.raises(IndexError):
+        span_passes.take(np.array(values, dtype=kind), np.array([0, len(values)]))
+
+
 def test_no_spans() -> None:
     nesting = nest([], [], [])
     assert nesting.depth().tolist() == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -124,10 +124,12 @@ def codes_of(key: Integers) -> tuple[Int64Array, Int64Array]:
     if high - low >= _ROOM + 4 * key.size:
         values, code = np.unique(key.astype(np.int64, copy=False), return_inverse=True)
         return code.astype(np.int64, copy=False), values
-    shifted = key.astype(np.int64) - low
+    shifted = key.astype(np.int64, copy=False)
+    if low:
+        shifted = shifted - low
     occurs = np.zeros(high - low + 1, dtype=bool)
     occurs[shifted] = True
-    return (np.cumsum(occurs) - 1)[shifted], np.flatnonzero(occurs) + low
+    return (np.cumsum(occurs) - 1).take(shifted, mode="clip"), np.flatnonzero(occurs) + low
 
 
 def falling(*keys: npt.NDArray[np.generic] | Int64Array) -> Int64Array:
@@ -256,11 +258,28 @@ def text_codes(column: pl.Series) -> tuple[Int64Array, list[str | None]]:
     >>> [texts[code] for code in codes.tolist()]
     ['b', None, 'b']
     """
+    numbers, values, rows = _numbered(column)
+    number = np.zeros(int(values.max(initial=-1)) + 1, dtype=np.int64)
+    number[values] = np.arange(values.size)
+    return number.take(numbers), at_rows(column, rows).cast(pl.String).to_list()
+
+
+def _numbered(column: pl.Series) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """For each row of a column of texts a number of its text, the numbers that occur, in order, and a row of each."""
     encoded = column.cast(pl.Categorical) if column.dtype == pl.String else column
-    codes, values = codes_of(or_none(encoded.to_physical()))
-    one = np.zeros(values.size, dtype=np.int64)
-    one[codes] = np.arange(codes.size)
-    return codes, at_rows(column, one).cast(pl.String).to_list()
+    physical = encoded.to_physical()
+    numbers: Int64Array = physical.fill_null(0).to_numpy().astype(np.int64)
+    numbers += 1
+    if physical.null_count():
+        numbers *= are_known(encoded)
+    high = int(numbers.max(initial=-1))
+    if high >= _ROOM + 4 * numbers.size:  # other columns of the process have far more texts
+        values, rows, numbers = np.unique(numbers, return_index=True, return_inverse=True)
+        return numbers, np.arange(values.size), rows
+    row = np.full(high + 1, -1, dtype=np.int64)
+    row[numbers] = np.arange(numbers.size)
+    values = np.flatnonzero(row >= 0)
+    return numbers, values, row[values]
 
 
 # -- names of rows ----------------------------------------------------------------------------------
@@ -301,8 +320,9 @@ class NameTable:
     """
 
     def __init__(self, names: pl.Series) -> None:
-        codes, self._texts = text_codes(names)
-        self._codes = narrow(codes, len(self._texts))
+        numbers, self._numbers, rows = _numbered(names)
+        self._texts: list[str | None] = at_rows(names, rows).cast(pl.String).to_list()
+        self._of_rows = narrow(numbers, int(numbers.max(initial=0)) + 1)
 
     def matching(self, pattern: str) -> BoolArray:
         """A truth value per row; a row without a name matches nothing."""
@@ -313,6 +333,7 @@ class NameTable:
         return self._at(np.array([text is not None and told(text) for text in self._texts], dtype=bool))
 
     def _at(self, wanted: BoolArray) -> BoolArray:
+        found = np.zeros(int(self._numbers.max(initial=-1)) + 1, dtype=bool)
+        found[self._numbers] = wanted
         # Most patterns match no name; and to index by narrow numbers takes three times as long.
-        found = wanted.take(self._codes, mode="clip") if wanted.any() else np.zeros(self._codes.size, bool)
-        return cast("BoolArray", found)
+        return found.take(self._of_rows, mode="clip") if wanted.any() else np.zeros(self._of_rows.size, bool)

@@ -154,6 +154,11 @@ def take(values: NarrowArray, rows: Int64Array) -> Int64Array:
     """
     if not values.size:
         return np.full(rows.size, -1, dtype=np.int64)
+    if native is not None:
+        values, rows = _rows(values), _whole(rows)
+        found = np.empty(rows.size, dtype=np.int64)
+        native.take(_at(values), values.itemsize, values.size, _at(rows), rows.size, _at(found))
+        return found
     values_of_rows: Int64Array = values.take(rows).astype(np.int64, copy=False)  # faster than an index
     values_of_rows[rows < 0] = -1
     return values_of_rows

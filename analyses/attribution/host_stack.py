@@ -99,7 +99,7 @@ def host_stack(trace: Trace) -> HostStack:
         nesting=kept_nesting(host),
         kind=host["kind"].to_physical().cast(pl.UInt8).to_numpy(),
         process=host["process_id"].to_numpy(),
-        sequence=narrow(numbers, int(numbers.max(initial=0))),
+        sequence=narrow(numbers, int(numbers.max(initial=0)) + 1),
         names=NameTable(host["name"]),
     )
 

@@ -158,7 +158,7 @@ def record(loop: Loop, folder: Path, *, how: str = "plain", **options: Any) -> P
 
 
 def _plainly(loop: Loop, folder: Path, options: dict[str, Any]) -> Path:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     with profile(
         activities=[ProfilerActivity.CPU],
         schedule=schedule(wait=1, warmup=WARMUP - 1, active=STEPS, repeat=1),

@@ -13,25 +13,27 @@ typedef unsigned long long Address;
 
 #define AT(type, address) ((type *)(uintptr_t)(address))
 
-/* Parents in as few bits as hold them. */
+/* Numbers in as few bits as hold them. */
 typedef struct {
     const void *rows;
     int width;
     Py_ssize_t count;
-} Parents;
+} Narrow;
 
-static inline int64_t parent_of(const Parents *parents, Py_ssize_t row) {
-    switch (parents->width) {
-    case 1: return ((const int8_t *)parents->rows)[row];
-    case 2: return ((const int16_t *)parents->rows)[row];
-    case 4: return ((const int32_t *)parents->rows)[row];
-    default: return ((const int64_t *)parents->rows)[row];
+typedef Narrow Parents;
+
+static inline int64_t number_at(const Narrow *numbers, Py_ssize_t row) {
+    switch (numbers->width) {
+    case 1: return ((const int8_t *)numbers->rows)[row];
+    case 2: return ((const int16_t *)numbers->rows)[row];
+    case 4: return ((const int32_t *)numbers->rows)[row];
+    default: return ((const int64_t *)numbers->rows)[row];
     }
 }
 
 static bool rise(const Parents *parents) {
     for (Py_ssize_t row = 0; row < parents->count; row++) {
-        int64_t parent = parent_of(parents, row);
+        int64_t parent = number_at(parents, row);
         if (parent < -1 || parent >= row) return PyErr_SetString(PyExc_ValueError, "a parent stands behind its child"), false;
     }
     return true;
@@ -69,7 +71,7 @@ static PyObject *after(PyObject *module, PyObject *args) {
     if (out == NULL) return NULL;
     for (Py_ssize_t row = 0; row < parents.count; row++) out[row] = row + 1;
     for (Py_ssize_t row = parents.count - 1; row >= 0; row--) {
-        int64_t parent = parent_of(&parents, row);
+        int64_t parent = number_at(&parents, row);
         if (parent >= 0 && out[parent] < out[row]) out[parent] = out[row];
     }
     Py_RETURN_NONE;
@@ -82,7 +84,7 @@ static PyObject *depth(PyObject *module, PyObject *args) {
     int64_t *out = along(args, "KinK:depth", &parents);
     if (out == NULL) return NULL;
     for (Py_ssize_t row = 0; row < parents.count; row++) {
-        int64_t parent = parent_of(&parents, row);
+        int64_t parent = number_at(&parents, row);
         out[row] = parent < 0 ? 0 : out[parent] + 1;
     }
     Py_RETURN_NONE;
@@ -99,8 +101,25 @@ static PyObject *nearest(PyObject *module, PyObject *args) {
     const uint8_t *wanted = AT(const uint8_t, wanted_at);
     int64_t *out = AT(int64_t, out_at);
     for (Py_ssize_t row = 0; row < parents.count; row++) {
-        int64_t parent = parent_of(&parents, row);
+        int64_t parent = number_at(&parents, row);
         out[row] = wanted[row] ? row : parent < 0 ? -1 : out[parent];
+    }
+    Py_RETURN_NONE;
+}
+
+/* The values in these rows, in 64 bits; -1 for a row below 0. */
+static PyObject *take(PyObject *module, PyObject *args) {
+    Narrow values;
+    Address values_at, rows_at, out_at;
+    Py_ssize_t number;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "KinKnK:take", &values_at, &values.width, &values.count, &rows_at, &number, &out_at)) return NULL;
+    values.rows = AT(const void, values_at);
+    const int64_t *rows = AT(const int64_t, rows_at);
+    int64_t *out = AT(int64_t, out_at);
+    for (Py_ssize_t i = 0; i < number; i++) {
+        if (rows[i] >= values.count) return PyErr_SetString(PyExc_IndexError, "a row lies behind the last one"), NULL;
+        out[i] = rows[i] < 0 ? -1 : number_at(&values, (Py_ssize_t)rows[i]);
     }
     Py_RETURN_NONE;
 }
@@ -151,7 +170,7 @@ static PyObject *innermost(PyObject *module, PyObject *args) {
         known = begun_until(&spans, later ? known : 0, thread[i], time[i]);
         int64_t row = known > 0 && spans.thread[known - 1] == thread[i] ? known - 1 : -1;
         int left = patience;
-        while (row >= 0 && left > 0 && !(spans.end[row] > time[i] || spans.start[row] == time[i])) row = parent_of(&parents, row), left--;
+        while (row >= 0 && left > 0 && !(spans.end[row] > time[i] || spans.start[row] == time[i])) row = number_at(&parents, row), left--;
         out[i] = row >= 0 && left == 0 ? -2 - row : row;
     }
     Py_RETURN_NONE;
@@ -162,6 +181,7 @@ static PyMethodDef METHODS[] = {
     {"after", after, METH_VARARGS, "after(parents, width, count, out)"},
     {"depth", depth, METH_VARARGS, "depth(parents, width, count, out)"},
     {"nearest", nearest, METH_VARARGS, "nearest(parents, width, count, wanted, out)"},
+    {"take", take, METH_VARARGS, "take(values, width, count, rows, number, out)"},
     {"innermost", innermost, METH_VARARGS, "innermost(thread, start, end, parents, width, count, places, times, number, out, patience)"},
     {NULL, NULL, 0, NULL},
 };
