@@ -18,10 +18,10 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.graph.joint import Joint, joint_graph
 from tracekit.analyses.graph.parts import Stretches, longest_of, recorded, tracks_of
-from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.recording import is_slowed, unrecorded_ns
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, select
+from tracekit.facts.idle_names import cause_name
 from tracekit.facts.units import count_of, format_ns, format_share, listed
 from tracekit.groups import none_to_null
 from tracekit.intervals import IntervalSet

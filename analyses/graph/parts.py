@@ -14,12 +14,11 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.graph.build import Dependencies
 from tracekit.analyses.graph.joint import Joint, Lengths
 from tracekit.analyses.graph.model import INFERRED, LINKS
-from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.idle.gaps import KERNEL_GAP_NS
 from tracekit.analyses.idle.host_code import timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
 from tracekit.classify import ACTIVITY_CLASSES
-from tracekit.facts.idle_names import CAUSES
+from tracekit.facts.idle_names import CAUSES, cause_name
 from tracekit.groups import codes_of, groups, none_to_null
 from tracekit.limits import LONGEST_NAME
 from tracekit.names import category_name

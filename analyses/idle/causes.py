@@ -34,11 +34,12 @@ from tracekit.analyses.idle.tables import (
 )
 from tracekit.analyses.result import Result, no_launches
 from tracekit.analyses.scope import Scope, once
+from tracekit.facts.idle_names import cause_name
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.groups import any_known, or_none
 from tracekit.trace import Trace
 
-__all__ = ["IdleCauses", "IdleTables", "cause_name", "idle_causes"]
+__all__ = ["IdleCauses", "IdleTables", "idle_causes"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -182,28 +183,6 @@ def _during(calls: pl.DataFrame | None, functions: pl.DataFrame | None) -> str:
         function, share, count = sampled
         clauses.append(f"{format_share(share)} of {format_count(count)} samples show {function}")
     return f" Outside recorded calls, {', and '.join(clauses)}." if clauses else ""
-
-
-def cause_name(cause: str) -> str:
-    """The name of a cause in a sentence.
-
-    >>> cause_name("data_loading"), cause_name("launch_api")
-    ('data loading', 'launch calls')
-    """
-    return _NAMES.get(cause, cause.replace("_", " "))
-
-
-_NAMES = {
-    "launch_api": "launch calls",
-    "module_loading": "loading code onto the device",
-    "library_call": "library calls",
-    "python": "Python",
-    "host_code": "host code outside recorded calls",
-    "dependency": "another stream",
-    "kernel_gap": "gaps between queued kernels",
-    "unexplained": "unknown cause",
-    "not_captured": "cause not captured",
-}
 
 
 def _not_captured(scope: Scope, gaps: pl.DataFrame) -> str | None:

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.idle import Idle
-from tracekit.analyses.idle.causes import cause_name, idle_causes
+from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.result import has_host_work
 from tracekit.analyses.rules.idle_time import (
     LAUNCHING,
@@ -31,7 +31,7 @@ from tracekit.analyses.rules.rule import (
     of_time,
 )
 from tracekit.analyses.scope import Scope
-from tracekit.facts.idle_names import CAUSES
+from tracekit.facts.idle_names import CAUSES, cause_name
 from tracekit.facts.stack_names import BUFFER_LAYER, LOSS_LAYER
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.groups import are_known, at_rows, groups, kept, or_none

@@ -11,12 +11,13 @@ import polars as pl
 from tracekit.analyses.attribution.host_stack import host_stack
 from tracekit.analyses.call_sizes import elements_in
 from tracekit.analyses.flops import json_list
-from tracekit.analyses.idle.causes import cause_name, idle_causes
+from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.idle.span_causes import span_causes, user_frames
 from tracekit.analyses.rules.idle_processors import PREEMPTION_NS, remedy_of
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, bounded, longest
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import longest_between, stalled_within
+from tracekit.facts.idle_names import cause_name
 from tracekit.facts.units import format_ns
 from tracekit.intervals import IntervalSet
 from tracekit.names import called_from, shorten_name

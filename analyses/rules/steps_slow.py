@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attributed, attribution
-from tracekit.analyses.idle.causes import cause_name, idle_causes
+from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.idle.host_code import HOST_CODE
 from tracekit.analyses.idle.span_causes import user_frames
 from tracekit.analyses.rules.idle_calls import LongCalls
@@ -28,6 +28,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.analyses.start import without_start
 from tracekit.analyses.steps import Steps
 from tracekit.analyses.traits import traits
+from tracekit.facts.idle_names import cause_name
 from tracekit.facts.stack_names import NOT_A_LAYER
 from tracekit.facts.units import format_count, format_ns, listed
 from tracekit.groups import kept

@@ -16,12 +16,11 @@ from tracekit.analyses.graph.build import Dependencies
 from tracekit.analyses.graph.joint import Lengths
 from tracekit.analyses.graph.meetings import RankWaits
 from tracekit.analyses.graph.model import LINKS, NEVER, Weights
-from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.idle.host_code import timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
 from tracekit.analyses.result import no_launches
 from tracekit.errors import UsageError, nearest
-from tracekit.facts.idle_names import CAUSES
+from tracekit.facts.idle_names import CAUSES, cause_name
 from tracekit.facts.stack_names import PHASES
 from tracekit.groups import none_to_null, or_none
 from tracekit.names import category_name, shorten_names

@@ -24,10 +24,9 @@ from test_report_html import _title_after, needs_browser
 
 import tracekit
 from tracekit.analyses.attribution import METHODS, attribution
-from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.rules.rule import MOST_STRETCHES
 from tracekit.analyses.scope import select
-from tracekit.facts.idle_names import CAUSES
+from tracekit.facts.idle_names import CAUSES, cause_name
 from tracekit.facts.stack_names import PHASES
 from tracekit.intervals import IntervalSet
 from tracekit.report.build import build_report

@@ -50,23 +50,35 @@ class Question:
 
     def answer(self) -> str | None:
         """The text that `keep` stored; None if there is none, or it is damaged."""
+        data = self.data()
+        try:
+            return None if data is None else data.decode("utf-8")
+        except ValueError:
+            return None
+
+    def keep(self, text: str) -> None:
+        """Remember the answer, where the disk allows it and nothing but tracekit's own code has made it."""
+        with suppress(ValueError):  # it is no Unicode
+            self.keep_data(text.encode("utf-8"))
+
+    def data(self) -> bytes | None:
+        """What `keep_data` stored; None if there is nothing, or it is damaged."""
         if self._place is None:
             return None
         try:
             if self._place.parent.is_symlink() or not stat.S_ISREG(self._place.lstat().st_mode):
                 return None
             stored = self._place.read_bytes()
-            text = stored[_SUM_DIGITS:]
-            return text.decode("utf-8") if self._sum_of(text) == stored[:_SUM_DIGITS] else None
         except (OSError, ValueError):
             return None
+        data = stored[_SUM_DIGITS:]
+        return data if self._sum_of(data) == stored[:_SUM_DIGITS] else None
 
-    def keep(self, text: str) -> None:
-        """Remember the answer, where the disk allows it and nothing but tracekit's own code has made it."""
+    def keep_data(self, data: bytes) -> None:
+        """The same as `keep` for an answer that is no text."""
         if self._place is None or _has_plugins():
             return
         with suppress(OSError, ValueError):
-            data = text.encode("utf-8")
             folder = self._place.parent
             folder.mkdir(parents=True, exist_ok=True)
             if folder.is_symlink():

@@ -76,4 +76,8 @@ def _converted(value: Any, kind: Any, info: Any, default: Any) -> Any:
         return info.parser(value)
     if isinstance(value, str) and isinstance(kind, type) and issubclass(kind, str):
         return kind(value)  # a text, or that of an Enum
+    if kind is int and isinstance(value, str) and value.isascii() and value.isdigit():
+        number = int(value)
+        if (info.min is None or number >= info.min) and (info.max is None or number <= info.max):
+            return number
     raise ValueError(value)

@@ -35,6 +35,7 @@ __all__ = [
     "UNNAMED_COPY",
     "VALUE_OPERATOR",
     "WAITING_CALL",
+    "cause_name",
 ]
 
 CAUSES: Final = (
@@ -58,6 +59,29 @@ CAUSES: Final = (
 )
 """Why a device is idle; the first twelve are what the host did while it was late. `library_call` and
 `host_code` take the places of `operator_dispatch` and `python` in a program that shows no PyTorch, and no Python."""
+
+
+def cause_name(cause: str) -> str:
+    """The name of a cause in a sentence.
+
+    >>> cause_name("data_loading"), cause_name("launch_api")
+    ('data loading', 'launch calls')
+    """
+    return _SPOKEN.get(cause, cause.replace("_", " "))
+
+
+_SPOKEN: Final = {
+    "launch_api": "launch calls",
+    "module_loading": "loading code onto the device",
+    "library_call": "library calls",
+    "python": "Python",
+    "host_code": "host code outside recorded calls",
+    "dependency": "another stream",
+    "kernel_gap": "gaps between queued kernels",
+    "unexplained": "unknown cause",
+    "not_captured": "cause not captured",
+}
+
 
 VALUE_OPERATOR: Final = r"^aten::(item|_local_scalar_dense|is_nonzero)$"
 """Operators that bring one value of a tensor to Python, as `.item()`, `float()`, `bool()` and `if tensor:` do.

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.analyses.idle.causes import cause_name
 from tracekit.diff.compared import Compared
 from tracekit.diff.model import Diff
+from tracekit.facts.idle_names import cause_name
 from tracekit.facts.units import format_change, format_ns
 from tracekit.names import shorten_name
 from tracekit.report.diff_tables import NOTHING

@@ -10,9 +10,8 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.result import UNITS, unit_of
-from tracekit.facts.idle_names import CAUSES
+from tracekit.facts.idle_names import CAUSES, cause_name
 from tracekit.facts.stack_names import NO_LAYERS, PARTS_OF_STEP
 from tracekit.facts.terminal_text import printable
 from tracekit.facts.units import (

@@ -37,6 +37,7 @@ __all__ = [
     "render_reports",
     "render_sections",
     "render_stacks",
+    "render_text",
 ]
 
 FigureFormat = Literal["svg", "png", "pdf"]
@@ -212,6 +213,11 @@ def render_reports(
     most = page.top or (MOST_RANKS if overview.name == "job" else rows)
     above = module.render_section(overview, replace(page, top=most))
     return f"{above}\n{_stacked(texts, heads, always=True)}"
+
+
+def render_text(chosen: Format, report: Report, page: Page) -> str:
+    """The one report as text for a reader."""
+    return str(_module(chosen, Can.PROSE).render(report, page))
 
 
 def render_sections(chosen: Format, sections: Sequence[tuple[Section, TraceInfo | None]], page: Page) -> str:

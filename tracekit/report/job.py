@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.ranks import Beside
 from tracekit.analyses.ranks.matching import UNEVEN
+from tracekit.facts.idle_names import cause_name
 from tracekit.facts.stack_names import NO_LAYERS
 from tracekit.job import Job
 from tracekit.job.late import FELT, late_of

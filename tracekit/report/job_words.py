@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.ranks import Alignment, Beside
 from tracekit.analyses.ranks.matching import UNKNOWN_GROUP
 from tracekit.facts.collectives import MESSAGES
+from tracekit.facts.idle_names import cause_name
 from tracekit.facts.stack_names import COMMUNICATION_LAYER, DATA_LAYER, NO_LAYERS
 from tracekit.facts.units import NS_PER_US, count_of, format_bytes, format_count, format_ns, format_share
 from tracekit.job import Job

@@ -18,7 +18,8 @@ from tracekit.findings import Finding
 from tracekit.names import clean, clean_frames
 from tracekit.readers import how_to_record
 from tracekit.report.figures_data import figures_of
-from tracekit.report.format import costliest, format_excerpt
+from tracekit.report.format import format_excerpt
+from tracekit.report.kept import limited
 from tracekit.report.model import Column, HealthItem, Section, Step, Table, TraceInfo, Tree, Window
 from tracekit.trace import Trace
 from tracekit.verdict.model import Verdict
@@ -63,13 +64,13 @@ def present_section(
     # Counters alone show no time of the device, but they are of its work.
     on_processors = scope.on_cpu and not (analysis.name == "roofline" and scope.trace.counters is not None)
     full = dict(zip(tables, clean_frames([*tables.values()]), strict=True))
-    return Section(
+    section = Section(
         name=analysis.name,
         question=(on_processors and analysis.on_processors) or analysis.question,
         answer=clean((_doubt(analysis.name, scope) if any(map(len, full.values())) else "") + outcome.answer),
         not_captured=None if lacks is None else clean(str(lacks)),
         findings=tuple(_clean_finding(finding) for finding in outcome.findings),
-        tables=tuple(_table(analysis, name, frame, scope, top) for name, frame in full.items()),
+        tables=tuple(_table(analysis, name, frame, scope) for name, frame in full.items()),
         # a table that was not captured is a None among the figures; it is not one of them
         scalars={
             name: clean(value) if isinstance(value, str) else value
@@ -79,6 +80,7 @@ def present_section(
         figures=figures_of(analysis.name, full, on_cpu=scope.on_cpu),
         on_cpu=scope.on_cpu,
     )
+    return limited(section, top)
 
 
 _DOUBTS: Final = {
@@ -112,13 +114,13 @@ def _is_frame(result: Result, name: str) -> bool:
     return "DataFrame" in annotations[name]
 
 
-def _table(analysis: Analysis, name: str, frame: pl.DataFrame, scope: Scope, top: int | None) -> Table:
+def _table(analysis: Analysis, name: str, frame: pl.DataFrame, scope: Scope) -> Table:
     view = analysis.tables().get(name) or TableView(
         name.replace("_", " ").capitalize(), short=" ".join(frame.columns[:6])
     )
     columns = tuple(_column(column_of(key, dtype), view, scope) for key, dtype in frame.schema.items())
     short = view.columns if view.short is None else view.short
-    table = Table(
+    return Table(
         name=name,
         title=(scope.on_cpu and view.processor_title) or view.title,
         frame=frame,
@@ -127,11 +129,9 @@ def _table(analysis: Analysis, name: str, frame: pl.DataFrame, scope: Scope, top
         short=tuple(key for key in short.split() if key in frame.columns),
         series=view.series,
         hidden=tuple(view.hidden.split()),
-        tree=Tree(largest_first=False) if view.tree else None,
+        tree=Tree() if view.tree else None,
         main=view.main,
     )
-    shown = table if top is None else dataclasses.replace(table, frame=costliest(table, top))
-    return dataclasses.replace(shown, tree=Tree()) if view.tree else shown
 
 
 def _column(column: Column, view: TableView, scope: Scope) -> Column:

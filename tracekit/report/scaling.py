@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.analyses.idle.causes import cause_name
+from tracekit.facts.idle_names import cause_name
 from tracekit.facts.units import count_of, format_bytes, format_ns, format_share, listed
 from tracekit.names import category_name
 from tracekit.report.model import Figure, Section, Table, Unit, table_of

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from tracekit.analyses.idle.causes import cause_name
 from tracekit.diff.runs import date_of
 from tracekit.diff.trend import FEWEST, LevelChange, Trend
+from tracekit.facts.idle_names import cause_name
 from tracekit.facts.units import count_of, format_change, format_ns, format_share
 from tracekit.names import category_name, clean
 from tracekit.report.model import Figure, Section, Table, Unit, table_of

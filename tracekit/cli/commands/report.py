@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tracekit.analyses.scope import Scope
     from tracekit.cli.answers import Question
     from tracekit.cli.jobs import Compare, Joint
-    from tracekit.report.formats import FigureFormat, Format
+    from tracekit.report.formats import FigureFormat, Format, Page
     from tracekit.report.model import Report, Section
     from tracekit.trace import Trace
 
@@ -94,17 +95,20 @@ def report(
         if many
         else (None, Sources(list(map(local, paths)), selection, reading, ncu))
     )
-    question = None
+    asked = _Asked()
     if joint is None and as_text:
-        question = sources.question("report", only, top, every, chosen, page, pair)
-        if (answer := question.answer()) is not None:
-            out.emit(answer, output)
-            return
+        asked = _Asked(
+            sources.question("report", only, top, every, chosen, page, pair),
+            sources.question("whole report") if len(paths) == 1 and pair is None else None,
+        )
+    if (text := asked.answer(sources, only, top, chosen, page)) is not None:
+        out.emit(text, output)
+        return
     if as_text and not many and not alone and not ncu and _are_large(paths, chosen):
         if Can.PROSE in chosen.can:
             joint, sources = _joined(paths, selection, reading, ncu, workers, pair)
         else:
-            text, paths = _page(paths, selection, reading, workers, pair, top, question)
+            text, paths = _page(paths, selection, reading, workers, pair, top, asked.question)
             if text is not None:
                 out.emit(text, output)
                 return
@@ -114,7 +118,13 @@ def report(
     if joint is not None:
         scopes = _compared(scopes, joint)
     scopes, overview = _shown(scopes, joint, selection, chosen, pair, every=every)
-    reports = _reports(scopes, only, top, chosen)
+    from tracekit.report.kept import limited
+
+    made = _reports(scopes, only, chosen)
+    reports = [
+        (replace(one, sections=tuple(limited(each, top) for each in one.sections)), trace)
+        for one, trace in made
+    ]
     for one in scopes:
         one.forget()
     if figures is not None:
@@ -124,9 +134,50 @@ def report(
         return
     text = formats.render_reports(chosen, _told_apart(reports, read), page, overview)
     all_read = joint is None or joint.section.table("unread") is None
-    if question and fits and all_read:  # a warning is to be seen every time
-        question.keep(text)
+    if fits and all_read:  # a warning is to be seen every time
+        asked.keep(text, None if only or len(made) > 1 or joint else made[0][0])
     out.emit(text, output)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked with these flags, and the whole report of one trace, which answers other questions as well; None for what is not kept."""
+
+    question: Question | None = None
+    whole: Question | None = None
+
+    def answer(
+        self, sources: Sources, only: list[str] | None, top: int | None, chosen: Format, page: Page
+    ) -> str | None:
+        """The text that was made before, or that the whole report gives; None if neither was kept, or it does not tell enough."""
+        if self.question is None or (text := self.question.answer()) is not None:
+            return None if self.question is None else text
+        data = None if self.whole is None else self.whole.data()
+        if data is None:
+            return None
+        from tracekit.report.kept import part_of, unpack
+
+        report = unpack(data)
+        lacks_digest = Can.DATA in chosen.can and not only and report is not None and report.digest is None
+        if report is None or lacks_digest or (part := part_of(report, only, top)) is None:
+            return None
+        if Can.PROSE in chosen.can:
+            text = formats.render_text(chosen, part, page)
+        else:
+            [trace] = sources.read()[0]
+            text = formats.render_reports(chosen, [(part, trace)], page)
+        self.question.keep(text)
+        return text
+
+    def keep(self, text: str, whole: Report | None) -> None:
+        """Remember the text, and the whole report if there is one."""
+        if self.question is not None:
+            self.question.keep(text)
+        if self.whole is not None and whole is not None:
+            from tracekit.report.kept import pack
+
+            with suppress(ValueError, OverflowError):  # a name is no Unicode, or a number has more than 64 bits
+                self.whole.keep_data(pack(whole))
 
 
 def _read(
@@ -144,15 +195,11 @@ def _read(
     return scopes, joint, fits
 
 
-def _reports(
-    scopes: Sequence[Scope], only: list[str] | None, top: int | None, chosen: Format
-) -> list[tuple[Report, Trace]]:
+def _reports(scopes: Sequence[Scope], only: list[str] | None, chosen: Format) -> list[tuple[Report, Trace]]:
     from tracekit.report.build import build_report
 
     whole = Can.DATA in chosen.can and not only
-    return [
-        (build_report(one.trace, only=only, top=top, scope=one, digest=whole), one.trace) for one in scopes
-    ]
+    return [(build_report(one.trace, only=only, scope=one, digest=whole), one.trace) for one in scopes]
 
 
 def _check(only: list[str] | None) -> None:

@@ -6,11 +6,11 @@ import msgspec
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
-from tracekit.analyses.idle.causes import cause_name, idle_causes
+from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.layers.tracks import layer_tracks
 from tracekit.analyses.scope import Scope, select
 from tracekit.facts.capture_names import ENRICHED_CATEGORY
-from tracekit.facts.idle_names import CAUSES
+from tracekit.facts.idle_names import CAUSES, cause_name
 from tracekit.limits import LONGEST_NAME
 from tracekit.report.chrome.path import arrows, path_bars
 from tracekit.trace import Trace

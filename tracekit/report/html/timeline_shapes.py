@@ -12,11 +12,10 @@ from tracekit.analyses.attribution import Attribution, attribution
 from tracekit.analyses.graph.build import dependencies
 from tracekit.analyses.graph.joint import alone
 from tracekit.analyses.graph.parts import bars_of, part_name, parts_of
-from tracekit.analyses.idle.causes import cause_name
 from tracekit.analyses.idle.pieces import idle_pieces
 from tracekit.analyses.layers.tracks import layer_tracks
 from tracekit.analyses.scope import Scope, select
-from tracekit.facts.idle_names import CAUSES
+from tracekit.facts.idle_names import CAUSES, cause_name
 from tracekit.groups import at_rows
 from tracekit.names import clean
 from tracekit.report.html.texts import bounded
