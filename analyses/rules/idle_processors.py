@@ -19,11 +19,12 @@ from tracekit.analyses.processors import CPU_DEVICE
 from tracekit.analyses.rules.idle_time import Blocked, blocked_in, caused_idle
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.stalls import longest_between
 from tracekit.facts.units import NS_PER_MS, count_of, format_count, format_ns, format_share
 from tracekit.groups import at_rows, kept, or_none, rows_of, with_series
 from tracekit.intervals import IntervalSet
 from tracekit.names import short_frame, shorten_name
-from tracekit.spans import nesting_of
+from tracekit.spans import Int64Array, nesting_of
 from tracekit.trace import one_of
 
 __all__ = [
@@ -147,7 +148,8 @@ def _collects_garbage(scope: Scope, mine: NDArray[np.bool_]) -> bool:
 def _repeated(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     """The gaps that are alike in half of the steps or more; among few steps, also those that are long.
 
-    Alike are gaps in one line of the user's code, before the same call of an operator.
+    Alike are gaps in one line of the user's code, before the same call of an operator, or behind the same one. Where operators stand still,
+    since something else has the processors, code that takes no longer than that counts if it is alike in all steps.
     """
     steps = scope.steps if scope.window == "steps" else scope.steps.clear()
     if steps.height < 2:
@@ -155,19 +157,12 @@ def _repeated(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     if not gaps.height:
         return gaps
     starts = steps["start"].to_numpy()
-    rows = scope.activities[["activity_id", "name", "start"]].sort("start")
-    rows = with_series(
-        rows, pl.Series("step", np.searchsorted(starts, rows["start"].to_numpy(), side="right"))
+    gaps = with_series(_with_calls_around(scope, gaps, starts), _steps_at(starts, gaps["start"]))
+    alike = pl.max_horizontal(
+        pl.col("step").n_unique().over("frame", *call) for call in (("next", "call"), ("before", "after"))
     )
-    calls = rows.select(
-        pl.col("activity_id").alias("ended_by"), pl.int_range(pl.len()).over("step", "name").alias("call")
-    )
-    gaps = gaps.join(calls, on="ended_by", how="left", maintain_order="left")
-    gaps = with_series(
-        gaps, pl.Series("step", np.searchsorted(starts, gaps["start"].to_numpy(), side="right"))
-    )
-    alike = pl.col("step").n_unique().over("frame", "next", "call")
-    least = max(2, -(-steps.height // 2))
+    half = max(2, -(-steps.height // 2))
+    least = pl.when(pl.col("ns") <= longest_between(scope)).then(steps.height).otherwise(half)
     gaps = gaps.with_columns((alike >= least).alias("repeated"))
     if steps.height < COMPARED_STEPS:  # a checkpoint in one of three steps was in no finding
         once = pl.col("ns") >= max(LONE_NS, WARNING_SHARE * scope.duration)
@@ -175,6 +170,31 @@ def _repeated(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
     of_frame = pl.col("repeated").any().over("frame")
     # No operator ends the gap at the end of the last step.
     return gaps.filter(pl.col("repeated") | (pl.col("next").is_null() & of_frame))
+
+
+def _with_calls_around(scope: Scope, gaps: pl.DataFrame, starts: Int64Array) -> pl.DataFrame:
+    """The gaps with the number `call`, in its step, of the operator that ends them, and the operator `before` them with its number `after`:
+    nothing ends the gap at the end of the last step.
+    """
+    rows = scope.activities[["activity_id", "name", "start"]].sort("start")
+    rows = with_series(rows, _steps_at(starts, rows["start"])).with_columns(
+        pl.int_range(pl.len()).over("step", "name").alias("call")
+    )
+    gaps = gaps.join(
+        rows.select(pl.col("activity_id").alias("ended_by"), "call"),
+        on="ended_by",
+        how="left",
+        maintain_order="left",
+    )
+    row = np.searchsorted(rows["start"].to_numpy(), gaps["start"].to_numpy(), side="right") - 1
+    return with_series(
+        gaps, at_rows(rows["name"], row).alias("before"), at_rows(rows["call"], row).alias("after")
+    )
+
+
+def _steps_at(starts: Int64Array, times: pl.Series) -> pl.Series:
+    """The number of the step that is open at each of these times."""
+    return pl.Series("step", np.searchsorted(starts, times.to_numpy(), side="right"))
 
 
 def _gaps(scope: Scope, wanted: pl.Expr | None = None) -> pl.DataFrame:

@@ -143,3 +143,29 @@ def test_what_runs_nothing_is_no_work_to_do_less_often(call: str, title: str, ad
     assert found.title.endswith(", mostly in me/train.py(40): fetch")
     assert advice in found.advice
     assert "less often, ahead of time" not in found.advice
+
+
+@pytest.mark.parametrize("pauses", [(0, 4, 0, 4, 0, 4), (4, 0, 4, 0, 4, 0), (4, 0, 0, 4)])
+def test_half_of_the_steps_are_enough_wherever_they_stand(pauses: tuple[int, ...]) -> None:
+    """A pause at the end of the last step, which no operator ends, was none: of every second step that slept, a third."""
+    found = finding(logging_steps(pauses).trace(devices=()), "idle", "code_outside_operators")
+    assert found is not None
+    assert found.ns_at_stake == pytest.approx(sum(pauses) * MS, rel=0.02)
+
+
+@pytest.mark.parametrize(("paused", "fires"), [((0, 1), False), ((0, 1, 2), True)])
+def test_what_a_busy_machine_makes_stand_still_is_not_the_code_of_the_program(
+    paused: tuple[int, ...], fires: bool
+) -> None:
+    """In two of three steps the machine took the processor at one place, and it was "Python code outside operators"."""
+    made, clock = Planted(), 0
+    for number in range(3):
+        begin = clock
+        for name in ("aten::mm", "aten::relu", "aten::add", "aten::sum"):
+            pause = 3 * MS if name == "aten::add" and number in paused else 0
+            long = 7 * MS if number == 0 and name != "aten::sum" else 2 * MS
+            made.span("op", name, clock + pause, clock + pause + long, shapes="[[8, 8]]")
+            clock += pause + long + 5 * US
+        made.step(number, begin, clock)
+    found = finding(made.trace(devices=()), "idle", "code_outside_operators")
+    assert (found is not None) == fires

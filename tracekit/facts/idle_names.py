@@ -113,11 +113,14 @@ COMPILING_SPAN: Final = (
 COMPILING_FRAME: Final = (
     r"(^|[/\\])torch[/\\](_dynamo[/\\](convert_frame|output_graph|symbolic_convert|guards)\.py"
     r"|_inductor[/\\](graph|scheduler|codegen[/\\].*)\.py"
-    r"|fx[/\\](_symbolic_trace|proxy|interpreter|experimental[/\\].*|passes[/\\].*)\.py"
-    r"|jit[/\\](_trace|_script|_recursive|frontend)\.py|utils[/\\]cpp_extension\.py|onnx[/\\])"
+    r"|fx[/\\](_symbolic_trace|proxy|interpreter|experimental[/\\].*|passes[/\\].*)\.py\([0-9]+\): [^i]"
+    r"|jit[/\\](_trace|_script|_recursive|frontend)\.py\([0-9]+\): [^i]|utils[/\\]cpp_extension\.py"
+    r"|onnx[/\\].*\.py\([0-9]+\): [^i])"
     r"|(^|[/\\])triton[/\\](compiler[/\\]|runtime[/\\](autotuner|build)\.py)"
 )
-"""Python frames that trace or compile; not those that only lead to compiled code (`_dynamo/eval_frame.py`)."""
+"""Python frames that trace or compile; not those that only lead to compiled code (`_dynamo/eval_frame.py`), nor those that say whether
+something is being traced (`is_tracing`).
+"""
 
 COMPILING_CALL: Final = (
     r"^(cu|hip)Link(Add|Create|Complete)|^nvrtc|^hiprtc"
