@@ -212,20 +212,42 @@ def value_reads(scope: Scope, _result: Idle) -> Evidence | None:
     stack = model.stack
     spent = bounded(int((stack.end[reads] - stack.start[reads]).sum()), scope)
     count = f"{times(round(reads.size / steps))}{' a step' if scope.window == 'steps' else ''}"
+    printed, checked = (
+        float(stack.inside(pattern, reads, "python").mean()) for pattern in (_PRINTING, _CHECKING)
+    )
+    advice = _MANY_READS if reads.size >= MANY_A_STEP * steps else _FEW_READS
+    if checked >= _LARGE_PART:
+        advice = Advice(f"{advice.text} {_UNCHECKED.format(format_share(checked))}")
     return Evidence(
-        title=f"Python reads tensor values (.item()) {count}",
+        title=f"{'Printing tensors reads their values' if printed >= _MOSTLY else 'Python reads tensor values (.item())'} {count}",
         text=f".item() and similar calls ran {format_count(reads.size)} times and took {format_ns(spent)}, "
         f"{format_share(spent / scope.duration)} of the time{_where(scope, model, reads)}. On a device, each call waits "
         "until all queued work is done.",
         ns_at_stake=spent if spent >= VALUE_READS_LEAST_SHARE * scope.duration else None,
         severity=by_share(spent, scope.duration),
-        advice=_MANY_READS if reads.size >= MANY_A_STEP * steps else None,
+        advice=_LESS_PRINTING if printed >= _MOSTLY else advice,
         stretches=longest(
             pl.DataFrame({"start": stack.start[reads], "duration": stack.end[reads] - stack.start[reads]})
         ),
     )
 
 
+_PRINTING: Final = r"(^|[/\\])torch[/\\]_tensor_str\.py\("
+"""Functions that write tensors as text."""
+_CHECKING: Final = (
+    r"(^|[/\\])torch[/\\]distributions[/\\]distribution\.py\(\d+\): (__init__|_validate_sample)$"
+)
+"""Functions of torch.distributions that check arguments."""
+_MOSTLY: Final = 0.5
+_LARGE_PART: Final = 0.2
+_FEW_READS: Final = Advice(
+    "Keep the value in a tensor: accumulate losses and metrics, and call .item() only every N steps. Replace Python "
+    "conditions on tensors with torch.where."
+)
+_LESS_PRINTING: Final = Advice(
+    "Print tensors less often, or only a few values of each: to write a tensor as text, PyTorch reads it value by value."
+)
+_UNCHECKED: Final = "torch.distributions makes {} of the reads to check its arguments: create distributions with validate_args=False."
 _MANY_READS: Final = Advice(
     "Read many values at once, before the loop that needs them (.tolist()), and keep indices in Python. Accumulate losses and metrics in "
     "tensors, and call .item() only every N steps."
@@ -268,10 +290,7 @@ VALUE_READS = Rule(
     analysis="idle",
     evidence=value_reads,
     runs="processor",
-    advice=Advice(
-        "Keep the value in a tensor: accumulate losses and metrics, and call .item() only every N steps. Replace Python "
-        "conditions on tensors with torch.where."
-    ),
+    advice=_FEW_READS,
     pattern="reads of tensor values (.item() and similar calls)",
 )
 

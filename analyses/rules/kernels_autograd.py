@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.attribution import attribution
+from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.recording import unrecorded_ns
 from tracekit.analyses.rules.idle_time import LAUNCHING, caused_idle, idle_of_spans
@@ -153,7 +153,8 @@ def anomaly_detection(scope: Scope, _result: Kernels) -> Evidence | None:
     """Each node of the backward pass looks for NaN in the gradients that it returns, and the host reads each answer.
 
     At stake is the time of these operators, on the device or, without one, on the processors, and on a device also the idle time
-    during the backward pass's nodes, because each answer that the host reads keeps it from running ahead.
+    during the backward pass's nodes, because each answer that the host reads keeps it from running ahead. Without a device it is also the time
+    of the forward pass's operators, in which stack traces are recorded.
 
     Fires when `CHECKED` of the nodes, and `LEAST_NODES` or more, call `aten::isnan` and read a value themselves.
     """
@@ -173,14 +174,26 @@ def anomaly_detection(scope: Scope, _result: Kernels) -> Evidence | None:
     if not scope.on_cpu:
         idle = idle_of_spans(scope, stack.nesting.nearest_ancestor(nodes) >= 0).ns
     reads = count_of(int((checks & names[1]).sum()), "value")
+    forward = _forward_ns(scope) if scope.on_cpu else 0
+    traced = (
+        f" Anomaly detection also records a stack trace in each operator of the forward pass; these operators take {format_ns(forward)}."
+        if forward
+        else ""
+    )
     waits = f", and the device is idle for {format_ns(idle)} during the backward pass" if idle else ""
     return Evidence(
         title=f"The backward pass checks gradients for NaN; this takes {'up to ' if idle else ''}{of_time(work + idle, scope)}",
         text=f"{format_count(checked.size)} of {format_count(int(nodes.sum()))} nodes of autograd call aten::isnan and read the answer. "
-        f"The host reads {reads} in this way. The checks take {format_ns(work)}{waits}.",
-        ns_at_stake=bounded(work + idle, scope),
+        f"The host reads {reads} in this way. The checks take {format_ns(work)}{waits}.{traced}",
+        ns_at_stake=bounded(work + idle + forward, scope),
         stretches=longest(rows),
     )
+
+
+def _forward_ns(scope: Scope) -> int:
+    """The time of the operators of the forward pass, in ns."""
+    rows = attributed(scope)[["phase", "duration"]]
+    return int(kept(rows, rows["phase"].cast(pl.String) == "forward")["duration"].sum())
 
 
 ANOMALY_DETECTION = Rule(

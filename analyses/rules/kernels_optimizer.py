@@ -59,12 +59,15 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
         what, idle, waits = "operator calls", "The code between them takes", "the code between them"
         starts = (ranges := optimizer_ranges(scope))["start"].to_numpy()
         whole = IntervalSet.of(starts, starts + ranges["duration"].to_numpy()).clip(scope.start, scope.end)
-        waited, stalled = (whole - scope.intervals()).measure, stalled_within(scope, whole)
+        waited = (whole - scope.intervals()).measure
+        stalled = min(stalled_within(scope, whole), max(total + waited - kept, 0))
         at_stake = round((total + waited - stalled - kept) / slowed_by_recording(scope.trace))
     else:
         what, idle, waits = "kernels", "Between them, the device is idle for", "the waits for them"
         waited, stalled = caused_idle(scope, *_OF_LAUNCHES, wanted=one_of("phase", "optimizer")).ns, 0
         at_stake = total + waited - kept
+    if at_stake <= 0:
+        return None
     return Evidence(
         title=f"The optimizer runs {each:,.0f} {what} {'an update' if rare else 'a step' if steps else 'in this trace'} "
         f"({of_time(total + waited, scope)}{f' with {waits}' if waited else ''})",

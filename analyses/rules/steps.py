@@ -151,8 +151,8 @@ DATA_LOADING = Rule(
     analysis="steps",
     evidence=data_loading,
     advice=Advice(
-        f"Raise num_workers or prefetch_factor, keep persistent_workers=True,{_ELSEWHERE}{_PINNED}",
-        processor=f"Raise num_workers or prefetch_factor, keep persistent_workers=True,{_ELSEWHERE}",
+        f"Raise num_workers{_ELSEWHERE}{_PINNED}",
+        processor=f"Raise num_workers{_ELSEWHERE}",
         plain="Load and prepare data in other threads, ahead of time, and into pinned memory.",
         flags=("--workers", "--pin-memory"),
     ),

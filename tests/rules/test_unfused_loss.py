@@ -5,7 +5,6 @@ from planted import MS, US, Planted, finding
 
 from tracekit.findings import Finding
 
-
 CAST, COPY = ('["float", "c10::BFloat16", "Scalar"]', '["float", "float", "Scalar"]')
 
 

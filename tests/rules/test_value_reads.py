@@ -69,3 +69,37 @@ def test_many_reads_are_no_log_of_losses() -> None:
     found = finding(made.trace(devices=()), "idle", "value_reads")
     assert found is not None
     assert found.advice.startswith("Read many values at once")
+
+
+def reads_in(frame: str, inside: int, of: int = 5) -> Planted:
+    """Two steps of 1 ms, each with `of` reads, some of them `inside` this frame."""
+    made = reading(of)
+    for number in range(2):
+        for turn in range(inside):
+            at = number * MS + turn * 100 * US
+            made.span("python", frame, at - US if turn else at, at + 21 * US)
+    return made
+
+
+def test_a_printed_tensor_is_not_read_by_the_loop() -> None:
+    """84 of 86 reads a step were one print(), and the advice was to read many values at once."""
+    made = reads_in("torch/_tensor_str.py(356): _str_intern", 4)
+    found = finding(made.trace(devices=()), "idle", "value_reads")
+    assert found is not None
+    assert found.title == "Printing tensors reads their values 5 times a step"
+    assert found.advice.startswith("Print tensors less often")
+
+
+def test_reads_that_check_the_arguments_of_distributions_are_told() -> None:
+    made = reads_in("torch/distributions/distribution.py(48): __init__", 2)
+    found = finding(made.trace(devices=()), "idle", "value_reads")
+    assert found is not None
+    assert found.advice.endswith("create distributions with validate_args=False.")
+    assert "torch.distributions makes 40.0 % of the reads" in found.advice
+    few = finding(
+        reads_in("torch/distributions/distribution.py(48): __init__", 0).trace(devices=()),
+        "idle",
+        "value_reads",
+    )
+    assert few is not None
+    assert "validate_args" not in few.advice

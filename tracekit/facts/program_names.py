@@ -85,7 +85,7 @@ TRAITS: Final[dict[str, tuple[str, str | None]]] = {
 
 LOW_PRECISION: Final = (
     r"(?i)bf16|bfloat|f16|half|fp8|f8f8|e4m3|e5m2|mxfp4|nvfp4|int8|hgemm|h[0-9]+gemm"
-    r"|^Cijk_[a-z]{4}_[a-z]{4}_(?:B|H|F8|I8)|\bnvjet_(?:sm[0-9]+_)?[htq]"
+    r"|^quantized::|^Cijk_[a-z]{4}_[a-z]{4}_(?:B|H|F8|I8)|\bnvjet_(?:sm[0-9]+_)?[htq]"
 )
-"""Matrix kernels that compute with 16 bits or fewer. Tensile's names say so after the indices (`BBS` and `B_BS` are bf16),
+"""Matrix kernels, and without a device operators, that compute with 16 bits or fewer. Tensile's names say so after the indices (`BBS` and `B_BS` are bf16),
 cuBLAS's nvjet kernels in their first letter (h: fp16, t: bf16, q: fp8)."""

@@ -46,6 +46,7 @@ __all__ = [
     "mpi_advice",
     "of_finding",
     "operator_advice",
+    "outside_advice",
     "owned",
     "python_advice",
     "restates",
@@ -244,6 +245,17 @@ def python_advice(ns: int, scope: Scope) -> Advice:
     return Advice(
         "Look at the Python code between the operators", words_for(words, scope), ns, stretches=places
     )
+
+
+def outside_advice(ns: int, scope: Scope) -> Advice:
+    """What to do when most time passes outside any operator, and the trace does not show in what."""
+    words = Words(
+        "[!stacks] Record {names} to see which code runs there.\n"
+        "[stacks] tracekit view shows the code around the longest gaps.\n"
+        "[python] Another thread of the program may hold the interpreter lock meanwhile.",
+        flags=("--stack",),
+    )
+    return Advice("Find out what runs between the operators", words_for(words, scope), ns)
 
 
 def of_finding(owned: Owned) -> Advice:

@@ -12,6 +12,7 @@ from tracekit.analyses.parts import ProcessorParts
 from tracekit.analyses.processors import CPU_DEVICE
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules import RULES
+from tracekit.analyses.rules.rule import WARNING_SHARE
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.names import category_name
@@ -22,6 +23,7 @@ from tracekit.verdict.advice import (
     few_advice,
     general,
     operator_advice,
+    outside_advice,
     python_advice,
 )
 from tracekit.verdict.evidence import lacks, lost_device, no_device, record_again, standing
@@ -81,13 +83,13 @@ def on_processors(
     }
     costs += [Cost(name, ns, ns / basis) for name, ns in rest.items()]
     costs.sort(key=lambda cost: -cost.ns)
-    outside = python_advice(parts.outside, scope) if ran == _CODE["python"] else None
+    outside = (python_advice if ran == _CODE["python"] else outside_advice)(parts.outside, scope)
     largest = next(cost for cost in costs if cost.label not in (RECORDING, STALLED))
     words = _pattern(findings, results, largest.ns, basis) or _headline(costs, label, results, parts)
     few = parts.calls < LEAST_OPERATORS
     of_operators = largest.label != label and not parts.stalled
     cheaper = _cheaper(results, main, parts, scope) if main and of_operators else None
-    loss = outside if outside and largest.label == label else general("cpu", 0, scope)
+    loss = outside if largest.label == label else general("cpu", 0, scope)
     last = cheaper or (_largest_operator(results, parts, findings, scope) if of_operators else None)
     if few:
         last = few_advice() if complete.sure else None
@@ -134,9 +136,10 @@ def _of_operators(results: Mapping[str, Result], parts: ProcessorParts) -> list[
 
 def _cheaper(results: Mapping[str, Result], main: Cost, parts: ProcessorParts, scope: Scope) -> Advice | None:
     """The advice about the largest cost of operators, if that is a category with much of their time and advice of its own."""
-    if main.label == COMMUNICATION or main.ns < MAIN_CATEGORY * parts.operators:
+    share = main.share or 0.0
+    if main.label == COMMUNICATION or main.ns < MAIN_CATEGORY * parts.operators or share < WARNING_SHARE:
         return None
-    return category_advice(str(_working(results, "by_category")["category"][0]), main.share or 0.0, scope)
+    return category_advice(str(_working(results, "by_category")["category"][0]), share, scope)
 
 
 def _ran_outside(results: Mapping[str, Result], outside: int) -> str:
