@@ -36,7 +36,7 @@ ROOMS = (
     ("readers",),
     ("scrub", "api", ""),
     ("analyses",),
-    ("analyses.rules", "digest"),
+    ("analyses.rules", "answers", "digest"),
     ("verdict", "job", "scaling", "trajectory", "diff", "compare", "mlperf", "predict"),
     ("report", "merge", "pytest_plugin"),
     ("cli", "__main__"),

@@ -12,8 +12,8 @@ import pytest
 from paths import ROOT
 from synthetic import generate, write
 
-from tracekit.cli import answers
-from tracekit.cli.answers import Question
+from tracekit import answers
+from tracekit.answers import Question
 from tracekit.cli.main import main
 
 
@@ -158,7 +158,7 @@ def test_a_damaged_answer_is_made_again(
 def test_plugins_are_asked_every_time(
     trace: Path, made: list[object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracekit.cli.answers.entry_points_of", lambda group: ["one"])
+    monkeypatch.setattr("tracekit.answers.entry_points_of", lambda group: ["one"])
     run(capsys, "kernels", trace)
     run(capsys, "kernels", trace)
     assert len(made) == 2

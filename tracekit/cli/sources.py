@@ -16,7 +16,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
-from tracekit.cli.answers import Question
+from tracekit.answers import Question
 from tracekit.cli.ceilings import kept_measurements, with_ceilings
 from tracekit.cli.options import Reading, Selection
 from tracekit.cli.output import say

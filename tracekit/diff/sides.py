@@ -12,11 +12,13 @@ from typing import Final
 
 import msgspec
 
+from tracekit.answers import Question
 from tracekit.diff.runs import LARGEST, MARK, Kept, Run, RunSet, kept
 from tracekit.digest import Digest, digest_of
 from tracekit.digest.model import Plain, Versioned, check_version
 from tracekit.errors import UnreadableTraceError, UsageError, reason_of
 from tracekit.facts.capture_names import INDEX_FILE, MANIFEST_FILE
+from tracekit.files import digest_of as file_digest
 from tracekit.job.engine import Answer, Options, Progress, cores, make
 from tracekit.job.parts import scopes_of
 from tracekit.names import clean
@@ -166,10 +168,19 @@ class _File:
 
 
 def _packed(path: str, options: Options) -> Iterable[bytes]:
-    """Makes the digests of a trace or a report; runs in a worker."""
+    """Makes the digests of a trace or a report, or takes those of the trace that were made before; runs in a worker."""
     if _is_report(path):
         return [one.packed() for one in _of_report(Path(path))]
-    return (digest_of(scope).packed() for scope in scopes_of(path, options))
+    file = Path(path)
+    digest = file_digest(file) if options.cache and "://" not in path else None
+    question = Question(
+        [digest], "digests", options, str(file.absolute()), file_digest(file.parent / MANIFEST_FILE)
+    )
+    if (data := question.data()) is not None:
+        return msgspec.msgpack.decode(data, type=list[bytes])
+    made = [digest_of(scope).packed() for scope in scopes_of(path, options, digest=digest)]
+    question.keep_data(msgspec.msgpack.encode(made))
+    return made
 
 
 class _Report(msgspec.Struct, frozen=True):

@@ -39,11 +39,15 @@ def check_events(trace: Trace, path: str) -> None:
 
 
 def scopes_of(
-    path: str, options: Options, prepared: Callable[[Trace], Trace] = lambda trace: trace
+    path: str,
+    options: Options,
+    prepared: Callable[[Trace], Trace] = lambda trace: trace,
+    *,
+    digest: str | None = None,
 ) -> Iterator[Scope]:
-    """The part that the options choose of each process in a file, whose trace is prepared before. Raises what `tracekit.read_all` and
-    `scope.select` raise.
+    """The part that the options choose of each process in a file, whose trace is prepared before; `digest` is that of its bytes, where it is
+    known. Raises what `tracekit.read_all` and `scope.select` raise.
     """
-    for trace in read_all(path, limits=options.limits, cache=options.cache):
+    for trace in read_all(path, limits=options.limits, cache=options.cache, digest=digest):
         chosen = choose_ranges(recategorise(trace, options.comm_patterns), options.ranges)
         yield select(prepared(chosen), window=options.window, step=options.step)

@@ -22,7 +22,7 @@ from tracekit.report.formats import Can
 
 if TYPE_CHECKING:
     from tracekit.analyses.scope import Scope
-    from tracekit.cli.answers import Question
+    from tracekit.answers import Question
     from tracekit.cli.jobs import Compare, Joint
     from tracekit.report.formats import FigureFormat, Format, Page
     from tracekit.report.model import Report, Section
