@@ -117,6 +117,9 @@ def _kernels(scope: Scope) -> Kernels:
     by_category = _table(rows, ["category"], total)
     work = arithmetic(scope)
     answer = _answer(by_category, total, on_cpu=scope.on_cpu)
+    told = (
+        work.figures != ""
+    )  # else they are next to nothing of what was computed, as of a trace without shapes
     return Kernels(
         answer=f"{answer} {work.sentence}" if rows.height else answer,
         by_name=with_rates(_table(rows, _NAMED, total), scope, "kernels", _NAMED),
@@ -128,10 +131,10 @@ def _kernels(scope: Scope) -> Kernels:
         else None,
         measured=measured_kernels(scope),
         total_ns=total,
-        flops_per_step=work.flops_per_step,
-        achieved_tflops=work.tflops,
-        flops_source=work.source,
-        flops_share=work.covered,
+        flops_per_step=work.flops_per_step if told else None,
+        achieved_tflops=work.tflops if told else None,
+        flops_source=work.source if told else None,
+        flops_share=work.covered if told else None,
         flops_utilisation=work.utilisation,
         not_captured=None
         if rows.height

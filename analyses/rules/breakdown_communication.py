@@ -203,10 +203,16 @@ def _largest(scope: Scope) -> dict[str, Any] | None:
     if not rows.height:
         return None
     mine = keyed.filter(pl.col("key") == rows["key"][0])
-    in_layers, of_gradients = (
+    in_layers, backward, of_gradients = (
         int(mine.filter(which)["exposed_ns"].sum())
-        for which in (pl.col("phase").is_in(OF_LAYERS), pl.col("layer") == GRADIENT_REDUCTION_LAYER)
+        for which in (
+            pl.col("phase").is_in(OF_LAYERS),
+            pl.col("phase") == "backward",
+            pl.col("layer") == GRADIENT_REDUCTION_LAYER,
+        )
     )
+    # What a range of the program launches behind the backward pass, such as the mean of gradients, may count as forward.
+    in_layers = in_layers if backward >= LEAST_TOLD * in_layers else 0
     widths = pl.col("dtype").replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
     return {**mine.select(
         pl.col("name", "group").first(),

@@ -15,7 +15,7 @@ from tracekit.analyses.calls import calls_of
 from tracekit.analyses.collectives import collectives
 from tracekit.analyses.optimizer import optimizer_ranges
 from tracekit.analyses.scope import Scope, launch_times, step_at
-from tracekit.facts.stack_names import GRADIENT_REDUCTION_LAYER
+from tracekit.facts.stack_names import CLEARS_GRADIENTS, GRADIENT_REDUCTION_LAYER
 from tracekit.facts.units import format_bytes, format_ns
 from tracekit.groups import NameTable, at_rows, kept
 from tracekit.spans import Int64Array
@@ -90,7 +90,7 @@ def reduced_in_vain(scope: Scope) -> tuple[str, str] | None:
     in_steps, in_passes = 0 < OFTENER * updated.size <= reduced, 0 < OFTENER * updates.size <= passes
     if not in_steps and not in_passes:
         return None
-    scaled, cleared = (_starts(scope, pattern) for pattern in (_SCALER, _CLEARS))
+    scaled, cleared = (_starts(scope, pattern) for pattern in (_SCALER, CLEARS_GRADIENTS))
     if np.setdiff1d(_steps_with(scope, scaled), updated).size:
         return None
     if in_steps and _steps_with(scope, cleared).size < reduced:
@@ -132,7 +132,6 @@ def _steps_with(scope: Scope, times: Int64Array) -> Int64Array:
 
 
 _SCALER: Final = r"^aten::_amp_(foreach_non_finite_check_and_unscale|update_scale)_$"
-_CLEARS: Final = r"^Optimizer\.zero_grad#"
 _FORWARD: Final = r"^DistributedDataParallel\.forward$"
 
 

@@ -236,9 +236,28 @@ def long_gaps(scope: Scope, _result: Idle) -> Evidence | None:
         f"{format_ns(first['ns'])} and begins {format_ns(first['start'])} into the "
         f"trace{_step_at(scope, first['start'])}.",
         ns_at_stake=at_stake,
-        advice=None if has_host_work(scope.trace) else RECORD_HOST,
+        advice=_of_gaps(scope, mine),
         stretches=longest(mine.with_columns((pl.col("end") - pl.col("start")).alias("duration")), by="ns"),
     )
+
+
+def _of_gaps(scope: Scope, gaps: pl.DataFrame) -> Advice | None:
+    """What to look at if it is not the host; None: the rule's own advice."""
+    if not has_host_work(scope.trace):
+        return RECORD_HOST
+    pieces = idle_causes(scope).pieces.join(gaps, on=["device_id", "gap_id"], how="semi")
+    queued = pieces.filter(pl.col("cause").cast(pl.String).is_in(_QUEUED))
+    return (
+        _SEE_WHAT_WAITS if 2 * int(queued["duration_ns"].sum()) > int(pieces["duration_ns"].sum()) else None
+    )
+
+
+_QUEUED: Final = ("launch_latency", "dependency", "kernel_gap", "unexplained")
+"""Causes of gaps before work that the host had launched already."""
+_SEE_WHAT_WAITS: Final = Advice(
+    "The host has already launched the next work by then: see what that work waits for, such as an event of another stream, a copy or an "
+    "earlier node of its graph."
+)
 
 
 def _gaps(scope: Scope) -> pl.DataFrame:

@@ -13,12 +13,22 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.rules.idle_time import LONG_CALL_NS, caused_idle
-from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded, longest, of_time
+from tracekit.analyses.rules.rule import (
+    WARNING_SHARE,
+    Advice,
+    Evidence,
+    Rule,
+    all_idle,
+    bounded,
+    longest,
+    of_time,
+)
 from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, listed
 from tracekit.findings import Severity
 from tracekit.groups import are_known, at_rows, groups, kept, or_none
+from tracekit.intervals import IntervalSet
 from tracekit.names import shorten_name
 from tracekit.spans import BoolArray, Int64Array
 
@@ -254,6 +264,10 @@ _REMEDIES: Final = (
 """By operator."""
 
 
+_ROUNDED: Final = 1.01
+"""What differs by less is the same in a sentence."""
+
+
 def long_calls(scope: Scope, _result: Idle) -> Evidence | None:
     """A few calls of an operator take many times as long as its others, and the device waits meanwhile.
 
@@ -271,9 +285,12 @@ def long_calls(scope: Scope, _result: Idle) -> Evidence | None:
     mine = pl.col("op_id").is_in(found.calls["span_id"].implode())
     idle = caused_idle(scope, "operator_dispatch", wanted=mine)
     keep = "keeps" if found.calls.height == 1 else "keep"
+    start = found.calls["start"].to_numpy()
+    meanwhile = (all_idle(scope) & IntervalSet.of(start, start + found.calls["duration"].to_numpy())).measure
+    rest = f", {format_ns(ns)} of it outside API calls" if meanwhile > _ROUNDED * ns else ""
     return Evidence(
-        title=f"{found.noun[0].upper()}{found.noun[1:]} {keep} the device idle for {of_time(ns, scope)}",
-        text=f"{found.text} The device is idle for {format_ns(ns)} meanwhile{idle.where_in_code}.",
+        title=f"{found.noun[0].upper()}{found.noun[1:]} {keep} the device idle for {of_time(max(meanwhile, ns), scope)}",
+        text=f"{found.text} The device is idle for {format_ns(max(meanwhile, ns))} meanwhile{rest}{idle.where_in_code}.",
         ns_at_stake=ns,
         severity=found.severity,
         advice=found.advice,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import polars as pl
 
-from tracekit.analyses.attribution import attributed
+from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.optimizer import UNFUSED, one_pass, optimizer_ranges, unfusable, usual_passes
 from tracekit.analyses.processors import slowed_by_recording
@@ -16,6 +17,7 @@ from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, bounde
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalled_within
 from tracekit.analyses.traits import traits
+from tracekit.facts.stack_names import CLEARS_GRADIENTS
 from tracekit.facts.units import count_of, format_count, format_ns, listed
 from tracekit.groups import NameTable, at_rows, kept, with_series
 from tracekit.intervals import IntervalSet
@@ -54,18 +56,18 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
         or each < LEAST_KERNELS_PER_STEP
     ):
         return None
-    kept = one_pass(scope)
+    needed = one_pass(scope)
     if scope.on_cpu:
         what, idle, waits = "operator calls", "The code between them takes", "the code between them"
         starts = (ranges := optimizer_ranges(scope))["start"].to_numpy()
         whole = IntervalSet.of(starts, starts + ranges["duration"].to_numpy()).clip(scope.start, scope.end)
         waited = (whole - scope.intervals()).measure
-        stalled = min(stalled_within(scope, whole), max(total + waited - kept, 0))
-        at_stake = round((total + waited - stalled - kept) / slowed_by_recording(scope.trace))
+        stalled = min(stalled_within(scope, whole), max(total + waited - needed, 0))
+        at_stake = round((total + waited - stalled - needed) / slowed_by_recording(scope.trace))
     else:
         what, idle, waits = "kernels", "Between them, the device is idle for", "the waits for them"
-        waited, stalled = caused_idle(scope, *_OF_LAUNCHES, wanted=one_of("phase", "optimizer")).ns, 0
-        at_stake = total + waited - kept
+        waited, stalled = caused_idle(scope, *_OF_LAUNCHES, wanted=_in_updates(scope)).ns, 0
+        at_stake = total + waited - needed
     if at_stake <= 0:
         return None
     return Evidence(
@@ -73,7 +75,7 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
         f"({of_time(total + waited, scope)}{f' with {waits}' if waited else ''})",
         text=f"{format_count(count)} unfused {what} of the optimizer take {format_ns(total)}. "
         f"{costliest(rows)} takes the most.{f' {idle} {format_ns(waited)}.' if waited else ''}"
-        f"{_left_out(scope, kept, stalled)}",
+        f"{_left_out(scope, needed, stalled)}",
         ns_at_stake=bounded(at_stake, scope),
         waited_ns=0 if scope.on_cpu else waited,
         advice=_without_fused(scope),
@@ -81,10 +83,19 @@ def optimizer_not_fused(scope: Scope, result: Kernels) -> Evidence | None:
     )
 
 
-def _left_out(scope: Scope, kept: int, stalled: int) -> str:
+def _in_updates(scope: Scope) -> pl.Expr:
+    """Which idle time the optimizer's phase causes, but for that of clearing gradients, which a fused update does not save."""
+    stack = attribution(scope).model.stack
+    clears = stack.nesting.nearest_ancestor(stack.named(CLEARS_GRADIENTS, "annotation")) >= 0
+    return one_of("phase", "optimizer") & ~pl.col("span_id").is_in(np.flatnonzero(clears)).fill_null(
+        value=False
+    )
+
+
+def _left_out(scope: Scope, needed: int, stalled: int) -> str:
     """A sentence about the time that is not at stake; empty if there is none."""
     recorded = scope.on_cpu and slowed_by_recording(scope.trace) > 1
-    parts = [f"{format_ns(kept)} of arithmetic"] if kept else []
+    parts = [f"{format_ns(needed)} of arithmetic"] if needed else []
     parts += [f"{format_ns(stalled)} of stalls"] if stalled else []
     parts += ["recording overhead"] if recorded else []
     *most, last = parts or [""]
@@ -185,6 +196,11 @@ UPDATES_ONE_BY_ONE_LEAST_SHARE: Final = 0.01
 """Of the window, with the waits for these kernels."""
 
 _UPDATE: Final = r"^aten::(mul|add|sub|div|lerp|addcmul|addcdiv|copy|clamp|zero)_$"
+_ZERO: Final = "aten::zero_"
+_TO_NONE: Final = Advice(
+    "Clear gradients with zero_grad(set_to_none=True), which launches nothing and is the default since PyTorch 2.0. Set other tensors to zero in "
+    "one call (torch._foreach_zero_)."
+)
 _BESIDE_THE_MODEL: Final = ("optimizer", "other")
 
 
@@ -214,13 +230,16 @@ def updates_one_by_one(scope: Scope, _result: Kernels) -> Evidence | None:
         return None
     operators = rows.group_by("operator").len().sort("len", "operator", descending=[True, False])
     waits = f" Before them, the device is idle for {format_ns(waited)}." if waited else ""
+    zeroed = 2 * int((rows["operator"].cast(pl.String) == _ZERO).sum()) >= rows.height
+    what = "set single tensors to zero" if zeroed else "update single tensors outside the optimizer"
     return Evidence(
-        title=f"{each:,.0f} kernels a step update single tensors outside the optimizer "
+        title=f"{each:,.0f} kernels a step {what} "
         f"({of_time(total + waited, scope)}{' with the waits for them' if waited else ''})",
         text=f"{format_count(rows.height)} kernels of {listed(operators['operator'].cast(pl.String).head(3).to_list())} "
         f"take {format_ns(total)}.{waits}",
         ns_at_stake=at_stake,
         waited_ns=waited,
+        advice=_TO_NONE if zeroed else None,
         stretches=longest(rows),
     )
 

@@ -202,7 +202,8 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
         .clip(scope.start, scope.end)
         .measure
     )
-    at_stake = min(_idle_after(waits, scope), waited)
+    idle_after = _idle_after(waits, scope)
+    at_stake = min(idle_after, waited)
     if (
         at_stake / scope.duration < BLOCKING_SYNCHRONISATION_LEAST_STAKE
         and waited / scope.duration < LEAST_WAIT
@@ -228,8 +229,8 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
     who = worst["operator"] or "Code outside any operator"
     return Evidence(
         title=f"{_often(waits.height, scope)}, and the device then idles for "
-        f"{format_share(at_stake / scope.duration)} of the time",
-        text=f"The host waited for {format_ns(waited)}, {format_share(waited / scope.duration)} of the time. The device was idle for {format_ns(at_stake)} during and after the waits.{cause} "
+        f"{format_share(idle_after / scope.duration)} of the time",
+        text=f"The host waited for {format_ns(waited)}, {format_share(waited / scope.duration)} of the time. The device was idle for {format_ns(idle_after)} during and after the waits.{cause} "
         f"{who} waits longest ({worst['name']}): {times(worst['count'])}, {format_ns(worst['duration'])}.",
         ns_at_stake=at_stake,
         advice=_TO_DEVICE

@@ -212,3 +212,17 @@ def test_a_trace_whose_only_call_never_ends_has_no_waits(tmp_path: Path) -> None
     trace = tracekit.read(path)
     assert "endless_call" in trace.health["kind"].to_list()
     assert finding(trace, "launches", "blocking_synchronisation") is None
+
+
+def test_idle_time_after_the_waits_is_told_whole_though_less_is_at_stake() -> None:
+    """Waits of 96 µs had "96 µs of idle time during and after them", which were 509."""
+    made = Planted()
+    made.step(0, 0, 2 * MS)
+    made.activity("a", 10 * US, 400 * US, launch=0)
+    made.call("cudaStreamSynchronize", 390 * US, 30 * US)
+    made.span("op", "aten::mm", 425 * US, 900 * US)
+    made.activity("b", 910 * US, 400 * US, launch=890 * US)
+    found = finding(made.trace(), "launches", "blocking_synchronisation")
+    assert found is not None
+    assert found.ns_at_stake == 30 * US
+    assert "The device was idle for 500 µs during and after the waits." in found.evidence

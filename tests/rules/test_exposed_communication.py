@@ -369,3 +369,28 @@ def test_gradients_in_16_bits_are_not_to_be_reduced_in_16_bits(dtype: str, narro
     assert found is not None
     assert "no_sync()" in found.advice
     assert ("in bf16" in found.advice) != narrow
+
+
+def test_what_a_range_launches_behind_the_backward_pass_is_of_no_layer() -> None:
+    """A mean of gradients in a range of the program "carries no weight gradients: let fewer ranks share a layer"."""
+    made, at = Planted(), 0
+    for number in range(3):
+        begin = at
+        made.span("annotation", "forward", at, at + 2 * MS)
+        made.activity("gemm", at + US, 4 * MS, launch=at)
+        made.span(
+            "op", "autograd::engine::evaluate_function: MmBackward0", at + 2 * MS, at + 4 * MS, thread=2
+        )
+        made.span("op", "MmBackward0", at + 2 * MS, at + 4 * MS, thread=2, sequence=number)
+        made.activity("gemm", at + 4 * MS + US, 4 * MS)
+        made.device[-1]["correlation"] = None
+        made.span("annotation", "average_gradients", at + 4 * MS, at + 5 * MS)
+        made.activity(
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", at + 9 * MS, 4 * MS, launch=at + 4500 * US
+        )
+        made.span("annotation", "Optimizer.step#SGD.step", at + 13 * MS, at + 14 * MS)
+        at += 14 * MS
+        made.step(number, begin, at)
+    found = finding(made.trace(), "breakdown", "exposed_communication")
+    assert found is not None
+    assert "let fewer ranks share a layer" not in found.advice

@@ -122,3 +122,13 @@ def test_a_slow_step_names_the_call() -> None:
     assert found.title == f"1 of 5 steps is slow, mostly because of one call of {ATTENTION}"
     assert "It is the first on its inputs" in found.evidence
     assert found.advice.startswith("The run loses this time only once for these inputs.")
+
+
+def test_all_idle_time_of_the_calls_is_told() -> None:
+    """ "Idle for 1.24 s meanwhile", of 11.9 s."""
+    made = calls((0, "[[8]]"), (60, "[[8]]"), (0, "[[8]]"), (0, "[[8]]"))
+    made.call("cudaMalloc", 105 * MS, 40 * MS)
+    found = long_calls(made)
+    assert found is not None
+    assert found.ns_at_stake == pytest.approx(20 * MS, rel=0.05)
+    assert "The device is idle for 60.0 ms meanwhile, 20.0 ms of it outside API calls" in found.evidence

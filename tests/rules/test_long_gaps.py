@@ -102,3 +102,14 @@ def test_silent_when_a_rule_of_its_own_tells_the_cause() -> None:
     )
     assert finding(planted.trace(), "idle", "long_gaps") is None
     assert finding(planted.trace(), "steps", "data_loading") is not None
+
+
+def test_gaps_before_work_that_was_launched_are_not_the_host_s() -> None:
+    """A hole inside a graph was to be looked for on the host, which had launched all steps long before."""
+    made = Planted()
+    made.step(0, 0, 100 * MS)
+    for number, start in enumerate((1_000, 20 * MS, 60 * MS)):
+        made.activity(f"k{number}", start, 10 * MS, launch=number * 10)
+    found = finding(made.trace(), "idle", "long_gaps")
+    assert found is not None
+    assert found.advice.startswith("The host has already launched the next work by then")

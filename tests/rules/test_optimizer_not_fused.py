@@ -103,3 +103,25 @@ def test_lbfgs_runs_the_model_in_its_steps() -> None:
     trace = made.trace(devices=())
     assert select(trace).activities["category"].unique().to_list() == ["gemm"]
     assert finding(trace, "kernels", "optimizer_not_fused") is None
+
+
+def test_a_fused_update_does_not_save_the_clearing_of_gradients() -> None:
+    """35 ms of waits for zero_grad were at stake, although the optimizer's own kernels hardly waited."""
+    made, alone = planted(60), finding(planted(60).trace(), "kernels", "optimizer_not_fused")
+    made.step(1, 10 * MS, 20 * MS)
+    made.activity("gemm", 10 * MS, 3 * MS, launch=10 * MS)
+    made.span("annotation", "Optimizer.zero_grad#AdamW.zero_grad", 13 * MS, 19 * MS)
+    for number in range(100):
+        at = 13 * MS + number * 50 * US
+        made.span("op", "aten::zero_", at, at + 45 * US)
+        made.activity(
+            "void at::native::vectorized_elementwise_kernel<4, FillFunctor<float>>(int)",
+            at + 40 * US,
+            2 * US,
+            launch=at + 35 * US,
+        )
+    found = finding(made.trace(), "kernels", "optimizer_not_fused")
+    assert found is not None
+    assert alone is not None
+    assert found.ns_at_stake is not None
+    assert found.ns_at_stake <= (alone.ns_at_stake or 0) + 300 * US

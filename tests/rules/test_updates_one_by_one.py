@@ -42,3 +42,14 @@ def test_silent_on_few_of_an_optimizer_and_of_a_list() -> None:
         planted(120, inside="## forward ##"),
     ):
         assert finding(made.trace(), "kernels", "updates_one_by_one") is None
+
+
+def test_cleared_gradients_have_advice_of_their_own() -> None:
+    found = finding(
+        planted(120, "aten::zero_", inside="Optimizer.zero_grad#SGD.zero_grad").trace(),
+        "kernels",
+        "updates_one_by_one",
+    )
+    assert found is not None
+    assert found.title.startswith("120 kernels a step set single tensors to zero (")
+    assert "zero_grad(set_to_none=True)" in found.advice

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from planted import MS, US, Planted
 
@@ -53,6 +55,10 @@ def test_stakes_that_overlap_are_said_to() -> None:
         "These savings overlap: their sum exceeds the window of 99.0 ms."
     ]
     assert [*decide.shared([PYTHON, kernels], parts)] == []
+    little = replace(kernels, ns_at_stake=MS)
+    assert [*decide.shared([PYTHON, READS, little], parts)] == [
+        "Some of these savings overlap: the device does not compute for 49.0 ms, and no more of that can be saved."
+    ], "an item about kernels silenced it"
 
 
 def test_waiting_for_the_host_lies_nowhere_in_the_loader() -> None:

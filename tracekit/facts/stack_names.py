@@ -16,6 +16,7 @@ __all__ = [
     "BROADCAST",
     "BUFFER_LAYER",
     "CACHE_LOOKUP",
+    "CLEARS_GRADIENTS",
     "COLLECTIVE",
     "COLLECTIVE_RANGE",
     "COMMUNICATION_LAYER",
@@ -70,6 +71,9 @@ _PEOPLE: Final[tuple[tuple[str, str, str], ...]] = (
 """Names of phases that people give to ranges. Such a range is a phase, never a layer."""
 
 REPLICATED_FORWARD: Final = r"^DistributedDataParallel\.forward$"
+
+CLEARS_GRADIENTS: Final = rf"^Optimizer\.zero_grad#|{_CAPTURED}zero_grad$"
+"""Ranges in which an optimizer clears gradients; they belong to its phase."""
 
 PHASE_MARKERS: Final[tuple[tuple[str, str, str | None], ...]] = (
     (rf"{_CAPTURED}forward$", "forward", None),

@@ -31,17 +31,21 @@ _OF_LOSSES: Final = ("", "breakdown", "idle", "launches", "memory", "steps")
 def shared(advice: Sequence[Advice], parts: DeviceParts | ProcessorParts) -> Iterable[str]:
     """That the stakes of the advice overlap, if they are more in all than the losses that all of it is about, or than the window."""
     staked = [each for each in advice if each.ns_at_stake]
+    of_losses = [each for each in staked if each.analysis in _OF_LOSSES]
     total = sum(each.worth for each in staked)
     if len(staked) < 2:
         return
-    lost = parts.basis - parts.compute if isinstance(parts, DeviceParts) else None
-    if lost is not None and total > lost and all(each.analysis in _OF_LOSSES for each in staked):
+    lost = parts.basis - parts.compute if isinstance(parts, DeviceParts) else parts.basis
+    more_than_lost = isinstance(parts, DeviceParts) and sum(each.worth for each in of_losses) > lost
+    if more_than_lost and len(of_losses) == len(staked):
         yield (
             f"These savings overlap, and together cannot exceed the {format_ns(lost)} in which the device does not "
             "compute."
         )
     elif total > parts.basis:
         yield f"These savings overlap: their sum exceeds the window of {format_ns(parts.basis)}."
+    elif more_than_lost and len(of_losses) > 1:
+        yield f"Some of these savings overlap: the device does not compute for {format_ns(lost)}, and no more of that can be saved."
 
 
 def notes_on(

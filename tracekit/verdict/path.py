@@ -55,7 +55,7 @@ class Path:
             ("copies", found.memory_ns),
             ("data loading", found.loading_ns),
             ("host code", found.host_ns),
-            ("waits between host and device", found.wait_ns),
+            ("launch latencies and gaps", found.wait_ns),
         )
         kept = (Cost(label, ns, ns / whole) for label, ns in parts if ns >= max(SHOWN_SHARE * whole, 1))
         return tuple(sorted(kept, key=lambda cost: -cost.ns))
