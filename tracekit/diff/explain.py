@@ -128,13 +128,14 @@ class _Search:
         open_ = ~idle
         self._pure("added", (how == "none") & (cells.base == 0) & open_)
         self._pure("removed", (how == "none") & (cells.base > 0) & open_)
-        self._pairs("dtype", (how == "dtype") & open_, "base_dtypes", "new_dtypes")
+        retyped = (how == "dtype") & _retyped(cells.frame)
+        self._pairs("dtype", retyped & open_, "base_dtypes", "new_dtypes")
         self._reshaped((how == "shape") & open_)
         self._pairs("kernel", how == UPDATE, "phase")
         self._pairs("kernel", how == LAYER, "base_work", "new_work")
         self._pairs("kernel", replaced & open_, "base_name", "new_name")
         self._pairs("kernel", other & open_, "base_operator", "new_operator", "category")
-        open_ &= ~replaced & ~other & ~np.isin(how, ["none", "dtype", "shape", UPDATE, LAYER])
+        open_ &= ~replaced & ~other & ~retyped & ~np.isin(how, ["none", "shape", UPDATE, LAYER])
         more, fewer = self._called(open_)
         self._pure("more_calls", more)
         self._pure("fewer_calls", fewer)
@@ -373,6 +374,13 @@ class _Search:
                 alone = first / left[group] >= _AS_GOOD_IDLE and abs(second) < _WITHIN * abs(first)
                 by = ("cell",) if alone else ("category",)
                 self._whole(kind, order[:1] if alone else mine, by, -1, sure=False)
+
+
+def _retyped(frame: pl.DataFrame) -> Array:
+    """Whether an input of a cell has another type; an optional one that only one side gives is the same work."""
+    pairs = frame.select(pl.col("base_dtypes", "new_dtypes").cast(pl.String))
+    known = {pair: types_told(*pair) != (None, None) for pair in pairs.unique().rows()}
+    return np.array([known[pair] for pair in pairs.rows()], dtype=bool)
 
 
 def _specific(good: Array, weight: Array, kind: Array, depth: Array) -> int:

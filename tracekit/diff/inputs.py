@@ -73,15 +73,17 @@ def types_of(text: str) -> str:
 
 
 def types_told(before: str | None, after: str | None) -> tuple[str | None, str | None]:
-    """The types that differ, from two lists of inputs' types.
+    """The types that differ, from two lists of inputs' types: of inputs that both calls have. Nones if none of these does.
 
     >>> types_told('["float", "int"]', '["c10::BFloat16", "int"]')
     ('fp32', 'bf16')
+    >>> types_told('["float", ""]', '["float", "Scalar"]')
+    (None, None)
     """
     both = zip(_list(before), _list(after), strict=False)
-    pairs = dict.fromkeys((str(old), str(new)) for old, new in both if old != new)
+    pairs = dict.fromkeys((str(old), str(new)) for old, new in both if old != new and old and new)
     if not pairs:
-        return before, after
+        return None, None
     old, new = (
         printable(" and ".join(dict.fromkeys(_DTYPES.get(each, each) for each in side)))
         for side in zip(*pairs, strict=True)

@@ -5,7 +5,7 @@ of the leaves of both sides are matched. Else a leaf is matched with the one tha
 kernel for the same operator and inputs, other types, other shapes, another operator that runs the same kernel, other work of the
 same category in the same layer; in no layer, only where devices have other kernels for it and no operator tells it apart; at last what else a
 layer does, if it is a real part of its work on both sides (`replaced`). Leaves of one side that agree in what is asked for are one cell. What still is left is only on its side. Where an optimizer's updates run other
-operators (`updates.exchanged`), they are one cell before all this.
+operators (`updates.exchanged`), they are one cell before all this. Idle time of an operator whose place another one took is matched with that of the other one.
 """
 
 from __future__ import annotations
@@ -102,9 +102,22 @@ def _with_inputs(leaves: pl.DataFrame) -> pl.DataFrame:
 
 def cells_of(rows: pl.DataFrame, comparable: Comparable) -> pl.DataFrame:
     """The `cell` of each row and `how` it was matched (`none`: only on its side); calls of the host are in none."""
+    keyed = _keyed(rows, comparable)
+    idle = pl.col("kind") == "idle"
+    found = _matched_work(keyed.filter(~idle), comparable)
+    renamed = _renamed(keyed.filter(idle), keyed.join(pl.concat(found), on="row"))
+    found.append(_of_both(renamed, _SAME, found))
+    left = keyed.join(pl.concat(found), on="row", how="anti")
+    alone = left.group_by("new", *_SAME, maintain_order=True).agg("row").select("row")
+    found.append(_numbered(alone, found).with_columns(pl.lit("none").alias("how")))
+    return rows.with_row_index("row").join(pl.concat(found), on="row").drop("row").cast({"cell": pl.Int64})
+
+
+def _keyed(rows: pl.DataFrame, comparable: Comparable) -> pl.DataFrame:
+    """What the rows that are in cells have to agree in, as far as both sides have it."""
     other_updates = updates() & (exchanged(rows) is not None)
     work = pl.col("kind") != "idle"
-    keyed = rows.with_row_index("row").filter(pl.col("kind") != "call").select(
+    return rows.with_row_index("row").filter(pl.col("kind") != "call").select(
         "row",
         "new",
         "category",
@@ -118,9 +131,13 @@ def cells_of(rows: pl.DataFrame, comparable: Comparable) -> pl.DataFrame:
         pl.when(other_updates).then(1).alias(UPDATE),
         "ns",
     )  # fmt: skip
-    every, found, count = keyed, [], 0
+
+
+def _matched_work(left: pl.DataFrame, comparable: Comparable) -> list[pl.DataFrame]:
+    """The `cell` of the rows that have a counterpart, and `how` they have it, of one level after the other."""
+    every, found = left, list[pl.DataFrame]()
     for how, keys in _LEVELS:
-        groups = keyed if keys == _SAME else keyed.filter(pl.col("kind") != "idle")
+        groups = left
         if keys in (_PAIR, (UPDATE,)):
             groups = groups.filter(pl.col(keys[0]).is_not_null())
         elif how == "category":
@@ -130,21 +147,38 @@ def cells_of(rows: pl.DataFrame, comparable: Comparable) -> pl.DataFrame:
             groups = real_parts(groups, every)
         elif keys != _SAME and "operator" in keys:  # without an operator nothing tells what was called
             groups = groups.filter(pl.col("operator").is_not_null())
-        made = groups.group_by(keys, maintain_order=True).agg(
-            "row", (pl.col("new").min() != pl.col("new").max()).alias("both")
-        )
-        made = made.filter("both").select("row").with_row_index("cell", offset=count)
-        count += made.height
-        found.append(made.explode("row").select("row", "cell", pl.lit(how).alias("how")))
-        keyed = keyed.join(found[-1], on="row", how="anti")
-    alone = (
-        keyed.group_by("new", *_SAME, maintain_order=True)
-        .agg("row")
-        .select("row")
-        .with_row_index("cell", offset=count)
+        found.append(_of_both(groups, keys, found, how))
+        left = left.join(found[-1], on="row", how="anti")
+    return found
+
+
+def _of_both(
+    rows: pl.DataFrame, keys: tuple[str, ...], found: list[pl.DataFrame], how: str = "same"
+) -> pl.DataFrame:
+    """New cells of the rows that agree with some of the other side in these keys."""
+    both = (pl.col("new").min() != pl.col("new").max()).alias("both")
+    made = rows.group_by(keys, maintain_order=True).agg("row", both).filter("both").select("row")
+    return _numbered(made, found).with_columns(pl.lit(how).alias("how"))
+
+
+def _numbered(made: pl.DataFrame, found: list[pl.DataFrame]) -> pl.DataFrame:
+    """The rows of new cells with their numbers, which follow those that were found."""
+    count = sum(each["cell"].n_unique() for each in found)
+    return made.with_row_index("cell", offset=count).explode("row").select("row", "cell")
+
+
+def _renamed(idle: pl.DataFrame, matched: pl.DataFrame) -> pl.DataFrame:
+    """Idle rows with the operator of the new side in place of one of the base, all of whose work in a layer and phase is matched with its work."""
+    work = matched.filter(pl.col("kind") != "idle")
+    of_new = work.filter("new").group_by("cell").agg(pl.col("operator").unique().alias("of_new"))
+    place = ("operator", "node", "phase")
+    pairs = work.filter(~pl.col("new")).join(of_new, on="cell").explode("of_new")
+    pairs = pairs.group_by(place).agg(pl.col("of_new").unique())
+    pairs = pairs.filter(pl.col("of_new").list.len() == 1, pl.col("operator").is_not_null())
+    told = idle.join(pairs.explode("of_new"), on=place, how="left", nulls_equal=True, maintain_order="left")
+    return told.with_columns(
+        pl.when("new").then("operator").otherwise(pl.coalesce("of_new", "operator")).alias("operator")
     )
-    found.append(alone.explode("row").select("row", "cell", pl.lit("none").alias("how")))
-    return rows.with_row_index("row").join(pl.concat(found), on="row").drop("row").cast({"cell": pl.Int64})
 
 
 # -- calls with other shapes ------------------------------------------------------------------------

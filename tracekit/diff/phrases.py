@@ -20,6 +20,7 @@ _ALIKE: Final = 0.02
 _ALL: Final = 0.995
 """So much less would read as 100 % less."""
 _PLURAL: Final = ("layers of", "copies and casts", "fused kernels", "random numbers", "recurrent layers")
+_FEW: Final = 10
 LONGEST: Final = 80
 
 
@@ -33,6 +34,8 @@ def times_as_often(rows: pl.DataFrame, *, more: bool) -> str:
 
     >>> times_as_often(pl.DataFrame({"base_calls": [4.0], "new_calls": [2.0]}), more=False)
     'half as often'
+    >>> times_as_often(pl.DataFrame({"base_calls": [20.0], "new_calls": [5.0]}), more=False)
+    '0.25 times as often'
     """
     ratios = (
         rows.filter(pl.col("base_calls") > 0).select(pl.col("new_calls") / pl.col("base_calls")).to_series()
@@ -43,7 +46,7 @@ def times_as_often(rows: pl.DataFrame, *, more: bool) -> str:
     for ratio, word in ((2, "twice"), (0.5, "half")):
         if abs(most - ratio) < _ALIKE:
             return f"{word} as often"
-    return f"{number(most)} times as often"
+    return f"{_figures(most) if most < _FEW else number(most)} times as often"
 
 
 def slower(one: Contribution, where: str, whole: tuple[float, float]) -> str:
@@ -105,7 +108,18 @@ def _percent(part: float) -> str:
     return f"{100 * part:.0f} %" if part >= 0.095 else f"{100 * part:.1f} %"
 
 
+def _figures(count: float) -> str:
+    """Two digits that count: 0.25 is neither 0.2 nor 0.3."""
+    return f"{count:.2g}"
+
+
 def number(count: float) -> str:
-    """A number of calls, which is a mean over steps."""
+    """A number of calls, which is a mean over steps.
+
+    >>> number(3.02), number(2.5), number(0.25)
+    ('3', '2.5', '0.25')
+    """
+    if 0.05 <= abs(count) < 0.95:
+        return _figures(count).replace("-", "−")
     text = f"{count:,.0f}" if abs(count - np.round(count)) < 0.05 else f"{count:,.1f}"
     return text.replace("-", "−")
