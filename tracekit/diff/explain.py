@@ -4,7 +4,7 @@ What differs in kind comes first: work of one side only, other kernels, types, s
 largest groups are taken in which everything differs so. Then, for what is left and the same on both sides, the hypothesis "the
 calls of this group take longer by one factor, and nothing else changed" is tried for every group; the one that leaves least
 (the sum of |change − predicted change|) is taken, the more specific of two that do equally well; what it explains is taken away;
-again, until what is left is noise. Idle time goes by cause: there, the group whose sum changed most. If there are more calls that
+again, until what is left is noise (`factors`). Idle time goes by cause: there, the group whose sum changed most. If there are more calls that
 wait for the device, or fewer, the idle time in them and that until the host has launched more work are one change; else idle time goes with the work of
 one side that caused it.
 """
@@ -22,6 +22,7 @@ import polars as pl
 
 from tracekit.diff.caused import IdleOf
 from tracekit.diff.cells import Cells, Groups, groups_of
+from tracekit.diff.factors import SURE, depths, factors, specific
 from tracekit.diff.inputs import types_told
 from tracekit.diff.model import ChangeKind
 from tracekit.diff.replaced import LAYER
@@ -69,8 +70,6 @@ WAITS: Final = ("waits",)
 
 _PURE: Final = 0.97
 _FEWER: Final = 0.02
-_SURE: Final = 4.5
-"""Standard errors; thousands of groups are tried."""
 _LEAST: Final = 5e-4
 """Of the step time: smaller changes are not told."""
 _LEAST_NS: Final = 1.0
@@ -78,9 +77,7 @@ _MUCH: Final = 0.01
 """Of the step time: what is left of a category is told from this on."""
 _PART: Final = 0.1
 """Of a change that is so much; then smaller parts of it are told."""
-_AS_GOOD: Final = 0.98
 _AS_GOOD_IDLE: Final = 0.9
-_HARDLY_LARGER: Final = 1.25
 _WITHIN: Final = 0.5
 _MOST: Final = 24
 """Changes of one kind of difference."""
@@ -190,7 +187,7 @@ class _Search:
         there = groups.sums(size * mask)
         pure = np.flatnonzero(wanted & (there > 0) & (there >= _PURE * groups.sums(size)))
         outer = kind in ("added", "removed")
-        depth = self._depths(groups.node[pure]) * (1 if outer else -1)
+        depth = depths(groups.node[pure], self.parents) * (1 if outer else -1)
         order = pure[np.lexsort((depth, groups.kind[pure], -np.round(there[pure])))]
         free, taken = mask.copy(), 0
         for group in order:
@@ -228,16 +225,6 @@ class _Search:
         if rest and size[np.concatenate(rest)].sum() >= self.least:
             self._whole(kind, np.concatenate(rest), ("rest",), -1)
 
-    def _depths(self, nodes: Array) -> Array:
-        depth, at = np.zeros(nodes.size, dtype=np.int64), nodes.copy()
-        for _ in range(64):
-            inside = at >= 0
-            if not inside.any():
-                break
-            depth += inside
-            at = np.where(inside, self.parents[at], -1)
-        return depth
-
     def _whole(
         self, kind: ChangeKind, mine: Array, by: tuple[str, ...], node: int, *, sure: bool = True
     ) -> None:
@@ -252,63 +239,9 @@ class _Search:
     # -- what takes longer ---------------------------------------------------------------------------
 
     def _factors(self, wanted: Array) -> None:
-        groups = groups_of(self.cells, wanted & (self.cells.base > 0), self.parents, self.dimensions)
-        if not groups.kind.size:
-            return
-        error, weight = np.sqrt(groups.sums(self.cells.error**2)), groups.sums(self.cells.base)
-        depth = self._depths(groups.node)
-        open_ = np.ones(groups.kind.size, dtype=bool)
-        known = np.full(groups.kind.size, np.nan)  # the gain of each group, until its cells change
-        for _ in range(4 * _MOST):
-            up, down = groups.sums(np.maximum(self.left, 0)), groups.sums(np.maximum(-self.left, 0))
-            most, net = np.maximum(up, down), np.abs(up - down)
-            tried = np.flatnonzero(open_ & (net > _SURE * error) & (net > self.least))
-            gains, best = {}, 0.0
-            for group in tried[np.argsort(-most[tried], kind="stable")]:
-                if most[group] < _AS_GOOD * best:
-                    break
-                if np.isnan(known[group]):
-                    known[group] = self._gain(groups.cells(int(group)))
-                gains[int(group)] = float(known[group])
-                best = max(best, gains[int(group)])
-            if best <= 0:
-                return
-            good = np.array([group for group, gain in gains.items() if gain >= _AS_GOOD * best])
-            group, before = _specific(good, weight, groups.kind, depth), self.left.copy()
-            if self._taken(groups, group):
-                known[groups.sums(self.left != before) > 0] = np.nan
-            else:
-                open_[group] = False
-
-    def _gain(self, mine: Array) -> float:
-        mine = mine[self.open[mine]]
-        left, base = self.left[mine], self.cells.base[mine]
-        predicted = _median_ratio(left, base) * base
-        return float(np.abs(left).sum() - np.abs(left - predicted).sum())
-
-    def _taken(self, groups: Groups, group: int) -> bool:
-        """Take away what one factor for a group explains. Cells that changed in the same way, but by more, keep the rest of it."""
-        mine = groups.cells(group)
-        mine = mine[self.open[mine]]
-        left, error = self.left[mine], 3 * self.cells.error[mine]
-        predicted = _median_ratio(left, self.cells.base[mine]) * self.cells.base[mine]
-        sign = 1.0 if predicted.sum() > 0 else -1.0
-        along, expected = left * sign, np.abs(predicted)
-        whole = (along >= -error) & (along <= expected + np.maximum(_WITHIN * expected, error))
-        part = along > expected + np.maximum(_WITHIN * expected, error)
-        parts = np.where(part, np.round(predicted * 1000), 0).astype(np.int64)
-        delta = self._exactly(mine, whole, parts)
-        touched = mine[whole | part]
-        noise = self.cells.noise(touched)
-        least = _SURE * (noise or float(np.sqrt((self.cells.error[touched] ** 2).sum())))
-        if abs(delta) < max(self.least, least):
-            return False
-        kind: ChangeKind = "slower" if delta > 0 else "faster"
-        self.found.append(
-            Found(kind, touched, delta, noise, groups.dimensions[groups.kind[group]], int(groups.node[group]))
-        )
-        self._take(mine, whole, parts)
-        return True
+        """Each cell is in one of these changes, which holds all that it took longer or less."""
+        for one in factors(self.cells, wanted, self.parents, self.dimensions, self.least, self._listed()):
+            self._whole(one.kind, one.cells, one.by, one.node)
 
     def _exactly(self, mine: Array, whole: Array, parts: Array) -> Fraction:
         """All that is left of some of these cells (a mask), and so many ps of the others."""
@@ -326,7 +259,7 @@ class _Search:
         """Idle time that goes with more or fewer calls that wait."""
         part = waits.parts(self.cells, self.left * wanted)
         mine = np.flatnonzero(part)
-        least = max(self.least, _SURE * (self.cells.noise(mine) or 0.0))
+        least = max(self.least, SURE * (self.cells.noise(mine) or 0.0))
         if mine.size and abs(float(self.left @ part)) >= least:
             whole = part[mine] == 1
             parts = np.where(whole, 0, np.round(self.left * part * 1000)[mine]).astype(np.int64)
@@ -339,30 +272,37 @@ class _Search:
         if not groups.kind.size:
             return
         error = np.sqrt(groups.sums(self.cells.error**2))
-        weight, depth = groups.sums(np.maximum(self.cells.base, self.cells.new)), self._depths(groups.node)
+        weight, depth = (
+            groups.sums(np.maximum(self.cells.base, self.cells.new)),
+            depths(groups.node, self.parents),
+        )
         open_ = np.ones(groups.kind.size, dtype=bool)
         for _ in range(2 * _MOST):
             score = np.where(open_, np.abs(groups.sums(self.left)) - 2 * error, 0.0)
             if score.max() < self.least:
                 return
             good = np.flatnonzero(score >= _AS_GOOD_IDLE * score.max())
-            group = _specific(good, weight, groups.kind, depth)
+            group = specific(good, weight, groups.kind, depth)
             mine = groups.cells(group)
             mine = mine[self.left[mine] != 0]
             noise = self.cells.noise(mine)
             delta = float(self.left[mine].sum())
-            if abs(delta) < _SURE * (noise or float(error[group])):
+            if abs(delta) < SURE * (noise or float(error[group])):
                 open_[group] = False
                 continue
             by, node = groups.dimensions[groups.kind[group]], int(groups.node[group])
             self._whole("idle", mine, by, node)
 
+    def _listed(self) -> float:
+        """What may be noise is told from so many ns on."""
+        much, change = _MUCH / _LEAST * self.least, abs(float(self.cells.new.sum() - self.cells.base.sum()))
+        return float(max(self.least, min(much, _PART * change)) if change >= much else much)
+
     def _unsure(self, idle: Array) -> None:
         """What is left of a category of work or a cause, if that is much, or much of a change that is: it may be noise. If nearly all of
         it is in one cell, only of this one.
         """
-        much, change = _MUCH / _LEAST * self.least, abs(float(self.cells.new.sum() - self.cells.base.sum()))
-        least = max(self.least, min(much, _PART * change)) if change >= much else much
+        least = self._listed()
         for mask in (idle, ~idle & (self.cells.base > 0)):
             groups = groups_of(self.cells, mask & self.open, self.parents, (("category",),))
             left = groups.sums(self.left)
@@ -381,17 +321,3 @@ def _retyped(frame: pl.DataFrame) -> Array:
     pairs = frame.select(pl.col("base_dtypes", "new_dtypes").cast(pl.String))
     known = {pair: types_told(*pair) != (None, None) for pair in pairs.unique().rows()}
     return np.array([known[pair] for pair in pairs.rows()], dtype=bool)
-
-
-def _specific(good: Array, weight: Array, kind: Array, depth: Array) -> int:
-    """Of groups that do equally well one of the smallest: of those that are hardly larger than it the simplest, the innermost."""
-    small = good[weight[good] <= weight[good].min() * _HARDLY_LARGER]
-    return int(small[np.lexsort((-depth[small], kind[small]))[0]])
-
-
-def _median_ratio(change: Array, base: Array) -> float:
-    """The factor for which the sum of |change − factor · base| is least."""
-    ratio = change / base
-    order = np.argsort(ratio, kind="stable")
-    reach = np.cumsum(base[order])
-    return float(ratio[order][np.searchsorted(reach, reach[-1] / 2)])
