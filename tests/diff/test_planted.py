@@ -11,7 +11,7 @@ import pytest
 from tests.diff.programs import BLOCKS, MICRO_BATCHES, Program, Work, mapped, total, trace_of, training_loop
 from tests.rules.planted import US
 from tracekit.diff import diff_of
-from tracekit.diff.words import _of_any_vendor
+from tracekit.diff.idle_told import _of_any_vendor
 from tracekit.digest import Digest, digest_of
 
 _BF16 = '["c10::BFloat16", "c10::BFloat16"]'

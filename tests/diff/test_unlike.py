@@ -75,7 +75,7 @@ def test_kernels_of_two_devices_without_operators_are_compared_by_category() -> 
     found = diff_of([base], [replace(new, facts=msgspec.structs.replace(new.facts, device="Another GPU"))])
     assert any(note.endswith("they are compared by category.") for note in found.notes)
     assert {change.kind for change in found.changes} == {"kernel"}
-    assert found.changes[0].title.startswith("different work replaces that of matrix multiplication (+1.")
+    assert found.changes[0].title.startswith("other kernels do the work of matrix multiplication (+1.")
     assert not any("same calls" in change.title for change in found.changes)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Final, Literal
 
@@ -14,6 +13,7 @@ import polars as pl
 from tracekit.diff.cells import cells_as_arrays
 from tracekit.diff.contributions import by_dimension, calls_of_host, shares_matched
 from tracekit.diff.explain import explained
+from tracekit.diff.idle_told import IdleTeller
 from tracekit.diff.layers import Nodes, match_layers
 from tracekit.diff.matching import Comparable, cells_of, reshaped, rows_of
 from tracekit.diff.model import LAYERS, Contribution, Diff
@@ -80,13 +80,10 @@ def diff_of(
     found = explained(cells, parents, names=comparable.names, waits=waits) if has.work else []
     on_cpu = sides[1].side.facts[0].on_cpu if comparable.kinds else None
     per: Literal["step", "window"] = "window" if windows else "step"
-    teller = Teller(cells, rows, nodes, calls, on_cpu, per)
+    teller = Teller(cells, rows, nodes, found, IdleTeller(calls, on_cpu, per))
     stood = stalled(base, new)
     hidden = stood.hides(float(sides[0].side.mean), float(sides[1].side.mean))
-    changes = [
-        teller.change(replace(each, sure=each.sure and not (hidden and each.kind in _TIMES)))
-        for each in found
-    ]
+    changes = [teller.change(each, sure=each.sure and not (hidden and each.kind in _TIMES)) for each in found]
     changes.sort(key=lambda change: (not change.sure, -abs(change.delta), change.title))
     total = sides[1].side.mean - sides[0].side.mean
     return Diff(

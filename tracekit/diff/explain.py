@@ -131,7 +131,7 @@ class _Search:
         self._pairs("kernel", how == UPDATE, "phase")
         self._pairs("kernel", how == LAYER, "base_work", "new_work")
         self._pairs("kernel", replaced & open_, "base_name", "new_name")
-        self._pairs("kernel", other & open_, "base_operator", "new_operator", "category")
+        self._of_others(other & open_)
         open_ &= ~replaced & ~other & ~retyped & ~np.isin(how, ["none", "shape", UPDATE, LAYER])
         more, fewer = self._called(open_)
         self._pure("more_calls", more)
@@ -149,11 +149,16 @@ class _Search:
         return groups_of(self.cells, ~self.idle, self.parents, self.dimensions)
 
     def _called(self, wanted: Array) -> tuple[Array, Array]:
-        """Cells whose number of calls explains most of their change: more, fewer."""
+        """Cells whose number of calls explains most of their change: more, fewer. Calls may take less time than the others; and where there are
+        many more or fewer, no other change is that of the same calls.
+        """
         before, after = (self.cells.frame[f"{side}_calls"].to_numpy() for side in ("base", "new"))
         known = wanted & (before > 0) & (np.abs(after - before) > _FEWER * before)
         effect = np.where(known, (after - before) * self.cells.base / np.where(known, before, 1.0), 0.0)
-        known &= np.abs(self.left - effect) <= np.maximum(_WITHIN * np.abs(effect), 3 * self.cells.error)
+        size, error, along = np.abs(effect), 3 * self.cells.error, self.left * np.sign(effect)
+        as_long = np.abs(self.left - effect) <= np.maximum(_WITHIN * size, error)
+        cheaper, many = (along > 0) & (along < size), size >= _WITHIN * self.cells.base
+        known &= as_long | ((np.abs(self.left) > error) & (cheaper | many))
         return known & (after > before), known & (after < before)
 
     def _reshaped(self, mask: Array) -> None:
@@ -201,6 +206,14 @@ class _Search:
                 free[mine] = False
                 taken += 1
         return free
+
+    def _of_others(self, mask: Array) -> None:
+        """Work of other operators. Of several on a side none stands for one other: what does the work of a category is one change."""
+        several = (self.cells.frame["leaves"] > 2).to_numpy() & (
+            self.cells.frame["how"].cast(pl.String) == "category"
+        ).to_numpy()
+        self._pairs("kernel", mask & several, "category")
+        self._pairs("kernel", mask & ~several, "base_operator", "new_operator", "category")
 
     def _pairs(self, kind: ChangeKind, mask: Array, *keys: str) -> None:
         """All cells that agree in the keys, as those in which one thing stands for one other; of types in those that differ."""

@@ -11,7 +11,17 @@ from tracekit.diff.model import Contribution
 from tracekit.facts.units import format_change, format_ns
 from tracekit.names import shorten_name
 
-__all__ = ["LONGEST", "changed", "number", "replaced", "slower", "times_as_often", "updated", "verb"]
+__all__ = [
+    "LONGEST",
+    "changed",
+    "number",
+    "replaced",
+    "same_calls",
+    "slower",
+    "times_as_often",
+    "updated",
+    "verb",
+]
 
 _HIDDEN: Final = 0.2
 """If the time that nothing hides changed by so much more or less than all of it, other work hides more or less of it."""
@@ -19,14 +29,24 @@ _ALIKE: Final = 0.02
 """Ratios that differ by less are one."""
 _ALL: Final = 0.995
 """So much less would read as 100 % less."""
-_PLURAL: Final = ("layers of", "copies and casts", "fused kernels", "random numbers", "recurrent layers")
+_PLURAL: Final = (
+    "layers of",
+    "calls of",
+    "copies and casts",
+    "fused kernels",
+    "random numbers",
+    "recurrent layers",
+)
 _FEW: Final = 10
+_SOME_CALLS: Final = 0.05
+_HARDLY: Final = 0.005
 LONGEST: Final = 80
 
 
 def verb(subject: str, one: str, several: str) -> str:
     """The form of a verb or a pronoun that goes with a subject: for one thing, or for several."""
-    return several if subject.startswith(_PLURAL) else one
+    named = subject.removeprefix("other ").removeprefix("some ")
+    return several if named.startswith(_PLURAL) else one
 
 
 def times_as_often(rows: pl.DataFrame, *, more: bool) -> str:
@@ -49,6 +69,11 @@ def times_as_often(rows: pl.DataFrame, *, more: bool) -> str:
     return f"{_figures(most) if most < _FEW else number(most)} times as often"
 
 
+def same_calls(one: Contribution) -> bool:
+    """Whether both sides call the work of a change as often; a call in fewer than one of twenty steps is none."""
+    return abs(one.new_calls - one.base_calls) <= max(_SOME_CALLS, _HARDLY * one.base_calls)
+
+
 def slower(one: Contribution, where: str, whole: tuple[float, float]) -> str:
     """What takes longer; `whole` is its time on both sides with what other work hides."""
     part = one.delta_ns / one.base_ns
@@ -67,11 +92,12 @@ def slower(one: Contribution, where: str, whole: tuple[float, float]) -> str:
     how = f"{1 + part:.1f} times as long" if part >= 1 else less
     if part <= -_ALL:
         how = f"{100 * (1 + part):.2g} % of the time"
-    return f"{where} {verb(where, 'takes', 'take')} {how} for the same calls ({format_change(one.delta_ns)})"
+    calls = " for the same calls" if same_calls(one) else ""
+    return f"{where} {verb(where, 'takes', 'take')} {how}{calls} ({format_change(one.delta_ns)})"
 
 
-def changed(one: Contribution, where: str, by: tuple[str, ...]) -> str:
-    """Other kernels or types."""
+def changed(one: Contribution, where: str, by: tuple[str, ...], what: str) -> str:
+    """Other types, or other kernels or operators (`what`)."""
     before, after = one.before, one.after
     known = before is not None and after is not None
     if one.kind == "dtype":
@@ -80,7 +106,7 @@ def changed(one: Contribution, where: str, by: tuple[str, ...]) -> str:
             where = f"layers of type {one.place['type']}" if "type" in one.place else some
         return f"inputs of {where} are {f'{after}, not {before}' if known else 'of other types'}"
     if before is None or after is None:
-        return f"different work replaces that of {where}"
+        return f"other {what} do the work of {where}"
     operator = one.place.get("operator", after)
     of = "" if operator in (before, after) else f" for {operator}"
     inside = f" in {where.partition(' in ')[2]}" if " in " in where else ""

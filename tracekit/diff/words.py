@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from tracekit.diff.cells import Cells
+from tracekit.diff.covered import Covered
 from tracekit.diff.explain import WAITS, Found
+from tracekit.diff.idle_told import IdleTeller
 from tracekit.diff.inputs import inputs_told, types_told
 from tracekit.diff.layers import Nodes
 from tracekit.diff.model import Contribution
-from tracekit.diff.named import PHASES_NAMED, layer_named, work_named
-from tracekit.diff.phrases import changed, number, replaced, slower, times_as_often, updated, verb
+from tracekit.diff.named import layer_named, work_named
+from tracekit.diff.phrases import changed, number, replaced, same_calls, slower, times_as_often, updated, verb
 from tracekit.diff.replaced import LAYER
 from tracekit.diff.updates import UPDATE, exchanged
-from tracekit.facts.stack_names import DATA_LAYER
-from tracekit.facts.units import format_change, format_ns
-from tracekit.verdict.idle_words import IDLE_PHRASES
+from tracekit.facts.units import format_change
 
 __all__ = ["Teller"]
 
 _NEARLY: Final = 0.95
 _MOST: Final = 0.5
 _ONCE: Final = "once"
+_LONGER: Final = 1.5
+"""So many times as long as before a call takes that is said to take longer."""
 _SOME_CALLS: Final = 0.05
 """Per step; a call in fewer than one of twenty steps is none."""
 _PLACE: Final = ("phase", "type", "operator", "category", "name", "shapes", "dtypes")
-_OTHER_CAUSES: Final = {
-    "dependency": "for work on other streams",
-    "kernel_gap": "in short gaps between kernels",
-    "unexplained": "for no reason that the profile shows",
-    "not_captured": "for no reason that was recorded",
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,14 +59,16 @@ class Teller:
     rows: pl.DataFrame
     """Those of `matching.rows_of`."""
     nodes: Nodes
-    calls: pl.DataFrame
-    """`Diff.calls`."""
-    on_cpu: bool | None
-    """None: one side."""
-    per: Literal["step", "window"]
-    """What times are of."""
+    found: Sequence[Found]
+    """All changes."""
+    idle: IdleTeller
 
-    def change(self, found: Found) -> Contribution:
+    @property
+    def on_cpu(self) -> bool | None:
+        """Whether both sides ran on processors; None: one side."""
+        return self.idle.on_cpu
+
+    def change(self, found: Found, *, sure: bool) -> Contribution:
         """The change with its title."""
         rows = self.cells.frame[found.cells]
         shown = self._most(found)
@@ -92,11 +91,11 @@ class Teller:
             base_calls=base_calls,
             new_calls=new_calls,
             noise_ns=found.noise,
-            sure=found.sure,
+            sure=sure,
         )
         whole = float(rows["base_whole"].sum()), float(rows["new_whole"].sum())
         whole = whole if self.on_cpu is False else (0.0, 0.0)  # operators are not hidden by others
-        title = self._title(made, found.by, self._subject(found.by, made, rows, node), whole)
+        title = self._title(made, found.by, self._subject(found, made, rows, node), whole)
         return replace(
             made, title=title.removesuffix(")") + self._of_idle(found) + ")" if found.idle.size else title
         )
@@ -116,7 +115,7 @@ class Teller:
         self, one: Contribution, by: tuple[str, ...], told: _Subject, whole: tuple[float, float]
     ) -> str:
         if one.kind == "idle":
-            return self._idle(one, by)
+            return self.idle.told(one, by)
         if one.kind in ("slower", "faster"):
             return slower(one, told.text, whole)
         if (told.rows["how"] == UPDATE).any():
@@ -131,12 +130,27 @@ class Teller:
             "removed": self._alone,
             "shape": self._reshaped,
         }
-        text = how[one.kind](one, told) if one.kind in how else changed(one, told.text, by)
+        text = how[one.kind](one, told) if one.kind in how else self._changed(one, told, by)
         return f"{text} ({format_change(one.delta_ns)})"
 
-    def _subject(self, by: tuple[str, ...], one: Contribution, rows: pl.DataFrame, node: int) -> _Subject:
+    def _changed(self, one: Contribution, told: _Subject, by: tuple[str, ...]) -> str:
+        """Other work in place of what was there, or more of it, or less."""
+        rows, exchanged = told.rows, one.before is not None and one.after is not None
+        if (
+            one.kind == "kernel"
+            and not exchanged
+            and (rows["how"] == "category").all()
+            and not same_calls(one)
+        ):
+            more = one.new_calls > one.base_calls
+            often = times_as_often(rows, more=more)
+            return f"{told.text} {verb(told.text, 'runs', 'run')} {often}{_but(one, told.text, more=more)}"
+        other = (rows["how"] != "kernel").all() and rows["new_operator"].is_not_null().any()
+        return changed(one, told.text, by, "operators" if other else "kernels")
+
+    def _subject(self, found: Found, one: Contribution, rows: pl.DataFrame, node: int) -> _Subject:
         """`aten::mm in layer fc (Linear)`, `layer fc (Linear)`, `layers of type Linear in the backward pass`."""
-        place, rest = one.place, by == ("rest",)
+        by, place, rest = found.by, one.place, found.by == ("rest",)
         told = set(by) & set(place)
         if by in (("pair",), ("cell",)):
             told = set(place) & {"operator", "name", "layer"} or set(place) & {"category"}
@@ -154,16 +168,23 @@ class Teller:
         counted = one.kind in ("added", "removed", "more_calls", "fewer_calls") and "operator" in told
         if counted and "dtypes" in place and self._work(place, told, node)["dtypes"].n_unique() > 1:
             told.add("dtypes")
-        text = "other work" if rest else work_named(told, one) or self._work_left(rows)
+        text = "other work" if rest else work_named(told, one)
+        if not text or one.kind in ("slower", "faster"):
+            covered = Covered.of(self.cells, found, self.found, self._named(told, one, rows, node))
+            text = covered.named(text, told) if text else covered.work
         return _Subject(text, told, place, node, rows, rest)
 
-    def _work_left(self, rows: pl.DataFrame) -> str:
-        """What has nothing in common: all work, or what other changes left of it."""
-        work = self.cells.frame.filter(pl.col("kind") != "idle")
-        whole, mine = (
-            one.select(pl.max_horizontal("base_sum", "new_sum")).sum().item() for one in (work, rows)
-        )
-        return "all work" if mine >= _NEARLY * whole else "all other work"
+    def _named(self, by: set[str], one: Contribution, rows: pl.DataFrame, node: int) -> npt.NDArray[np.bool_]:
+        """The cells that a subject names."""
+        columns = by - {"layer", *(["type"] if "layer" in one.place else [])}
+        mine = [pl.col("kind") != "idle", *(pl.col(name) == one.place[name] for name in sorted(columns))]
+        if node >= 0:
+            mine.append(pl.col("node").is_in(self._below(node)))
+        elif (
+            by & {"operator", "name", "category"} and "type" not in by and one.layers > 1
+        ):  # in so many layers
+            mine.append(pl.col("node").is_in(rows["node"].drop_nulls().unique().implode()))
+        return self.cells.frame.select(pl.all_horizontal(mine).fill_null(value=False)).to_series().to_numpy()
 
     def _shapes(self, place: dict[str, str], by: set[str], node: int) -> int:
         """How many shapes the inputs of what is named have."""
@@ -212,7 +233,7 @@ class Teller:
         if found.kind == "idle" and "category" in place:
             place["cause"] = place.pop("category")
         if found.by == WAITS:
-            name, _ = self._waiting()
+            name, _ = self.idle.waiting()
             place |= {"cause": "synchronisation", **({"name": name} if name else {})}
         return place
 
@@ -260,13 +281,20 @@ class Teller:
 
     def _called(self, one: Contribution, told: _Subject) -> str:
         """More or fewer calls, and where their time went the other way that it did."""
-        more, where, takes = one.kind == "more_calls", told.text, ""
-        if more != (one.delta > 0):
-            takes = f", but {verb(where, 'takes', 'take')} {'longer' if one.delta > 0 else 'less time'}"
+        more, where = one.kind == "more_calls", told.text
+        takes = _but(one, where, more=more) or self._each(told, more=more)
         runs = f"{where} {verb(where, 'runs', 'run')}"
         if self._counted(told) and (often := self._often(told, more=more)):
             return f"{runs} {often}{takes}"
         return f"{runs} {times_as_often(told.rows, more=more)}{takes}"
+
+    def _each(self, told: _Subject, *, more: bool) -> str:
+        """By how much a call takes longer, where more calls are not all of the change."""
+        sums = told.rows.select(pl.col("base_sum", "new_sum", "base_calls", "new_calls").sum()).row(0)
+        if not more or not sums[0] or not sums[2]:
+            return ""
+        base, new = (sums[at] / self.cells.denominators[at] / sums[2 + at] for at in (0, 1))
+        return f", and a call takes {new / base:.1f} times as long" if new > _LONGER * base else ""
 
     def _counted(self, told: _Subject) -> bool:
         """Whether the trace shows the number of calls: of an operator, or of kernels. A layer calls operators that call others."""
@@ -279,7 +307,7 @@ class Teller:
         if (new > old) != more or number(old) == number(new):
             return ""
         count = self._count(new, told)
-        return f"{count} per {self.per}, not {number(old)}{' times' * (count == _ONCE)}"
+        return f"{count} per {self.idle.per}, not {number(old)}{' times' * (count == _ONCE)}"
 
     def _count(self, calls: float, told: _Subject) -> str:
         # Operators on processors, one kernel and copies run as often as they are called.
@@ -307,7 +335,7 @@ class Teller:
         if not self._counted(told) or told.by == {"layer"}:
             return text
         it, runs = verb(where, "it", "they"), verb(where, "runs", "run") if new else "ran"
-        return f"{text}: {it} {runs} {self._count(here, told)} per {self.per}"
+        return f"{text}: {it} {runs} {self._count(here, told)} per {self.idle.per}"
 
     def _own_work(self, told: _Subject, side: str) -> str:
         """Work of layers of one type, outside the layers in them, that only one side has."""
@@ -327,7 +355,7 @@ class Teller:
                 "kernels" if self.on_cpu is False else "calls",
                 "has" if round(one.new_calls) == 1 else "have",
             )
-            where = f"{number(one.new_calls)} of {number(every)} {calls} of {where} per {self.per}"
+            where = f"{number(one.new_calls)} of {number(every)} {calls} of {where} per {self.idle.per}"
         known = told.rows.filter(pl.col("shapes_met") == 2, pl.col("base_shapes") != pl.col("new_shapes"))
         text = f"{where} {have} inputs of other shapes"
         if not known.height or told.rest:
@@ -339,76 +367,12 @@ class Teller:
         which = "" if one.before is not None else "in the longest, " if operators else f"in {operator}, "
         return f"{text}: {which}{inputs_told(before, after)}"
 
-    def _idle(self, one: Contribution, by: tuple[str, ...]) -> str:
-        cause, longer = one.place.get("cause", ""), one.delta > 0
-        amount = format_ns(abs(one.delta_ns))
-        phrase = IDLE_PHRASES.get(cause) or _OTHER_CAUSES.get(cause, "")
-        if self.on_cpu is None:
-            text = f"the time in which nothing runs is {amount} {'longer' if longer else 'shorter'}"
-        elif self.on_cpu:
-            spent = (
-                f" on {phrase.removeprefix('for ')}"
-                if phrase.startswith("for ") and cause in IDLE_PHRASES
-                else ""
-            )
-            outside = "" if cause in ("operator_dispatch", "profiler_overhead") else " outside operators"
-            text = f"the program spends {amount} {'more' if longer else 'less'}{spent}{outside}"
-            if cause == "data_loading":
-                text = f"the program waits {amount} {'longer' if longer else 'less'} for data"
-            phrase = "" if spent else phrase
-        else:
-            text = f"the device is idle {amount} {'longer' if longer else 'less'}"
-        if by == WAITS:
-            name, where = self._waiting()
-            often = self._more_often(name, where) if name else ""
-            return f"{often}{text} in calls that wait for it and until the host has launched more work"
-        text += f" {phrase}".rstrip()
-        lead = ""
-        if "name" in one.place:
-            text += f": {one.place['name']}"
-            lead = self._more_often(one.place["name"])
-        elif cause == "synchronisation" and (name := self._waiting()[0]):
-            lead = self._more_often(name)
-        if "operator" in one.place:
-            text += f" in {one.place['operator']}"
-        if "layer" in one.place and (one.place["layer"], cause) != (DATA_LAYER, "data_loading"):
-            text += f" in {layer_named(one.place)}"
-        elif by == ("cell",) and "phase" in one.place and not {"layer", "operator"} & set(one.place):
-            text += (
-                f" in {PHASES_NAMED[one.place['phase']]}"  # nothing else tells it from the rest of its cause
-            )
-        return lead + text
 
-    def _waiting(self) -> tuple[str, str]:
-        """The call that waits whose number changed most, and in words where it is, if that is one place; empty if it has no name."""
-        more = pl.col("new_calls") - pl.col("base_calls")
-        named = pl.col("name").is_not_null()
-        rows = self.calls.filter(pl.col("category") == "synchronisation", more != 0, named)
-        if not rows.height:
-            return "", ""
-        name = rows.group_by("name").agg(more.sum()).sort(pl.col("new_calls").abs(), "name").row(-1)[0]
-        places = rows.filter(pl.col("name") == name).select("operator", "layer").rows()
-        if len(places) > 1:
-            return name, ""
-        operator, layer = places[0]
-        inside = [*([operator] if operator else []), *([layer_named({"layer": layer})] if layer else [])]
-        return name, "".join(f" in {each}" for each in inside)
-
-    def _more_often(self, name: str, where: str = "") -> str:
-        """`cudaStreamSynchronize is called 2 times more per step; `, if it is."""
-        rows = self.calls.filter(pl.col("name").cast(pl.String).is_in(_of_any_vendor(name)))
-        more = number(float((rows["new_calls"] - rows["base_calls"]).sum()))
-        if more in ("0", "−0"):
-            return ""
-        count, kind = more.removeprefix("−"), "fewer" if more.startswith("−") else "more"
-        often = {"1": f"one {kind} time"}.get(count, f"{count} {kind} times")
-        return f"{name}{where} is called {often} per {self.per}; "
-
-
-def _of_any_vendor(call: str) -> list[str]:
-    """The names that a call has in the runtimes of CUDA and of HIP, which the two sides may have run on."""
-    stem = call.removeprefix("cuda").removeprefix("hip")
-    return [call] if stem == call else [f"cuda{stem}", f"hip{stem}"]
+def _but(one: Contribution, where: str, *, more: bool) -> str:
+    """Where the time of more or fewer calls went the other way."""
+    if more == (one.delta > 0):
+        return ""
+    return f", but {verb(where, 'takes', 'take')} {'longer' if one.delta > 0 else 'less time'}"
 
 
 # -- what stands for what ---------------------------------------------------------------------------
