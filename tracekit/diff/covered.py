@@ -11,11 +11,19 @@ import numpy.typing as npt
 
 from tracekit.diff.cells import Cells
 from tracekit.diff.explain import Found
+from tracekit.diff.model import ChangeKind
 
-__all__ = ["Covered"]
+__all__ = ["PARTS", "Covered"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
+PARTS: Final[dict[ChangeKind, str]] = {
+    "slower": "time",
+    "faster": "time",
+    "more_calls": "calls",
+    "fewer_calls": "calls",
+}
+"""Changes of which several may be of what has one name, and what they are changes in."""
 _NEARLY: Final = 0.95
 _MOST: Final = 0.5
 _PLACES: Final = ("layer ", "layers of ", "the ")
@@ -42,7 +50,8 @@ class Covered:
         for each in every:
             if each is not found and each.kind != "idle":
                 untold[each.cells] = False
-                alike = each.kind in ("slower", "faster") and (each.by, each.node) == (found.by, found.node)
+                alike = PARTS.get(each.kind, "") == PARTS.get(found.kind)
+                alike &= (each.by, each.node) == (found.by, found.node)
                 twin |= alike and bool(left[each.cells].any())
         mine = named.copy()
         mine[left] = False

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.diff.cells import Cells
-from tracekit.diff.covered import Covered
+from tracekit.diff.covered import PARTS, Covered
 from tracekit.diff.explain import WAITS, Found
 from tracekit.diff.idle_told import IdleTeller
-from tracekit.diff.inputs import inputs_told, types_told
+from tracekit.diff.inputs import inputs_told, types_of, types_told
 from tracekit.diff.layers import Nodes
 from tracekit.diff.model import Contribution
 from tracekit.diff.named import layer_named, work_named
@@ -40,6 +40,8 @@ class _Subject:
     """What a sentence is about."""
 
     text: str
+    part: str
+    """The same, where it is not all that `text` names."""
     by: set[str]
     """The columns by which it is named, with their values in `place`."""
     place: dict[str, str]
@@ -117,7 +119,7 @@ class Teller:
         if one.kind == "idle":
             return self.idle.told(one, by)
         if one.kind in ("slower", "faster"):
-            return slower(one, told.text, whole)
+            return slower(one, told.part, whole)
         if (told.rows["how"] == UPDATE).any():
             return f"{updated(one)} ({format_change(one.delta_ns)})"
         if (told.rows["how"] == LAYER).any():
@@ -157,22 +159,22 @@ class Teller:
             told -= {"name"} if "operator" in told else set()
             if told == {"layer"}:  # of one layer, several changes may be told
                 told |= set(place) & {"category", "phase"}
-            if (
-                by == ("cell",)
-                and "operator" in told
-                and "shapes" in place
-                and self._shapes(place, told, node) > 1
-            ):
+            shaped = by == ("cell",) and "operator" in told and "shapes" in place
+            if shaped and self._work(place, told, node)["shapes"].n_unique() > 1:
                 told.add("shapes")
         # Of one operator some calls may be new and others gone, which differ in the types of their inputs.
         counted = one.kind in ("added", "removed", "more_calls", "fewer_calls") and "operator" in told
-        if counted and "dtypes" in place and self._work(place, told, node)["dtypes"].n_unique() > 1:
+        if (
+            counted
+            and types_of(place.get("dtypes", ""))
+            and self._work(place, told, node)["dtypes"].n_unique() > 1
+        ):
             told.add("dtypes")
-        text = "other work" if rest else work_named(told, one)
-        if not text or one.kind in ("slower", "faster"):
+        text = part = "other work" if rest else work_named(told, one)
+        if not text or (one.kind in PARTS and not rest):
             covered = Covered.of(self.cells, found, self.found, self._named(told, one, rows, node))
-            text = covered.named(text, told) if text else covered.work
-        return _Subject(text, told, place, node, rows, rest)
+            part = covered.named(text, told) if text else covered.work
+        return _Subject(text or part, part, told, place, node, rows, rest)
 
     def _named(self, by: set[str], one: Contribution, rows: pl.DataFrame, node: int) -> npt.NDArray[np.bool_]:
         """The cells that a subject names."""
@@ -185,10 +187,6 @@ class Teller:
         ):  # in so many layers
             mine.append(pl.col("node").is_in(rows["node"].drop_nulls().unique().implode()))
         return self.cells.frame.select(pl.all_horizontal(mine).fill_null(value=False)).to_series().to_numpy()
-
-    def _shapes(self, place: dict[str, str], by: set[str], node: int) -> int:
-        """How many shapes the inputs of what is named have."""
-        return self._work(place, by, node)["shapes"].n_unique()
 
     def _node(self, found: Found, rows: pl.DataFrame) -> int:
         """The layer that the change is in; −1 if it is in several."""
@@ -283,10 +281,10 @@ class Teller:
         """More or fewer calls, and where their time went the other way that it did."""
         more, where = one.kind == "more_calls", told.text
         takes = _but(one, where, more=more) or self._each(told, more=more)
-        runs = f"{where} {verb(where, 'runs', 'run')}"
-        if self._counted(told) and (often := self._often(told, more=more)):
-            return f"{runs} {often}{takes}"
-        return f"{runs} {times_as_often(told.rows, more=more)}{takes}"
+        often = self._often(told, more=more) if self._counted(told) else ""
+        if not often:
+            where, often = told.part, times_as_often(told.rows, more=more)
+        return f"{where} {verb(where, 'runs', 'run')} {often}{takes}"
 
     def _each(self, told: _Subject, *, more: bool) -> str:
         """By how much a call takes longer, where more calls are not all of the change."""
