@@ -13,7 +13,7 @@ from tests.digest.made import digest_from
 from tests.rules.planted import US
 from tracekit.diff import diff_of
 from tracekit.diff.model import Contribution, Diff
-from tracekit.digest import digest_of
+from tracekit.digest import Digest, digest_of
 
 Leaf = Mapping[str, str | None]
 Amounts = Sequence[tuple[int, int]]
@@ -213,3 +213,24 @@ def test_more_and_fewer_calls_of_one_operator_do_not_contradict_each_other() -> 
         "aten::empty runs 74 times per step, not 86 (−12.0 µs)",
         "some calls of aten::empty run 1.5 times as often (+5.00 µs)",
     ]
+
+
+def test_a_layer_that_is_slower_on_one_rank_is_not_slower_everywhere() -> None:
+    """`layer enc.1.attn takes 50 % longer for the same calls` was told of one that took twice as long on one of two ranks."""
+
+    def run(*seconds: int) -> list[Digest]:
+        empty = dict.fromkeys(("name", "operator", "shapes", "dtypes", "layer", "type"))
+        leaves = [empty | layer for layer in LAYERS]
+        return [digest_from(leaves, [[(100 * US, 1), (us * US, 1), (100 * US, 1), (100 * US, 1)]] * 6, rank=rank) for rank, us in enumerate(seconds)]  # fmt: skip
+
+    def title(*seconds: int) -> str:
+        (change,) = diff_of(run(*[100] * len(seconds)), run(*seconds)).changes
+        return change.title
+
+    start = "layer net.1 takes 50 % longer for the same calls"
+    assert title(100, 200) == f"{start}, in the mean of 2 ranks: only rank 1 changed (+50.0 µs)"
+    assert (
+        title(200, 200, 100, 100) == f"{start}, in the mean of 4 ranks: only ranks 0 and 1 changed (+50.0 µs)"
+    )
+    assert title(120, 180) == f"{start}, in the mean of 2 ranks, which differ (+50.0 µs)"
+    assert title(150, 150) == f"{start} (+50.0 µs)"

@@ -20,6 +20,7 @@ from tracekit.diff.model import LAYERS, Contribution, Diff
 from tracekit.diff.noise import counted_steps
 from tracekit.diff.notes import notes_of, stalled
 from tracekit.diff.pool import Pool, pool
+from tracekit.diff.ranks import Ranks
 from tracekit.diff.recorded import at_common_level, recorded
 from tracekit.diff.waits import waits_of
 from tracekit.diff.words import Teller
@@ -80,7 +81,7 @@ def diff_of(
     found = explained(cells, parents, names=comparable.names, waits=waits) if has.work else []
     on_cpu = sides[1].side.facts[0].on_cpu if comparable.kinds else None
     per: Literal["step", "window"] = "window" if windows else "step"
-    teller = Teller(cells, rows, nodes, found, IdleTeller(calls, on_cpu, per))
+    teller = Teller(cells, rows, nodes, found, IdleTeller(calls, on_cpu, per), Ranks.of(celled, *sides))
     stood = stalled(base, new)
     hidden = stood.hides(float(sides[0].side.mean), float(sides[1].side.mean))
     changes = [teller.change(each, sure=each.sure and not (hidden and each.kind in _TIMES)) for each in found]

@@ -19,6 +19,7 @@ from tracekit.diff.layers import Nodes
 from tracekit.diff.model import Contribution
 from tracekit.diff.named import layer_named, work_named
 from tracekit.diff.phrases import changed, number, replaced, same_calls, slower, times_as_often, updated, verb
+from tracekit.diff.ranks import Ranks
 from tracekit.diff.replaced import LAYER
 from tracekit.diff.updates import UPDATE, exchanged
 from tracekit.facts.units import format_change
@@ -64,6 +65,7 @@ class Teller:
     found: Sequence[Found]
     """All changes."""
     idle: IdleTeller
+    ranks: Ranks
 
     @property
     def on_cpu(self) -> bool | None:
@@ -98,16 +100,16 @@ class Teller:
         whole = float(rows["base_whole"].sum()), float(rows["new_whole"].sum())
         whole = whole if self.on_cpu is False else (0.0, 0.0)  # operators are not hidden by others
         title = self._title(made, found.by, self._subject(found, made, rows, node), whole)
+        if found.kind in ("slower", "faster"):
+            title = self.ranks.told(title, self.cells, found.cells)
         return replace(
             made, title=title.removesuffix(")") + self._of_idle(found) + ")" if found.idle.size else title
         )
 
     def _of_idle(self, found: Found) -> str:
         """The end of a title of work with the idle time that it caused."""
-        idle, name = (
-            float(self.cells.exactly(found.idle)),
-            "time outside operators" if self.on_cpu else "idle time",
-        )
+        idle = float(self.cells.exactly(found.idle))
+        name = "time outside operators" if self.on_cpu else "idle time"
         work = float(found.delta) - idle
         if idle * work < 0:
             return f": work {format_change(work)}, {name} {format_change(idle)}"
