@@ -34,8 +34,10 @@ def sides(leaves: Sequence[Leaf], base: Amounts, new: Amounts, *, on_cpu: bool =
 
 
 def found(base: Program, new: Program, *, on_cpu: bool) -> Diff:
-    runs = (digest_of(trace_of(each, seed, on_cpu=on_cpu, noise=0.01)) for seed, each in ((2, base), (3, new)))  # fmt: skip
-    return diff_of(*([run] for run in runs))
+    runs = [
+        digest_of(trace_of(each, seed, on_cpu=on_cpu, noise=0.01)) for seed, each in ((2, base), (3, new))
+    ]
+    return diff_of(runs[:1], runs[1:])
 
 
 def work(diff: Diff) -> list[Contribution]:
