@@ -9,7 +9,7 @@ it may take so much longer without a longer window.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from tracekit.analyses.graph.parts import Stretches, longest_of, recorded, track
 from tracekit.analyses.recording import is_slowed, unrecorded_ns
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, select
+from tracekit.analyses.whole import whole_steps
 from tracekit.facts.idle_names import cause_name
 from tracekit.facts.units import count_of, format_ns, format_share, listed
 from tracekit.groups import none_to_null
@@ -143,7 +144,8 @@ class CriticalPath(Result):
 def critical_path(of: Scope | Trace | Sequence[Scope | Trace]) -> CriticalPath:
     """The critical path of a scope; of several, which are the ranks of a job, the one through all of them.
 
-    Raises UsageError if no collective links the ranks.
+    Of a file that ends too early only the whole steps count. Raises UsageError if no collective links the ranks, and InconclusiveError if no
+    step is whole.
 
     >>> import tracekit
     >>> result = critical_path(tracekit.read("sample_traces/cnn_cpu/trace.json.gz"))
@@ -151,12 +153,14 @@ def critical_path(of: Scope | Trace | Sequence[Scope | Trace]) -> CriticalPath:
     True
     """
     if isinstance(of, Scope | Trace):
-        return once(of, _of_one)
-    return _critical_path(joint_graph([select(one) if isinstance(one, Trace) else one for one in of]))
+        return once(of, lambda scope: _of_whole([scope]))
+    return _of_whole([select(one) if isinstance(one, Trace) else one for one in of])
 
 
-def _of_one(scope: Scope) -> CriticalPath:
-    return _critical_path(joint_graph([scope]))
+def _of_whole(scopes: Sequence[Scope]) -> CriticalPath:
+    whole, told = whole_steps(scopes)
+    found = _critical_path(joint_graph(whole))
+    return replace(found, answer=f"{told} {found.answer}") if told else found
 
 
 def _critical_path(joint: Joint) -> CriticalPath:

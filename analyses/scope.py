@@ -36,6 +36,7 @@ __all__ = [
     "step_at",
     "step_spans",
     "step_table",
+    "window_label",
 ]
 
 Window = Literal["steps", "trace"]
@@ -271,7 +272,7 @@ def select(trace: Trace, *, window: Window = "steps", step: str | None = None) -
     source, words, periods = (
         (inferred.source, inferred.label, inferred.periods) if inferred else (None, None, False)
     )
-    label = _label(trace, steps, words, by_step=by_step, has_activities=chosen.height > 0)
+    label = window_label(trace, steps, words, by_step=by_step, has_activities=chosen.height > 0)
     kind: Window = "steps" if by_step else "trace"
     return Scope(
         trace, kind, label, start, end, steps, chosen, touching, before, on_cpu, source, words, periods
@@ -372,9 +373,10 @@ def _step_spans(scope: Scope) -> pl.DataFrame:
     return pl.DataFrame({"step": table["step"], "span_start": begin, "span_end": until})
 
 
-def _label(
+def window_label(
     trace: Trace, steps: pl.DataFrame, inferred: str | None, *, by_step: bool, has_activities: bool
 ) -> str:
+    """What a window is called: its steps (and from what these are `inferred`), or the whole trace."""
     if not has_activities:
         return "no device activity and no operator was recorded"
     if not by_step:

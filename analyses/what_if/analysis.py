@@ -7,7 +7,7 @@ that touches nothing changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from tracekit.analyses.what_if.draft import Draft, FloatArray
 from tracekit.analyses.what_if.graphs import WHOLE, CudaGraph
 from tracekit.analyses.what_if.operators import operators
 from tracekit.analyses.what_if.replay import Replay, replay
+from tracekit.analyses.whole import whole_steps
 from tracekit.errors import UsageError
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.units import count_of, format_ns, format_share
@@ -104,7 +105,8 @@ class WhatIf(Result):
 def what_if(of: Scope | Trace | Sequence[Scope | Trace], changes: Sequence[Change]) -> WhatIf:
     """The window after changes (`analyses.what_if.changes`), all at once; of several traces, which are the ranks of a job, that of the job.
 
-    Raises UsageError for a change that fits nothing in the window, for two that change the same, and if no collective links the ranks.
+    Of a file that ends too early only the whole steps count. Raises UsageError for a change that fits nothing in the window, for two that change
+    the same, and if no collective links the ranks; InconclusiveError if no step is whole.
 
     >>> import tracekit
     >>> from tracekit.analyses.what_if import Scale, what_if
@@ -120,8 +122,14 @@ def what_if(of: Scope | Trace | Sequence[Scope | Trace], changes: Sequence[Chang
         raise UsageError("no change is given", remedy="give one, such as --scale category:gemm=0.5")
     _check_subjects(changes)
     if isinstance(of, Scope | Trace):
-        return once(of, lambda scope: _what_if(joint_graph([scope]), changes))
-    return _what_if(joint_graph([select(one) if isinstance(one, Trace) else one for one in of]), changes)
+        return once(of, lambda scope: _of_whole([scope], changes))
+    return _of_whole([select(one) if isinstance(one, Trace) else one for one in of], changes)
+
+
+def _of_whole(scopes: Sequence[Scope], changes: Sequence[Change]) -> WhatIf:
+    whole, told = whole_steps(scopes)
+    found = _what_if(joint_graph(whole), changes)
+    return replace(found, answer=f"{told} {found.answer}") if told else found
 
 
 def _check_subjects(changes: Sequence[Change]) -> None:

@@ -15,11 +15,13 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
+from tracekit.analyses.completeness import completeness
 from tracekit.analyses.parts import DeviceParts, ProcessorParts, loader_ns, run_parts
 from tracekit.analyses.recording import unrecorded_ns
 from tracekit.analyses.roofline.rated import device_ceilings
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.what_if.replay import USUAL_SLOWING, host_speeds
+from tracekit.analyses.whole import whole_steps
 from tracekit.analyses.workload import workload
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.ceilings import Ceilings, chosen_ceilings, chosen_device
@@ -120,6 +122,7 @@ def predict_from_trace(
             path=scope.trace.meta.path,
             remedy=f"fit a model to runs on several machines (tracekit predict fit); nothing is said beyond {FARTHEST:g}",
         )
+    (scope,), cut = whole_steps([scope])
     whole = run_parts(scope)
     if not isinstance(whole, DeviceParts | ProcessorParts):
         raise InconclusiveError("the trace has no times of work to predict from", path=scope.trace.meta.path)
@@ -131,7 +134,7 @@ def predict_from_trace(
         )
     conditions = Conditions(batch, _new_ceilings(scope, device))
     work = under_conditions(placed_pieces(scope).filter(pl.col("piece_ns") > 0), conditions, scope)
-    parts, notes = _Parts(), [*_notes(scope, conditions, device)]
+    parts, notes = _Parts(), [*filter(None, [cut]), *_notes(scope, conditions, device)]
     steps = max(scope.steps.height, 1)
     if isinstance(whole, DeviceParts):
         basis = _on_device(parts, notes, scope, whole, work, conditions, steps)
@@ -194,6 +197,9 @@ def _new_ceilings(scope: Scope, device: str | None) -> dict[int, Ceilings]:
 
 def _notes(scope: Scope, conditions: Conditions, device: str | None) -> list[str]:
     notes = []
+    complete = completeness(scope)
+    if complete.broken and not complete.breaks:
+        notes.append("records are missing: work without a record stays out of the prediction")
     if scope.window != "steps":
         notes.append("the trace has no steps: the times are those of the whole trace")
     if device is not None:

@@ -89,8 +89,12 @@ _DOUBTS: Final = {
     "idle": "this time may be work without a record, so its causes are uncertain",
     "layers": "times are lower bounds, and idle time may be work without a record",
     "launches": "only recorded launches count",
+    "critical-path": "work without a record is not on the path",
+    "what-if": "work without a record stays out of the prediction",
 }
 """What missing records leave uncertain, by section."""
+_OF_WHOLE_STEPS: Final = ("critical-path", "what-if")
+"""The sections that leave out the steps which the end of a file cuts, and say so."""
 _TIMED: Final = ("breakdown", "steps", "idle", "layers", "kernels", "ops", "launches")
 """The sections about times, which say nothing of the program where kernels were replayed."""
 
@@ -100,7 +104,7 @@ def _doubt(section: str, scope: Scope) -> str:
     complete = completeness(scope)
     if section in _TIMED and has_ranges(scope.trace):
         return "Times include the replay of kernels. "
-    if section not in _DOUBTS or complete.sure:
+    if section not in _DOUBTS or complete.sure or (section in _OF_WHOLE_STEPS and complete.breaks):
         return ""
     if not complete.broken and not complete.operators.thin:
         return "Names are missing from the file, so the causes are uncertain. " if section == "idle" else ""

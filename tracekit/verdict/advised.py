@@ -15,6 +15,7 @@ from tracekit.analyses.rules import rule_of, run
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.what_if import Change, predicted
 from tracekit.analyses.what_if.written import changes_of
+from tracekit.analyses.whole import whole_steps
 from tracekit.errors import UsageError
 from tracekit.facts.units import count_of, format_ns, format_share, listed
 from tracekit.verdict.advice import LEAST_SHARE
@@ -65,6 +66,7 @@ def advised(scopes: Sequence[Scope]) -> Advised:
     >>> result.ranked["change"].to_list()[0]
     '--fuse optimizer'
     """
+    scopes, told = whole_steps(scopes)
     joint = joint_graph(scopes)
     found = dict.fromkeys(
         finding.id for analysis in BUILT_IN for scope in scopes for finding in run(analysis, scope).findings
@@ -99,7 +101,7 @@ def advised(scopes: Sequence[Scope]) -> Advised:
         and not rule.restates
     ]
     return Advised(
-        answer=_answer(ranked, joint, unknown),
+        answer=" ".join(filter(None, (told, _answer(ranked, joint, unknown)))),
         not_captured=joint.missing,
         ranked=ranked,
         before_ns=before,

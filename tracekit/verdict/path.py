@@ -10,6 +10,8 @@ from tracekit.analyses.graph.build import dependencies
 from tracekit.analyses.recording import is_slowed, unrecorded_ns
 from tracekit.analyses.rules.rule import REPLAYED
 from tracekit.analyses.scope import Scope
+from tracekit.analyses.whole import whole_steps
+from tracekit.errors import InconclusiveError
 from tracekit.facts.units import format_share
 from tracekit.findings import SHOWN_SHARE, Bound
 from tracekit.readers import format_named
@@ -104,8 +106,14 @@ def _late(shares: PathShares) -> str:
 
 
 def path_of(scope: Scope) -> Path | None:
-    """The critical path of a scope with a device; None of too many events for a replay, and where no launches are known."""
-    if scope.trace.meta.event_count > REPLAYED or not dependencies(scope).count("launch"):
+    """The critical path of a scope with a device; None of too many events for a replay, and where no launches or no whole steps are known."""
+    if scope.trace.meta.event_count > REPLAYED:
+        return None
+    try:
+        ((scope,), _) = whole_steps([scope])
+    except InconclusiveError:
+        return None
+    if not dependencies(scope).count("launch"):
         return None
     from tracekit.analyses.what_if.replay import USUAL_SLOWING  # noqa: PLC0415 - loading it takes as long as the replay
     from tracekit.analyses.what_if.shares import path_shares  # noqa: PLC0415

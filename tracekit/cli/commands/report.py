@@ -176,9 +176,8 @@ class _Asked:
         if self.whole is not None and whole is not None:
             from tracekit.report.kept import pack
 
-            with suppress(
-                ValueError, OverflowError
-            ):  # a name is no Unicode, or a number has more than 64 bits
+            # a name is no Unicode, or a number has more than 64 bits
+            with suppress(ValueError, OverflowError):
                 self.whole.keep_data(pack(whole))
 
 
