@@ -12,12 +12,13 @@ from tracekit.analyses.calls import calls_of
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
 from tracekit.analyses.optimizer import in_place_calls, updates_groups, usual_passes
 from tracekit.analyses.roofline.levels import under_roofs
+from tracekit.analyses.roofline.other_device import There, ceilings_there
 from tracekit.analyses.roofline.pieces import pieces
 from tracekit.analyses.roofline.rated import device_ceilings
 from tracekit.analyses.traits import traits
 from tracekit.analyses.what_if.draft import Draft
 from tracekit.errors import UsageError
-from tracekit.facts.ceilings import Ceilings, chosen_ceilings
+from tracekit.facts.ceilings import Ceilings
 from tracekit.facts.units import NS_PER_US, format_ns
 from tracekit.spans import BoolArray
 
@@ -227,7 +228,6 @@ class OtherDevice:
     def apply(self, draft: Draft) -> None:
         """Scale each activity by its least times at the roofs of both devices."""
         scope = draft.made.scope
-        new = chosen_ceilings(self.name)
         if scope.on_cpu:
             raise UsageError(
                 "no device was captured, so there are no kernels to run on another one",
@@ -238,21 +238,23 @@ class OtherDevice:
             raise UsageError(
                 "the ceilings of the trace's own device are not known", remedy="run tracekit machine on it"
             )
-        factors = _by_roofs(draft, old, new)
+        there = ceilings_there(scope, self.name)
+        factors = _by_roofs(draft, old, there)
         draft.scale_rows(np.ones(factors.size, dtype=bool), factors)
         draft.assume(
-            f"Kernels come as close to the roofs of {new.device} as to those of the recorded device. At the other end of the range only "
+            f"Kernels come as close to the roofs of {there.ceilings.device} as to those of the recorded device. At the other end of the range only "
             "their time at the roof changes; kernels without known work change between the ratios of peaks and of bandwidths."
         )
+        if there.told:
+            draft.assume(f"{there.told[0].upper()}{there.told[1:]}.")
         draft.assume("Communication, copies over links and the host take as long as before.")
 
 
 def _by_roofs(
-    draft: Draft, old: dict[int, Ceilings], new: Ceilings
+    draft: Draft, old: dict[int, Ceilings], there: There
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """How many times as long each activity of `lines.rows` takes."""
-    scope = draft.made.scope
-    figures = pieces(scope)
+    figures, new = pieces(draft.made.scope), there.ceilings
     before, after = under_roofs(figures, old), under_roofs(figures, dict.fromkeys(old, new))
     known = pl.DataFrame(
         {
@@ -260,6 +262,7 @@ def _by_roofs(
             "old": before["least_ns"],
             "new": after["least_ns"],
             "ns": figures["piece_ns"],
+            "other unit": figures.select(there.lacks()).to_series(),
         }
     ).filter((pl.col("old") > 0) & pl.col("new").is_not_null())
     rows = draft.rows.join(known, on="activity_id", how="left", maintain_order="left")
@@ -276,7 +279,8 @@ def _by_roofs(
     # Of what a kernel takes beyond its roof nothing tells whether it changes as well.
     least_changed = 1 - (pl.col("old") - pl.col("new")) / pl.max_horizontal("ns", "old")
     ends = {-1: pl.min_horizontal(ratio, least_changed), 1: pl.max_horizontal(ratio, least_changed)}
-    expected = ends.get(draft.spread, ratio)
+    between = (ratio * pl.min_horizontal(ratio, pl.col("new") / pl.max_horizontal("ns", "old"))).sqrt()
+    expected = ends.get(draft.spread, pl.when("other unit").then(between).otherwise(ratio))
     linked = (pl.col("class") == "communication") | pl.col("name").cast(pl.String).str.contains(
         "(?i)HtoD|DtoH|Host"
     )

@@ -14,6 +14,7 @@ from planted import MS, US, Planted
 
 import tracekit
 from tracekit.analyses.scope import select
+from tracekit.analyses.what_if import OtherDevice, what_if
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.manifest import Run
 from tracekit.predict.from_trace import FromTrace, predict_from_trace
@@ -121,6 +122,34 @@ def test_another_device_moves_the_roof(m: int, ratio: float) -> None:
     made.mm(m, 8192, 8192, 50 * MS)
     found = predicted(made.done(), device=H100)
     assert factor(found, "gemm") == pytest.approx(ratio, rel=0.01)
+
+
+@pytest.mark.parametrize(("device", "peak"), [("P100", 10.6), ("T4", 8.1), ("V100", 15.7)])
+def test_work_in_a_precision_that_a_device_lacks_is_computed_in_fp32(device: str, peak: float) -> None:
+    """BERT in bf16 on a P100 was said to take 152 ms a step, and its FLOPs take 279 ms at the fp16 peak: its FLOPs were called unknown."""
+    made = Step()
+    made.mm(65536, 8192, 8192, 50 * MS)  # at 56 % of the peak of bf16
+    found, least = predicted(made.done(), device=device), 2 * 65536 * 8192**2 / (peak * 1e3)
+    row = part(found, "gemm")
+    assert row["low_ns"] == pytest.approx(least, rel=0.02)
+    assert least < row["predicted_ns"] < least / 0.56 < row["high_ns"]
+    assert found.unmodelled_share == 0
+    assert any(f"has no bf16 peak of Tesla {device}" in note for note in found.notes)
+    change = OtherDevice(device)
+    then = what_if(select(made.trace(devices=(A100,))), [change])
+    assert least * 0.98 <= then.low_ns <= then.after_ns < least / 0.5
+    assert "work in bf16 is assumed to be computed in fp32" in " ".join(then.assumptions["assumption"])
+
+
+def test_a_device_without_any_peak_for_the_work_is_refused() -> None:
+    """A Jetson of which the catalogue has no peak but that of int8 took 535 ms (77.2 ms to 729 ms)."""
+    made = Step()
+    made.mm(65536, 8192, 8192, 50 * MS)
+    trace = made.done()
+    with pytest.raises(InconclusiveError, match="no bf16 peak of Jetson AGX Orin 32 GB"):
+        predicted(trace, device="Jetson AGX Orin 32 GB")
+    with pytest.raises(InconclusiveError, match="ask for a device with that peak"):
+        what_if(select(trace), [OtherDevice("Jetson AGX Orin 32 GB")])
 
 
 def test_more_work_hides_what_the_device_waited_for_the_host() -> None:

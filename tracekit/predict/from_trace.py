@@ -18,13 +18,14 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.completeness import completeness
 from tracekit.analyses.parts import DeviceParts, ProcessorParts, loader_ns, run_parts
 from tracekit.analyses.recording import unrecorded_ns
+from tracekit.analyses.roofline.other_device import ceilings_there
 from tracekit.analyses.roofline.rated import device_ceilings
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.what_if.replay import USUAL_SLOWING, host_speeds
 from tracekit.analyses.whole import whole_steps
 from tracekit.analyses.workload import workload
 from tracekit.errors import InconclusiveError, UsageError
-from tracekit.facts.ceilings import Ceilings, chosen_ceilings, chosen_device
+from tracekit.facts.ceilings import chosen_device
 from tracekit.facts.device_peaks import peak_link_gbps
 from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.facts.units import count_of, format_bytes, format_share
@@ -132,7 +133,7 @@ def predict_from_trace(
             path=scope.trace.meta.path,
             remedy="give --batch, or the trace of a run on a device",
         )
-    conditions = Conditions(batch, _new_ceilings(scope, device))
+    conditions = _conditions(scope, batch, device)
     work = under_conditions(placed_pieces(scope).filter(pl.col("piece_ns") > 0), conditions, scope)
     parts, notes = _Parts(), [*filter(None, [cut]), *_notes(scope, conditions, device)]
     steps = max(scope.steps.height, 1)
@@ -184,15 +185,16 @@ def _told(scope: Scope, parts: _Parts, notes: list[str], work: pl.DataFrame, bas
     return FromTrace(now, step, low, high, table, unmodelled, tuple(notes))
 
 
-def _new_ceilings(scope: Scope, device: str | None) -> dict[int, Ceilings]:
+def _conditions(scope: Scope, batch: float, device: str | None) -> Conditions:
+    here = device_ceilings(scope)
     if device is None:
-        return device_ceilings(scope)
-    found = chosen_ceilings(device)
-    if not device_ceilings(scope):
+        return Conditions(batch, here)
+    there = ceilings_there(scope, device)
+    if not here:
         raise InconclusiveError(
             "the ceilings of the trace's own device are not known", path=scope.trace.meta.path
         )
-    return dict.fromkeys(scope.device_ids, found)
+    return Conditions(batch, dict.fromkeys(scope.device_ids, there.ceilings), there)
 
 
 def _notes(scope: Scope, conditions: Conditions, device: str | None) -> list[str]:
@@ -202,6 +204,8 @@ def _notes(scope: Scope, conditions: Conditions, device: str | None) -> list[str
         notes.append("records are missing: work without a record stays out of the prediction")
     if scope.window != "steps":
         notes.append("the trace has no steps: the times are those of the whole trace")
+    if conditions.there is not None and conditions.there.told:
+        notes.append(conditions.there.told)
     if device is not None:
         notes.append("the host is assumed to be the one of the trace")
     if conditions.batch != 1 and not attribution(scope).activities["phase"].is_in(["optimizer"]).any():

@@ -14,6 +14,7 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.call_sizes import elements_in
 from tracekit.analyses.flops import json_list
 from tracekit.analyses.roofline.levels import under_roofs
+from tracekit.analyses.roofline.other_device import There
 from tracekit.analyses.roofline.pieces import pieces
 from tracekit.analyses.roofline.rated import device_ceilings
 from tracekit.analyses.scope import Scope
@@ -51,10 +52,13 @@ _DEVICE_SPREAD: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What the work is predicted for. `batch`: the factor of the samples; `ceilings`: those of the devices, by number, on which the work then runs."""
+    """What the work is predicted for. `batch`: the factor of the samples; `ceilings`: those of the devices, by number, on which the work then runs;
+    `there`: of another device, what it lacks.
+    """
 
     batch: float
     ceilings: Mapping[int, Ceilings]
+    there: There | None = None
 
 
 def placed_pieces(scope: Scope) -> pl.DataFrame:
@@ -91,10 +95,24 @@ def under_conditions(work: pl.DataFrame, conditions: Conditions, scope: Scope) -
         .then(by_count)
         .alias("ratio")
     )
-    rows = rows.with_columns(
+    rows = _of_other_units(rows, conditions.there).with_columns(
         pl.col("ratio").is_not_null().alias("modelled"), _by_device(here, conditions.ceilings)
     )
     return _with_times(rows, scope, same=same)
+
+
+def _of_other_units(rows: pl.DataFrame, there: There | None) -> pl.DataFrame:
+    """The pieces with the `nearest` and the `farthest` ratio of those that other units compute there, since a device lacks their precision: at
+    the roof, and as far from it as now. What is likely is the mean of both, in logarithms; null for all others.
+    """
+    lacks = pl.lit(value=False) if there is None else there.lacks()
+    least = pl.min_horizontal("ratio", pl.col("least then") / pl.col("piece_ns"))
+    rows = rows.with_columns(
+        pl.when(lacks).then(least).alias("nearest"), pl.when(lacks).then("ratio").alias("farthest")
+    )
+    return rows.with_columns(
+        pl.coalesce((pl.col("nearest") * pl.col("farthest")).sqrt(), "ratio").alias("ratio")
+    )
 
 
 def _by_device(here: Mapping[int, Ceilings], then: Mapping[int, Ceilings]) -> pl.Expr:
@@ -142,8 +160,8 @@ def _with_times(rows: pl.DataFrame, scope: Scope, *, same: bool) -> pl.DataFrame
     # The power of a factor below 1 is the larger one where the exponent is the smaller one.
     bent = {case: felt * factor ** (power - 1) for case, power in _BATCH_EXPONENTS.items()}
     spread = 0.0 if same else _DEVICE_SPREAD
-    low = pl.min_horizontal(*bent.values()) * np.exp(-spread)
-    high = pl.max_horizontal(*bent.values(), ratio) * np.exp(spread)
+    low = pl.coalesce("nearest", pl.min_horizontal(*bent.values()) * np.exp(-spread))
+    high = pl.max_horizontal(*bent.values(), ratio, "farthest") * np.exp(spread)
     ranged = {
         "predicted": felt,
         "low": pl.when("modelled").then(low).otherwise(pl.min_horizontal(low, 1.0)),
