@@ -278,6 +278,18 @@ def test_a_ring_hides_behind_the_backward_pass() -> None:
     )
 
 
+def test_eight_devices_do_no_more_than_eight_times_the_samples() -> None:
+    """ResNet-50 did `7.97 times as many samples a second (5.87 to 10.35)`, and one device took `40.2 ms, as now (31.0 ms to 53.9 ms)`."""
+    trace = _with_gradients(MS)
+    more, same = predicted(trace, gpus=8), predicted(trace, gpus=1)
+    assert more.now_ns <= more.low_ns <= more.step_ns <= more.high_ns
+    assert same.low_ns == same.step_ns == same.high_ns == same.now_ns
+    assert "(" not in trace_section(same).answer.partition(".")[0]
+    hasty = dataclasses.replace(more, low_ns=more.now_ns / 2)
+    assert "to 8.00)" in trace_section(hasty).answer
+    assert predicted(trace, gpus=8, device=H100).most == float("inf")
+
+
 def test_a_device_has_its_links_by_whatever_name_it_is_called() -> None:
     """`--gpus 8 --device H100` was refused, as only whole names in traces had links."""
     trace = _with_gradients(1 * MS)

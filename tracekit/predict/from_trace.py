@@ -65,7 +65,8 @@ class FromTrace:
       known), and the `assumption` in words; the parts sum to the steps
     * `unmodelled_share`: of the time of the work, that of pieces whose FLOPs and bytes are not known
     * `notes`: what else was assumed
-    * `asked`: what changes, in words, and `samples`: how many times as many of them a step has then
+    * `asked`: what changes, in words, and `samples`: how many times as many of them a step has then; `most`: so many times as many a second at
+      most, since a step with more samples takes no less time on devices of one type
     """
 
     now_ns: float
@@ -77,6 +78,7 @@ class FromTrace:
     notes: tuple[str, ...]
     asked: str = ""
     samples: float = 1.0
+    most: float = np.inf
 
 
 @dataclass(slots=True)
@@ -91,6 +93,10 @@ class _Parts:
         """One row; parts that take no time, now and then, are left out."""
         if now > 0 or max(times.values()) > 0:
             self.rows.append((part, now, times["predicted"], times["low"], times["high"], bound, assumption))
+
+    def keep(self) -> None:
+        """Make all parts what they are now: what nothing changes has no range, however unsure its time in another run may be."""
+        self.rows = [(part, now, now, now, now, *rest) for part, now, _, _, _, *rest in self.rows]  # type: ignore[misc]
 
 
 def predict_from_trace(
@@ -138,7 +144,10 @@ def predict_from_trace(
     parts, notes = _Parts(), [*filter(None, [cut]), *_notes(scope, conditions, device)]
     steps = max(scope.steps.height, 1)
     if isinstance(whole, DeviceParts):
-        basis = _on_device(parts, notes, scope, whole, work, conditions, steps)
+        only_more = gpus is not None and batch == 1 and device is None
+        basis = _on_device(parts, [] if only_more else notes, scope, whole, work, conditions, steps)
+        if only_more:
+            parts.keep()
         if gpus is not None:
             _on_more(parts, notes, scope, work, gpus, device, steps)
     else:
@@ -147,7 +156,8 @@ def predict_from_trace(
     if found.unmodelled_share >= _LEAST_TOLD and (batch != 1 or device is not None):
         notes.append(_unknown(found.unmodelled_share, device))
     asked = _asked(batch, gpus, device)
-    return replace(found, notes=tuple(notes), asked=asked, samples=batch * (gpus or 1))
+    most = max(batch, 1.0) * (gpus or 1) if device is None else np.inf
+    return replace(found, notes=tuple(notes), asked=asked, samples=batch * (gpus or 1), most=most)
 
 
 def _asked(batch: float, gpus: int | None, device: str | None) -> str:

@@ -234,11 +234,14 @@ def trace_section(found: FromTrace) -> Section:
     )
     when = f"{found.asked[:1].upper()}{found.asked[1:]}, a" if found.asked else "A"
     text = f"{when} step would take {then}"
-    text += f", as now ({low} to {high})." if then == now else f" ({low} to {high}) instead of {now}."
+    within = f" ({low} to {high})" if (low, high) != (then, then) else ""
+    text += f", as now{within}." if then == now else f"{within} instead of {now}."
     if found.samples != 1 and found.low_ns > 0:
-        rates = (found.samples * found.now_ns / each for each in (found.step_ns, found.high_ns, found.low_ns))
+        times = (found.step_ns, found.high_ns, found.low_ns)
+        rates = (min(found.samples * found.now_ns / each, found.most) for each in times)
         rate, least, most = (f"{each:.2f}" for each in rates)
-        text += f" That is {rate} times as many samples a second ({least} to {most})."
+        within = f" ({least} to {most})" if (least, most) != (rate, rate) else ""
+        text += f" That is {rate} times as many samples a second{within}."
     notes = [f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in found.notes]
     bars = [
         {"label": label, "parts": [{"label": part, "value": round(value)} for part, value in found.parts.select("part", column).rows()]}
