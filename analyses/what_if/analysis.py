@@ -25,7 +25,7 @@ from tracekit.analyses.what_if.graphs import WHOLE, CudaGraph
 from tracekit.analyses.what_if.operators import operators
 from tracekit.analyses.what_if.replay import Replay, replay
 from tracekit.analyses.whole import whole_steps
-from tracekit.errors import UsageError
+from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.groups import groups, none_to_null, or_none
@@ -154,7 +154,11 @@ def predicted(of: Scope | Sequence[Scope], changes: Sequence[Change], spread: in
 
 def _what_if(joint: Joint, changes: Sequence[Change]) -> WhatIf:
     if not joint.window:
-        raise UsageError("the window holds no work", remedy="choose another one with --step or --window")
+        raise InconclusiveError(
+            "the window holds no work",
+            path=joint.members[0].scope.trace.meta.path,
+            remedy="give a trace in which something ran, or choose another part of it with --step or --window",
+        )
     before, after = replay(joint, []), replay(joint, changes)
     cases = [after.window, *(replay(joint, changes, spread).window for spread in (-1, 1))]
     low, high, doubt = _range(joint, cases)

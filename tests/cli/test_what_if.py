@@ -197,6 +197,16 @@ def test_a_file_that_holds_something_else_is_one_line(
     assert "changes.toml: " in error
 
 
+def test_a_trace_without_work_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`the window holds no work` had exit code 2, and no file."""
+    file = tmp_path / "zero.json"
+    file.write_text('{"traceEvents": []}')
+    with pytest.raises(SystemExit) as leave:
+        main(["what-if", str(file), "--faster-host", "2x"])
+    assert leave.value.code == 4
+    assert f"{file}: the window holds no work; give a trace" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_two_files_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     other = SAMPLE.replace("cnn_cpu", "encoder_cpu")

@@ -481,6 +481,10 @@ def test_forecasts_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp
     assert 6 * 11 / 60 < one["predicted"] < 6 * 16 / 60
     assert one["low"] < one["predicted"] < one["high"]
     assert none["predicted"] is None
+    asked.write_text("id,benchmark,accelerators\na,unknown,8\nb,nothing,8\n")
+    unknown = answer(capsys, "--fit", folder, "--forecast", asked, "-o", tmp_path / "none.csv", code=4)[1]
+    assert "the results do not tell any of 2 times; ask for" in unknown
+    assert not (tmp_path / "none.csv").exists()
     assert "a forecast needs --fit and --forecast" in answer(capsys, "--fit", folder, code=2)[1]
     assert "scaling needs runs" in answer(capsys, code=2)[1]
     asked.write_text("id,benchmark\n1,net\n")
@@ -499,6 +503,27 @@ def test_forecasts_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp
     )
     lost = answer(capsys, "--fit", folder, "--forecast", tmp_path / "lost.csv", code=3)[1]
     assert lost.endswith("lost.csv: no such file; check the path\n")
+
+
+def test_a_log_of_another_benchmark_does_not_count_as_that_of_its_folder(tmp_path: Path) -> None:
+    """A log of `ssd` in a folder of `resnet` was a run of resnet, without a word; variants and other words are no contradiction."""
+    for folder, told in (
+        ("resnet", "ssd"),
+        ("resnet", "resnet"),
+        ("mask-rcnn", "maskrcnn"),
+        ("pictures", "ssd"),
+    ):
+        place = tmp_path / "Org" / "tpu-v3-32-TF" / folder
+        place.mkdir(parents=True, exist_ok=True)
+        text = "".join(logged()).replace('"net"', f'"{told}"')
+        (place / f"result_{told}.txt").write_text(text)
+    found = {(run.name.split("/")[-2], run.benchmark): run.problems for run in read_results([tmp_path]).runs}
+    assert found == {
+        ("resnet", "ssd"): ("the log is of ssd, its folder of resnet: it counts as ssd",),
+        ("resnet", "resnet"): (),
+        ("mask-rcnn", "mask-rcnn"): (),
+        ("pictures", "pictures"): (),
+    }
 
 
 @pytest.mark.slow

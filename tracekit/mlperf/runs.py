@@ -24,6 +24,21 @@ _TRAINS: Final = ("block_", "epoch_", "eval_")
 """How the keys begin that training and evaluation log over and over."""
 _IN_TOKENS: Final = ("gpt3",)
 """Benchmarks that count tokens as epochs."""
+_ONE_NAME: Final = (
+    "bert",
+    "dlrm",
+    "gnmt",
+    "gpt3",
+    "minigo",
+    "ncf",
+    "resnet",
+    "rnnt",
+    "ssd",
+    "transformer",
+    "unet3d",
+)
+_BENCHMARKS: Final = {**{name: name for name in _ONE_NAME}, "mask": "mask", "gnn": "gnn", "rgat": "gnn", "llama2": "llama2", "llama3": "llama3"}  # fmt: skip
+"""How names of benchmarks of MLPerf's begin, in lower case, and what they are."""
 _HYPER: Final = ("opt_", "lars_", "lamb_", "sgd_", "max_sequence", "model_bn", "num_image", "weight_decay")
 _SIZES: Final = ("train_samples", "num_train_examples", "preproc_num_train_examples")
 
@@ -162,6 +177,9 @@ def _run(events: Sequence[Event], name: str, known: dict[str, Any]) -> LoggedRun
         "division": _text(events, "submission_division"),
     }
     fields = {**told, **{key: value for key, value in known.items() if value is not None}}
+    other = _other_benchmark(told["benchmark"], fields["benchmark"])
+    if other:  # a log in a wrong folder is no run of what the folder is called by
+        fields["benchmark"] = told["benchmark"]
     batch = _whole(_last_value(until, "global_batch_size"))
     samples = next((size for key in _SIZES if (size := _whole(_last_value(until, key)))), None)
     # A folder may be called as the benchmark is, or as a variant of it.
@@ -190,7 +208,7 @@ def _run(events: Sequence[Event], name: str, known: dict[str, Any]) -> LoggedRun
         evaluation_s=_evaluations(until, start, evaluations),
         hyper_parameters={event.key: event.value for event in until if event.key.startswith(_HYPER)},
         gaps=gaps_of([event for event in timed if event.line >= start.line]) if start.time_ns else (),
-        problems=tuple(_problems(until, start, stop)),
+        problems=(*_problems(until, start, stop), *other),
     )
 
 
@@ -259,6 +277,21 @@ def _problems(events: Sequence[Event], start: Event, stop: Event | None) -> Iter
         yield "no batch"
     if not any(event.key == "eval_accuracy" for event in events):
         yield "no evaluation"
+
+
+def _other_benchmark(told: str, folder: str) -> list[str]:
+    """What is wrong if a log is of another benchmark than its folder; a folder may be called as a variant, or in words of the submitter."""
+    names = [_benchmark_in(name) for name in (told, folder)]
+    if None in names or names[0] == names[1]:
+        return []
+    return [f"the log is of {told}, its folder of {folder}: it counts as {told}"]
+
+
+def _benchmark_in(name: str) -> str | None:
+    """The benchmark that a name begins with; None if it is not known."""
+    plain = name.lower().replace("-", "_")
+    found = [each for each in _BENCHMARKS if plain.startswith(each)]
+    return None if not found else _BENCHMARKS[max(found, key=len)]
 
 
 def _first(events: Iterable[Event], key: str) -> Event | None:

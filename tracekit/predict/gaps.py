@@ -12,7 +12,7 @@ import polars as pl
 
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.names import clean
-from tracekit.predict.describe import CATEGORIES, MAY_BE_ZERO, NUMBERS
+from tracekit.predict.describe import CATEGORIES, MAY_BE_ZERO, NUMBERS, WORK
 from tracekit.predict.dies import die_of_name
 from tracekit.predict.support import DEVICE, Support
 from tracekit.predict.table import Runs
@@ -34,6 +34,10 @@ _ALIKE: Final = (
 )
 """Of the columns of a row, those whose values, not only whether they are there, decide whether a model has an answer."""
 
+_NETWORK: Final = "network"
+_TELL_WORK: Final = ("flops", "bytes", "parameters", "layers")
+"""Numbers that say how much work a network is, if they differ among those that were measured."""
+
 
 def gaps(runs: Runs, support: Support) -> Words:
     """By row which value it lacks that every measured row had, or that nobody knows its device, in words; empty where it lacks none."""
@@ -45,7 +49,26 @@ def gaps(runs: Runs, support: Support) -> Words:
             found[missing & (found == "")] = (
                 f"{runs.description.columns.get(role, role)} is missing{at_least}"
             )
-    return np.where(found == "", _strange(runs, support), found)
+    found = np.where(found == "", _strange(runs, support), found)
+    return np.where(found == "", _other_network(runs, support), found)
+
+
+def _other_network(runs: Runs, support: Support) -> Words:
+    """By row why nothing compares its network with the only one that was measured; empty where its work tells, or it is that one."""
+    found = np.full(runs.height, "", dtype=object)
+    seen = support.names.get(_NETWORK, frozenset())
+    low_high = [support.numbers[name] for name in _TELL_WORK if name in support.numbers]
+    if len(seen) != 1 or any(low < high for low, high in low_high):
+        return found
+    untold = np.full(runs.height, True)
+    if WORK in runs.frame.columns:
+        untold = runs.frame[WORK].is_null().to_numpy()
+    for row, name in enumerate(runs.names(_NETWORK)):
+        if name not in seen and untold[row]:
+            found[row] = (
+                f"network {clean(name)} was never measured, and one network does not tell how long another takes"
+            )
+    return found
 
 
 def _strange(runs: Runs, support: Support) -> Words:

@@ -23,6 +23,8 @@ _GROWS: Final = ("flops", "bytes")
 """What is in proportion to the batch."""
 _OTHER_WORK: Final = ("network", "mode", "layers", "hidden", "heads", "sequence")
 """Settings with which those are others."""
+_WHOLE: Final = ("gpus", "tensor_parallel", "data_parallel", "pipeline_parallel")
+"""Counts of devices."""
 _OF_DEVICE: Final = ("device", "machine", "peak_gflops", "bandwidth_gb_s")
 """Settings that leave the work of layers as it is."""
 
@@ -69,7 +71,7 @@ def grid_of(
             )
         if column not in (description.columns.get(role) for role in CATEGORIES):
             for value in values:
-                _number(value, name)
+                _number(value, name, whole=column in map(description.columns.get, _WHOLE))
         chosen[column] = list(values)
     if any(names.get(role) in chosen for role in _OTHER_WORK):
         known = {column: value for column, value in known.items() if column not in map(names.get, _GROWS)}
@@ -107,10 +109,12 @@ def priced(
     return replace(asked, frame=asked.frame[order]), told[order]
 
 
-def _number(value: str, name: str) -> None:
+def _number(value: str, name: str, *, whole: bool) -> None:
     try:
-        float(value)
+        number = float(value)
     except ValueError:
         raise UsageError(
             f"{name} is {value!r}, which is not a number", remedy=f"write --set {name}=8"
         ) from None
+    if whole and number > 0 and not number.is_integer():
+        raise UsageError(f"{name} is {value}, which is not a whole number", remedy=f"write --set {name}=8")

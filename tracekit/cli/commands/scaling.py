@@ -17,6 +17,7 @@ from tracekit.cli.options import Reading, with_flags
 from tracekit.cli.sources import expanded
 from tracekit.cli.workers import Workers
 from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError
+from tracekit.facts.units import count_of
 from tracekit.files import is_special, keep_inputs
 from tracekit.report import formats
 from tracekit.report.formats import Can, Format
@@ -124,6 +125,12 @@ def _forecast(
         out.say(f"tracekit: left out: {line}")
     answers = answers_of(cells_of(results.runs), rows)
     unknown = answers["predicted"].null_count()
+    if unknown == answers.height > 0:
+        raise InconclusiveError(
+            f"the results do not tell any of {count_of(unknown, 'time')}",
+            path=fit,
+            remedy="ask for benchmarks that they hold, on systems whose number of chips they tell",
+        )
     if unknown:
         out.say(f"tracekit: the results do not tell {unknown} of {answers.height} times")
     for line in borrowed(answers):

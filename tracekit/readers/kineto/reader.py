@@ -64,7 +64,10 @@ def read_kineto(path: Path, limits: Limits, progress: Progress | None = None) ->
         excerpt = take_excerpt(store, path, health)
     broken = [kind for kind in ("oversized_event", "malformed_event") if kind in stream.defects.counts]
     if broken and not raw.event_count:
-        raise UnreadableTraceError(f"no event can be read ({MEANINGS[broken[0]][1]})", path=path)
+        fault = f"no event can be read ({MEANINGS[broken[0]][1]})"
+        raise UnreadableTraceError(
+            fault, path=path, remedy="give a PyTorch-profiler trace, or record it again"
+        )
     return _build(source, stream, raw, excerpt, health)
 
 
