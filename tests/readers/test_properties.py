@@ -197,7 +197,7 @@ def check(path: Path, text: str) -> None:
     complete = [e for e in all_events if e["ph"] == "X"]
     if all(isinstance(event.get("dur"), bool | list) for event in all_events):
         with pytest.raises(
-            UnreadableTraceError, match="no event can be read .*; give a PyTorch-profiler trace"
+            UnreadableTraceError, match=r"no event can be read .*; give a PyTorch-profiler trace"
         ):
             tracekit.read(path)
         return
