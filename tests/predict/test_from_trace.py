@@ -18,8 +18,10 @@ from tracekit.analyses.what_if import OtherDevice, what_if
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.manifest import Run
 from tracekit.predict.from_trace import FromTrace, predict_from_trace
+from tracekit.report.format import shown_columns
 from tracekit.report.html.charts import chart
 from tracekit.report.predict import trace_section
+from tracekit.report.terminal.grid import grid
 from tracekit.trace import DeviceInfo, Trace
 
 A100 = DeviceInfo(0, "NVIDIA A100-SXM4-40GB", (8, 0), 108, 42_000_000_000, 2048, 32)
@@ -288,6 +290,16 @@ def test_eight_devices_do_no_more_than_eight_times_the_samples() -> None:
     hasty = dataclasses.replace(more, low_ns=more.now_ns / 2)
     assert "to 8.00)" in trace_section(hasty).answer
     assert predicted(trace, gpus=8, device=H100).most == float("inf")
+
+
+def test_assumptions_are_told_in_full() -> None:
+    """`102 MB …the backward pass` and `more work …it, less exposes it` were cut in the middle."""
+    (table,) = trace_section(predicted(_with_gradients(MS), gpus=8)).tables
+    lines, _ = grid(table, shown_columns(table), width=98, rows=20)
+    text = "".join(lines).replace(" ", "")
+    for told in table.frame["assumption"]:
+        assert told.replace(" ", "") in text
+    assert max(map(len, lines)) <= 98
 
 
 def test_a_device_has_its_links_by_whatever_name_it_is_called() -> None:

@@ -95,7 +95,7 @@ def format_value(value: Any, column: Column) -> str:
 _NAMED: Final = frozenset({"category", "measure", "part"})
 SHAPES: Final = frozenset({"shapes", "input_shapes", "output_shapes"})
 """Columns with lists of shapes, as JSON."""
-FOLDED: Final = SHAPES | {"meaning"}
+FOLDED: Final = SHAPES | {"assumption", "meaning", "note", "problems"}
 """Columns whose texts may take several lines."""
 
 
