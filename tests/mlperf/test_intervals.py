@@ -244,6 +244,42 @@ def test_evaluations_grow_with_the_epochs() -> None:
         assert found.seconds == pytest.approx(truth.score_s, rel=1e-3)
 
 
+@pytest.mark.parametrize("law", LAWS)
+def test_between_two_sizes_that_were_run_an_interval_reaches_little_beyond_them(law: str) -> None:
+    """96 chips took 13.55 minutes (2.63 to 69.94), between 64 with 16.93 (15.96 to 17.95) and 128 with 11.72 (11.05 to 12.43)."""
+    held = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        known = [
+            run_of(chips, 8192, LAWS[law](chips, 8192 / chips) * exp(rng.normal(0, 0.02)))
+            for chips in (16, 32, 64, 128, 256)
+        ]
+        for chips in (24, 48, 96, 192):
+            truth = run_of(chips, 8192, LAWS[law](chips, 8192 / chips)).score_s or 0.0
+            found = forecast(known, Question("net", chips, 8192, 10.0))
+            assert found is not None
+            held.append(found.low <= truth <= found.high)
+            beside = [
+                forecast(known, Question("net", each, 8192, 10.0))
+                for each in (2 * chips // 3, 4 * chips // 3)
+            ]
+            ends = [end for one in beside if one is not None for end in (one.low, one.high)]
+            assert 0.85 * min(ends) < found.low < found.seconds < found.high < max(ends) / 0.85
+    assert sum(held) >= 0.95 * len(held)
+
+
+def test_no_forecast_ends_before_the_evaluations_do() -> None:
+    """Of a run whose start and evaluations took 2.63 minutes, the low end for four times the chips was 0.97."""
+    known = [
+        run_of(chips, 32 * chips, LAWS["tree"](chips, 32.0), evaluation=30.0)
+        for chips in (16, 32, 64, 128, 256)
+    ]
+    for chips in (512, 1024, 4096):
+        found = forecast(known, Question("net", chips, 8192, 10.0))
+        assert found is not None
+        assert 10 * 30 <= found.low <= found.seconds
+
+
 def test_an_evaluation_that_training_hides_stays_one() -> None:
     """Only the last one is waited for, however many epochs there are."""
 

@@ -57,6 +57,8 @@ _KNOWN: Final = 4.0
 """Pairs of the own sizes count as so much further for each other one, squared: laws of many sizes know all that their pairs tell."""
 _STRANGE: Final = 0.35
 """Chips of systems that no one compared differ by so much at least: by a factor of two in 95 % of cases."""
+_STAYS: Final = 0.9
+"""A start that is shorter than this part of another one gets shorter with more chips."""
 _LAST: Final = 0.1
 """The last evaluation is at most this part of a run."""
 _LEAST_SPREAD: Final = 0.03
@@ -133,9 +135,12 @@ def forecast(cells: Sequence[Cell], question: Question) -> Forecast | None:
     given = question.epochs
     epochs, unsure = (given, (0.0, 0.0)) if given else epochs_at(series, chosen, batch)
     at = log(batch / question.accelerators)
-    level, spread, exponent, closest = _level_along(series, chosen, at, question.accelerators)
+    within = _within(own, at, question.accelerators)
+    level, spread, exponent, closest = _level_along(
+        series, chosen, at, question.accelerators, laws=not within
+    )
     sides = spread, spread
-    if not _within(own, at, question.accelerators):
+    if not within:
         sizes = [
             (cell.accelerators or 1, exp(place_of(cell)), exp(_level(cell, several=True))) for cell in own
         ]
@@ -150,20 +155,21 @@ def forecast(cells: Sequence[Cell], question: Question) -> Forecast | None:
         for side, by_epochs in zip(sides, unsure, strict=True)
     )
     seconds = training + apart
-    return Forecast(seconds, seconds / low, seconds * high, batch, epochs, closest.accelerators or 0, exponent, chosen, same)  # fmt: skip
+    least = _least_apart(own, near, epochs * exp(-_SIDES * unsure[0])) if same else 0.0
+    return Forecast(seconds, min(max(seconds / low, least), seconds), seconds * high, batch, epochs, closest.accelerators or 0, exponent, chosen, same)  # fmt: skip
 
 
 def _level_along(
-    series: Mapping[str, Sequence[Cell]], chosen: str, at: float, chips: int
+    series: Mapping[str, Sequence[Cell]], chosen: str, at: float, chips: int, *, laws: bool = True
 ) -> tuple[float, float, float, Cell]:
     """The level at this batch of a chip by the exponents from the sizes nearest to it, its standard deviation, and from the nearest one the exponent
-    and the cell.
+    and the cell. `laws`: those of a step are asked as well.
     """
     own = series[chosen]
     closest = min(own, key=lambda cell: (round(abs(place_of(cell) - at), 9), -(cell.accelerators or 0)))
-    level, spread, exponent = _level_from(series, chosen, closest, at, chips)
+    level, spread, exponent = _level_from(series, chosen, closest, at, chips, laws=laws)
     if (opposite := _opposite(own, closest, at)) is not None:
-        other, other_spread, _ = _level_from(series, chosen, opposite, at, chips)
+        other, other_spread, _ = _level_from(series, chosen, opposite, at, chips, laws=laws)
         near_by, far_off = (at - place_of(closest)) ** 2, (at - place_of(opposite)) ** 2
         weight = near_by / (near_by + far_off)  # as the errors of both grow with the distance
         level, spread = (1 - weight) * level + weight * other, (1 - weight) * spread + weight * other_spread
@@ -171,13 +177,13 @@ def _level_along(
 
 
 def _level_from(
-    series: Mapping[str, Sequence[Cell]], chosen: str, cell: Cell, at: float, chips: int
+    series: Mapping[str, Sequence[Cell]], chosen: str, cell: Cell, at: float, chips: int, *, laws: bool
 ) -> tuple[float, float, float]:
     """The level at this batch of a chip as it follows from that of a cell, its standard deviation, and the exponent along which it does."""
     own = series[chosen]
     alike = [other for other in own if abs(place_of(other) - place_of(cell)) < _NO_STEP]
     level, unsure = _level_at(alike, _several(own), chips)
-    exponent, spread = _exponent(series, chosen, (at + place_of(cell)) / 2)
+    exponent, spread = _exponent(series, chosen, (at + place_of(cell)) / 2, laws=laws)
     far = at - place_of(cell)
     return level + exponent * far, sqrt(unsure**2 + (spread * far) ** 2), exponent
 
@@ -259,6 +265,18 @@ def _apart(cell: Cell, several: bool, epochs: float | None = None) -> float:
         return alone
     more = (count * epochs / cell.epochs - 1) / (count - 1)  # of each evaluation but the last
     return alone + (alone - min(last, alone)) * (max(more, 0.0) - 1)
+
+
+def _least_apart(own: Sequence[Cell], near: Cell, epochs: float) -> float:
+    """The seconds that no number of chips makes shorter: evaluations of so many epochs, and the start where it does not fall as chips are added; 0 of
+    one size, which does not show what stays.
+    """
+    if not _several(own):
+        return 0.0
+    by_chips = sorted(own, key=lambda cell: cell.accelerators or 0)
+    starts = [cell.shares[2] * (cell.score_s or 0.0) for cell in by_chips if cell.shares is not None]
+    stays = bool(starts) and starts[-1] >= _STAYS * starts[0]
+    return _apart(near, several=True, epochs=epochs) + (min(starts) if stays else 0.0)
 
 
 def _level(cell: Cell, several: bool) -> float:
@@ -345,15 +363,17 @@ def _pairs(group: Sequence[Cell]) -> list[_Pair]:
     ]
 
 
-def _exponent(series: Mapping[str, Sequence[Cell]], chosen: str, middle: float) -> tuple[float, float]:
-    """The exponent around this ln of a chip's batch, and its standard deviation over the pairs."""
+def _exponent(
+    series: Mapping[str, Sequence[Cell]], chosen: str, middle: float, *, laws: bool
+) -> tuple[float, float]:
+    """The exponent around this ln of a chip's batch, and its standard deviation over the pairs; beside `laws` those of many own sizes tell little."""
     weights, values, distances = [], [], []
     for name, group in series.items():
         if not group:
             continue
         same = benchmark_of(group[0].benchmark) == benchmark_of(series[chosen][0].benchmark)
         pairs = _pairs(group)
-        known = _KNOWN * (len(pairs) - 1) ** 2 if name == chosen else 0.0
+        known = _KNOWN * (len(pairs) - 1) ** 2 if laws and name == chosen else 0.0
         for pair in pairs:
             distance = abs(pair.middle - middle)
             distance = distance if same and distance <= UNIT else _FOREIGN
