@@ -18,7 +18,7 @@ from tracekit.analyses.roofline.rated import device_ceilings
 from tracekit.analyses.traits import traits
 from tracekit.analyses.what_if.draft import Draft
 from tracekit.errors import UsageError
-from tracekit.facts.ceilings import Ceilings
+from tracekit.facts.ceilings import Ceilings, chosen_device
 from tracekit.facts.units import NS_PER_US, format_ns
 from tracekit.spans import BoolArray
 
@@ -228,6 +228,7 @@ class OtherDevice:
     def apply(self, draft: Draft) -> None:
         """Scale each activity by its least times at the roofs of both devices."""
         scope = draft.made.scope
+        chosen_device(self.name)  # a name that there is not is the first thing to say
         if scope.on_cpu:
             raise UsageError(
                 "no device was captured, so there are no kernels to run on another one",
