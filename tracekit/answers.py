@@ -108,8 +108,14 @@ def code_state() -> Iterator[object]:
     yield from _files()
     # An installed package may bring analyses of its own: to install one changes the folder.
     for entry in sys.path:
-        if entry.endswith("-packages"):
-            yield _state(Path(entry))
+        yield from [_state(Path(entry))] if entry.endswith("-packages") else _packages_in(entry)
+
+
+def _packages_in(folder: str) -> Iterator[tuple[str, int, int]]:
+    """The packages that lie in another folder of the path, such as one of PYTHONPATH, by what they register."""
+    with suppress(OSError), os.scandir(folder or ".") as entries:
+        found = sorted(entry.path for entry in entries if entry.name.endswith((".dist-info", ".egg-info")))
+        yield from (_state(Path(path, "entry_points.txt")) for path in found)
 
 
 @cache
@@ -133,5 +139,7 @@ def _state(path: Path) -> tuple[str, int, int]:
 
 
 def _has_plugins() -> bool:
-    """Whether another package registers analyses, whose code may change without notice."""
-    return bool(entry_points_of(ENTRY_POINT_GROUP))
+    """Whether another package registers analyses or readers, whose code may change without notice."""
+    from tracekit.readers import ENTRY_POINT_GROUP as OF_READERS  # noqa: PLC0415 - an answer that is kept needs none
+
+    return any(map(entry_points_of, (ENTRY_POINT_GROUP, OF_READERS)))

@@ -13,8 +13,8 @@ from tracekit.files import digest_of
 from tracekit.health import with_defect
 from tracekit.limits import Limits
 from tracekit.manifest import MANIFEST_FILE, traces_in, usable_manifest_beside
+from tracekit.readers import FORMATS, format_of
 from tracekit.readers import cache as parsed
-from tracekit.readers import format_of
 from tracekit.readers.format import Progress
 from tracekit.trace import Trace
 
@@ -70,8 +70,11 @@ def read_all(
     key = _of_version(digest or digest_of(file)) if cache else None
     traces = None if key is None else _cached(key, file, limits)
     if traces is None:
-        traces = format_of(file).read(file, limits, progress)
-        if key is not None:
+        found = format_of(file)
+        traces = found.read(file, limits, progress)
+        if (
+            key is not None and found in FORMATS
+        ):  # the code of another package's reader may change without notice
             apart = len(traces) > 1 and not traces[-1].device.height
             parsed.store(_key(key, limits) if apart else key, traces, max_events=limits.max_events)
     return _with_manifest(traces, file)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,9 +14,14 @@ from typing import Any
 import pytest
 from commands import run
 from paths import GPU_SAMPLES, PUBLIC, SAMPLES
+from synthetic import generate, write
+from synthetic.nsys_export import merged, write_sqlite
+from synthetic.nsys_layered import Style, shape_of, training
 
 import tracekit
 from tracekit.analyses.registry import BUILT_IN
+from tracekit.answers import code_state
+from tracekit.machine_file import machine_path
 from tracekit.report import build
 from tracekit.report.build import build_report
 from tracekit.report.kept import pack, part_of, unpack
@@ -131,3 +138,58 @@ def test_parts_that_alone_may_say_something_else_are_not_given() -> None:
     part = part_of(report, None, 2)
     assert part is not None
     assert all(table.frame.height <= 2 for section in part.sections for table in section.tables)
+
+
+def test_of_several_processes_none_is_kept_as_the_whole(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Of ten, the report of the busiest answered for all of them, without the overview, and a page ended with a fault."""
+    programs = [training(1, shape_of("range"), Style(pid=77 + at)).program for at in range(9)]
+    path = tmp_path / "nine.sqlite"
+    write_sqlite(merged(*programs), path)
+    said(capfd, path)
+    for flags in (("--all",), ("-f", "md"), ("--top", "1"), ("--only", "idle"), ("-f", "html")):
+        assert said(capfd, path, *flags) == said(capfd, path, *flags, "--no-cache"), flags
+
+
+def test_a_warning_about_measured_ceilings_is_printed_every_time(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made = generate(seed=3, steps=2, layers=1)
+    path = write(made, tmp_path / "trace.json.gz")
+    text = gzip.decompress(path.read_bytes()).decode()
+    name = tracekit.read(path).meta.devices[0].name
+    path = tmp_path / "other.json"
+    path.write_text(text.replace(name, "FooGPU 9000"), "utf-8")
+    machine = machine_path("FooGPU 9000")
+    machine.parent.mkdir(parents=True)
+    machine.write_text('{"schema_version": 99}')
+    for flags in ((), (), ("-f", "md"), ("--top", "2")):
+        assert "schema version is 99" in run(capfd, "report", path, *flags)[2], flags
+
+
+def test_what_other_packages_bring_is_in_no_answer(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is an analysis in a folder of PYTHONPATH missing from what was kept without it, nor is kept what another reader read."""
+    before = [*code_state()]
+    (tmp_path / "my-1.0.dist-info").mkdir()
+    (tmp_path / "my-1.0.dist-info" / "entry_points.txt").write_text("[tracekit.analyses]\nmine = my:mine\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert [*code_state()] != before
+    monkeypatch.setattr(
+        "tracekit.answers.entry_points_of", lambda group: ["one"] * (group == "tracekit.readers")
+    )
+    said(capfd, SAMPLES[0])
+    assert not [*Path(os.environ["TRACEKIT_CACHE_DIR"]).rglob("answer-*")]
+
+
+def test_a_file_that_was_renamed_is_named_as_it_is_now(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = Path(shutil.copy(SAMPLES[0], tmp_path / "one.json.gz"))
+    said(capfd, path)
+    path = path.rename(tmp_path / "other.json.gz")
+    kept = said(capfd, path, "-f", "json", "--only", "steps")
+    assert "one.json.gz" not in kept
+    assert kept == said(capfd, path, "-f", "json", "--only", "steps", "--no-cache")

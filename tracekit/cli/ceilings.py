@@ -30,9 +30,9 @@ def kept_measurements() -> list[tuple[str, str | None]]:
         return []  # the folder may not be entered
 
 
-def with_ceilings(trace: Trace, file: Path | None) -> Trace:
+def with_ceilings(trace: Trace, file: Path | None) -> tuple[Trace, bool]:
     """The trace with the ceilings in this file; without a file, with those that were measured for its device before, if the catalogue
-    does not have it.
+    does not have it; and whether nothing is to be said of these: stderr has why they cannot be used.
 
     Raises UnreadableTraceError for a file that is no measurement, and UsageError for one of another device.
     """
@@ -60,10 +60,10 @@ def with_ceilings(trace: Trace, file: Path | None) -> Trace:
             path=file,
             remedy=f"measure them with tracekit machine --threads {threads}",
         )
-    return replace(trace, ceilings=ceilings)
+    return replace(trace, ceilings=ceilings), True
 
 
-def _with_kept(trace: Trace) -> Trace:
+def _with_kept(trace: Trace) -> tuple[Trace, bool]:
     from tracekit.facts.ceilings import catalogue_ceilings
     from tracekit.machine_file import stored_ceilings
 
@@ -72,12 +72,12 @@ def _with_kept(trace: Trace) -> Trace:
         names = set() if trace.manifest is None else {trace.manifest.device_name}
     name = names.pop() if len(names) == 1 else ""
     if not name or catalogue_ceilings(name) is not None:
-        return trace
+        return trace, True
     try:
-        return replace(trace, ceilings=stored_ceilings(name, _threads_of(trace)))
+        return replace(trace, ceilings=stored_ceilings(name, _threads_of(trace))), True
     except UnreadableTraceError as error:
         say(f"warning: {error}")
-        return trace
+        return trace, False
 
 
 def _threads_of(trace: Trace) -> int | None:

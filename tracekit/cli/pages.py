@@ -77,7 +77,7 @@ def _parts(path: str, options: Options, places: _Places) -> Iterator[bytes]:
     from tracekit.report.html import part_of
 
     at = places.paths.index(path)
-    for scope in scopes_of(path, options, partial(with_ceilings, file=None)):
+    for scope in scopes_of(path, options, lambda trace: with_ceilings(trace, None)[0]):
         chosen = replace(scope, compared=places.waited[at])
         report = build_report(chosen.trace, top=places.top, scope=chosen)
         report = replace(report, trace=replace(report.trace, path=places.titles[at]))

@@ -103,8 +103,8 @@ class Sources:
         return Question(digests, *subject, names, self._selection, self._reading.limits, metrics, measured)
 
     def read(self) -> tuple[list[Trace], bool]:
-        """The traces, and whether nothing is to be said of them: stderr has which of several files cannot be read, and which tables
-        of Nsight Compute do not fit.
+        """The traces, and whether nothing is to be said of them: stderr has which of several files cannot be read, which tables
+        of Nsight Compute do not fit, and which measured ceilings cannot be used.
 
         Raises UnreadableTraceError if no file can be read. Raises UsageError when no trace, or more than one,
         is of the rank, when none is of the process, for a pattern that is no regular expression, when the choice
@@ -116,9 +116,10 @@ class Sources:
         traces = _of_process(self._all(), selection.process)
         if selection.rank is not None:
             traces = [_of_rank(traces, selection.rank)]
-        traces = [with_ceilings(_with_ranges(trace, ranges), self._machine) for trace in traces]
-        pairs = [attached(trace, reports) for trace in traces]
-        return [trace for trace, _ in pairs], not self.unread and all(fits for _, fits in pairs)
+        measured = [with_ceilings(_with_ranges(trace, ranges), self._machine) for trace in traces]
+        pairs = [attached(trace, reports) for trace, _ in measured]
+        fit = all(fits for _, fits in (*measured, *pairs))
+        return [trace for trace, _ in pairs], fit and not self.unread
 
     def _all(self) -> list[Trace]:
         """Every trace of the files, with the communication that the patterns name."""

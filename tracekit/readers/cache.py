@@ -84,12 +84,19 @@ def _load(key: str, path: str | os.PathLike[str], most_rows: int | None) -> Trac
             return None
         meta = _meta_from(fields)
         frames = {name: _frame(entry, f"{name}.parquet", sums) for name in FRAMES}
+        frames["health"] = _of_name(frames["health"], Path(path).name)
         trace = Trace(meta=replace(meta, path=os.fspath(path)), **frames)  # type: ignore[arg-type]
     except _FAILURES:
         return None  # absent, damaged or of another version: the source is read instead
     with suppress(OSError):  # of a cache that may only be read
         os.utime(entry)
     return trace
+
+
+def _of_name(health: Any, name: str) -> Any:
+    """The health of a file that now has this name, in which no rank is known."""
+    rank = pl.when(pl.col("kind") == "unknown_rank").then(pl.lit(name))
+    return health.with_columns(rank.otherwise("example").alias("example"))
 
 
 def store(digest: str, traces: Sequence[Trace], *, max_events: int | None = None) -> bool:

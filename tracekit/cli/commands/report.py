@@ -135,7 +135,7 @@ def report(
     text = formats.render_reports(chosen, _told_apart(reports, read), page, overview)
     all_read = joint is None or joint.section.table("unread") is None
     if fits and all_read:  # a warning is to be seen every time
-        asked.keep(text, None if only or len(made) > 1 or joint else made[0][0])
+        asked.keep(text, made[0][0] if len(read) == 1 and not only and joint is None else None)
     out.emit(text, output)
 
 
