@@ -41,7 +41,7 @@ def blame_of(
 ) -> pl.DataFrame:
     """Who caused the time `alone_ns` by which ranks were `late` to each collective; columns of `BLAME`.
 
-    `calls` are those of `ranks.waits`, one for each rank and match: `match`, `at`, `name`, `step`, `bytes`, `source`, `destination`, `start`, `ready` (when the last rank came), `end`, `wait_ns`,
+    `calls` are those of `ranks.waits`, one for each rank and match, among them those `alone`, of which no other rank has a trace: `match`, `at`, `name`, `step`, `bytes`, `source`, `destination`, `start`, `ready` (when the last rank came), `end`, `wait_ns`,
     `blocked_ns` (no time counts twice); `collectives` have `match`, `last`, and `since` of
     `ranks.own_clock.together_since`; `late` is that of `ranks.waits.late_to`. `begins` says when the window of each rank begins. `origin` is the collective before which the delay arose, `at` the rank,
     `ns` the time, `longer_ns` how much longer the rank took before `origin`. For each `match` and `late` rank the times sum to `alone_ns` at most: what no rank took longer, such as the time in which a pipeline
@@ -59,7 +59,8 @@ def blame_of(
     since = np.where(message & ~np.isnan(of_messages), received, rows.since_time)
     new, before = _first_shown(rows, longer, since)
     # A message that compares with none has what the rank's next collective shows of it.
-    ahead = np.where(np.isnan(of_messages) & (queued < 0), _next_collective(rows, message), -1)
+    whole = ~(message | calls["alone"].to_numpy())
+    ahead = np.where(np.isnan(of_messages) & (queued < 0), _next_collective(rows, message, whole), -1)
     origin = np.where(ahead < 0, np.arange(ahead.size), ahead)
     steps = _Steps(origin, new[origin], before, since, queued, calls["wait_ns"].to_numpy())
     return _followed(rows, collectives, late, steps)
@@ -98,10 +99,10 @@ def delays_of(blame: pl.DataFrame, collectives: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _next_collective(rows: Rows, message: BoolArray) -> Int64Array:
+def _next_collective(rows: Rows, message: BoolArray, collective: BoolArray) -> Int64Array:
     """For each message the row of the rank's next collective, if that compares what ranks did in a time around the message; else −1."""
     found = np.full(message.size, -1, dtype=np.int64)
-    whole, parts = (np.flatnonzero(each) for each in (~message, message))
+    whole, parts = (np.flatnonzero(each) for each in (collective, message))
     if not whole.size:
         return found
     whole = whole[np.lexsort((rows.start[whole], rows.at[whole]))]
@@ -214,7 +215,10 @@ def _followed(rows: Rows, collectives: pl.DataFrame, late_ones: pl.DataFrame, st
         blocking = longest.within(*rows.range_of(rows.at[late], rows.since_time[late], rows.start[late]))
         hidden = (queued >= 0) & ((blocking < 0) | (steps.waited[queued] > rows.blocked[blocking]))
         cause = np.where(hidden, queued, blocking)
-        brought = np.where(hidden, steps.waited[queued], rows.blocked[blocking])
+        # The part of it in which a rank without a trace is waited for leads to nobody.
+        brought = np.minimum(
+            steps.waited[cause], np.where(hidden, steps.waited[queued], rows.blocked[blocking])
+        )
         shown = ~hidden & (before >= 0) & (rows.start[before] > steps.since[late])
         left = np.where(shown, left, np.minimum(left, brought))
         here = np.where(shown, before, last_row[rows.match[cause]])

@@ -19,6 +19,7 @@ from tracekit.groups import any_known, groups, none_to_null, or_none, text_codes
 from tracekit.spans import BoolArray, Int64Array
 
 __all__ = [
+    "PAIRED",
     "UNEVEN",
     "UNKNOWN_GROUP",
     "all_calls",
@@ -37,7 +38,8 @@ UNKNOWN_GROUP: Final = "not recorded"
 _WHOLE_JOB: Final = "all ranks"
 UNEVEN: Final = ("all_to_all", "send_recv", "send", "recv", "gather", "scatter")
 """Calls in which each rank may move another number of bytes."""
-_PAIRED: Final = (*MESSAGES, "send_recv")
+PAIRED: Final = (*MESSAGES, "send_recv")
+"""Calls of two ranks, whatever the size of their group."""
 _LEAST_RANKS: Final = 2
 _INT64: Final = 2**63
 
@@ -256,7 +258,7 @@ def missing_calls(calls: pl.DataFrame) -> pl.DataFrame:
     """
     # A sender or a root may be gone before others come, so only recorded numbers tell that one lacks the call.
     told = pl.col("name").is_in(list(SYNCHRONISING)) | pl.col("sequence").is_not_null()
-    of_group = told & ~pl.col("name").is_in(_PAIRED) & (pl.col("key") != UNKNOWN_GROUP)
+    of_group = told & ~pl.col("name").is_in(PAIRED) & (pl.col("key") != UNKNOWN_GROUP)
     calls = calls.filter(of_group).with_columns(
         pl.col("match").fill_null(-1 - pl.int_range(pl.len())).alias("set")
     )

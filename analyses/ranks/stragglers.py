@@ -59,7 +59,7 @@ def stragglers_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits
 def _own_times(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -> pl.DataFrame:
     step = aligned.calls[["match", "at", "step"]].filter(pl.col("match").is_not_null())
     waited = (
-        waits.calls.join(step, on=["match", "at"], how="left")
+        pl.concat([waits.calls.join(step, on=["match", "at"], how="left")[waits.alone.columns], waits.alone])
         .group_by("at", "step")
         .agg(pl.col("blocked_ns").sum().alias("wait_ns"))
     )

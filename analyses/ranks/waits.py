@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -11,8 +11,11 @@ import polars as pl
 from tracekit.analyses.ranks.align import Alignment
 from tracekit.analyses.ranks.blame import blame_of, delays_of
 from tracekit.analyses.ranks.blocked import blocked_by_others
+from tracekit.analyses.ranks.matching import PAIRED
 from tracekit.analyses.ranks.own_clock import together_since
 from tracekit.facts.collectives import MESSAGES, SYNCHRONISING
+from tracekit.spans import Int64Array
+from tracekit.trace import Schema
 
 __all__ = ["Waits", "waits_of"]
 
@@ -21,6 +24,7 @@ _NEEDED: Final = (
     "match", "at", "key", "name", "group", "group_size", "source", "destination", "step", "stream_id", "came", "start", "end", "duration_ns", "exposed_ns", "held_ns", "bytes",
     "bus_bytes",
 )  # fmt: skip
+_ALONE: Final[Schema] = dict.fromkeys(("at", "step", "blocked_ns"), pl.Int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,27 +41,26 @@ class Waits:
     calls: pl.DataFrame
     """One row per call: `match`, `at`, `start`, `end`; `wait_ns`, from its own start to the last one, at most its duration, and `new_wait_ns`, the
     part of it in which no earlier call of the rank waits: calls of one rank may run at the same time. A sender or a root that was done before the last
-    rank came did not wait. `blocked_ns` is for how long the wait kept the rank from computing, there or in later calls (`ranks.blocked`), no time twice.
+    rank came did not wait. `blocked_ns` is for how long the wait, also that for a rank without a trace, kept the rank from computing, there or in later calls (`ranks.blocked`), no time twice.
     """
     ranks: pl.DataFrame
     """One row per rank with calls: `at`, `collectives`, `wait_ns`, the time in which any call waits, `last`, how often it came last, `caused_ns`, its delays
     (`ranks.blame.delays_of`), and `unseen_ns`: how much longer than the shortest of their kind those collectives took in which not all ranks
-    have a trace, which points to a wait for a rank without one.
+    have a trace, which points to a wait for a rank without one. A rank may have a trace alone of its groups; `collectives` is 0 then, and `wait_ns` null.
     """
     blame: pl.DataFrame
     """Whose delay it is that ranks came late to each collective: the columns of `ranks.blame.BLAME`."""
+    alone: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_ALONE))
+    """`at`, `step`, `blocked_ns` of the calls of groups of which only this rank has a trace; they are no collectives here."""
 
 
 def waits_of(aligned: Alignment) -> Waits:
     """The waits of a job."""
-    calls = aligned.calls.select(_NEEDED).filter(pl.col("match").is_not_null())
-    calls = _with_waits(calls)
+    every = _with_waits(_with_unseen(aligned.calls.select(_NEEDED)))
+    alone = pl.col("alone")
+    calls = every.filter(~alone)
     collectives = _collectives(calls)
     collectives = collectives.with_columns(together_since(calls, collectives))
-    begins = np.full(
-        int(calls["at"].to_numpy().max(initial=-1)) + 1, calls["start"].to_numpy().min(initial=0)
-    )
-    begins = np.array(aligned.begins, dtype=np.int64) if aligned.begins else begins
     late = late_to(calls)
     collectives = collectives.join(
         late.select("match", pl.col("late").alias("last"), "alone_ns"),
@@ -65,26 +68,68 @@ def waits_of(aligned: Alignment) -> Waits:
         how="left",
         maintain_order="left",
     ).with_columns(pl.col("alone_ns").fill_null(0))
-    blame = blame_of(calls, collectives, late, begins)
-    delays = delays_of(blame, collectives)
-    ranks = (
-        calls.group_by("at")
-        .agg(
-            pl.len().cast(pl.Int64).alias("collectives"),
-            pl.col("new_wait_ns").sum().alias("wait_ns"),
-            pl.col("is_last").sum().cast(pl.Int64).alias("last"),
-        )
-        .join(delays.group_by("at").agg(pl.col("ns").sum().alias("caused_ns")), on="at", how="left")
-        .join(_unseen(calls), on="at", how="left")
-        .with_columns(pl.col("caused_ns", "unseen_ns").fill_null(0))
-        .sort("at")
-    )
+    blame = blame_of(every, _with_alone(collectives, every.filter(alone)), late, _begins(aligned, every))
     return Waits(
         collectives,
         calls[["match", "at", "start", "end", "wait_ns", "new_wait_ns", "blocked_ns"]],
-        ranks,
+        _by_rank(every, delays_of(blame, collectives)),
         blame,
+        every.filter(alone).select(*_ALONE),
     )
+
+
+def _with_unseen(calls: pl.DataFrame) -> pl.DataFrame:
+    """The calls of collectives, with `unseen_ns`: what those with ranks of no trace take longer than the shortest of their name, size and number of ranks; 0 for others.
+
+    Among them are those `alone`, of a group of which one rank alone has a trace, with a `match` of their own: a rank waits there, too.
+    """
+    traced = pl.col("at").n_unique().over("key")
+    alone = (
+        pl.col("match").is_null() & (traced == 1) & (pl.col("group_size") > 1) & ~pl.col("name").is_in(PAIRED)
+    )
+    calls = calls.with_columns(alone.fill_null(value=False).alias("alone"))
+    calls = calls.filter(pl.col("match").is_not_null() | pl.col("alone"))
+    own = pl.col("match").max().fill_null(0) + pl.col("alone").cum_sum()
+    calls = calls.with_columns(pl.when("alone").then(own).otherwise("match").alias("match"))
+    latency = pl.col("duration_ns").min().over("match")
+    shortest = latency.min().over("name", "bytes", "group_size")
+    absent = (pl.len().over("match") < pl.col("group_size")) & ~pl.col("name").is_in(PAIRED)
+    return calls.with_columns(pl.when(absent).then(latency - shortest).otherwise(0).alias("unseen_ns"))
+
+
+def _with_alone(collectives: pl.DataFrame, alone: pl.DataFrame) -> pl.DataFrame:
+    """The collectives as `blame_of` needs them, with those calls of which one rank alone has a trace."""
+    own = alone.select(
+        "match", pl.col("at").alias("last"), "group", pl.lit(None, dtype=pl.Int64).alias("since")
+    )
+    return pl.concat([collectives.select("match", "last", "group", "since"), own])
+
+
+def _by_rank(calls: pl.DataFrame, delays: pl.DataFrame) -> pl.DataFrame:
+    """`Waits.ranks`."""
+    shared = ~pl.col("alone")
+    return (
+        calls.group_by("at")
+        .agg(
+            shared.sum().cast(pl.Int64).alias("collectives"),
+            # A rank that shares no collective with another one has no waits that are known.
+            pl.when(shared.any()).then(pl.col("new_wait_ns").sum()).alias("wait_ns"),
+            (pl.col("is_last") & shared).sum().cast(pl.Int64).alias("last"),
+            pl.col("unseen_ns").sum(),
+        )
+        .join(delays.group_by("at").agg(pl.col("ns").sum().alias("caused_ns")), on="at", how="left")
+        .with_columns(pl.col("caused_ns").fill_null(0))
+        .select("at", "collectives", "wait_ns", "last", "caused_ns", "unseen_ns")
+        .sort("at")
+    )
+
+
+def _begins(aligned: Alignment, calls: pl.DataFrame) -> Int64Array:
+    """When the window of each rank begins; if that is not known, with the first call."""
+    if aligned.begins:
+        return np.array(aligned.begins, dtype=np.int64)
+    ranks = int(calls["at"].to_numpy().max(initial=-1)) + 1
+    return np.full(ranks, calls["start"].to_numpy().min(initial=0))
 
 
 def _with_waits(calls: pl.DataFrame) -> pl.DataFrame:
@@ -102,7 +147,8 @@ def _with_waits(calls: pl.DataFrame) -> pl.DataFrame:
         )
     )
     calls = _with_new_time(calls, "start", "waited", "at").rename({"new_ns": "new_wait_ns"})
-    blocked, behind = blocked_by_others(calls)
+    waits_in_all = pl.min_horizontal(pl.col("wait_ns") + pl.col("unseen_ns"), "duration_ns")
+    blocked, behind = blocked_by_others(calls.with_columns(waits_in_all.alias("wait_ns")))
     return calls.with_columns(pl.Series("blocked_ns", blocked), pl.Series("behind", behind)).with_row_index(
         "row"
     )
@@ -113,19 +159,6 @@ def _with_new_time(rows: pl.DataFrame, begin: str, end: str, of: str) -> pl.Data
     before = pl.col(end).cum_max().shift(1).over(of)
     new = pl.col(end) - pl.max_horizontal(pl.col(begin), before)
     return rows.sort(of, begin, "match").with_columns(new.clip(lower_bound=0).alias("new_ns"))
-
-
-def _unseen(calls: pl.DataFrame) -> pl.DataFrame:
-    """`at`, `unseen_ns`: what collectives with ranks of no trace take longer than the shortest of their name and size."""
-    alike = ["name", "bytes", "group_size"]
-    latency = pl.col("duration_ns").min()
-    each = calls.with_columns(latency.over("match").alias("latency"), pl.len().over("match").alias("ranks"))
-    each = each.with_columns((pl.col("latency") - pl.col("latency").min().over(alike)).alias("longer"))
-    return (
-        each.filter(pl.col("ranks") < pl.col("group_size"))
-        .group_by("at")
-        .agg(pl.col("longer").sum().alias("unseen_ns"))
-    )
 
 
 def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
@@ -163,7 +196,8 @@ def late_to(calls: pl.DataFrame) -> pl.DataFrame:
 
     Late is the last one, and of more than three ranks up to half of them, if they come after the others by more than those are apart.
     """
-    rows = calls.select("match", "at", "start", "blocked_ns", "is_last").sort(
+    blocked = pl.min_horizontal("blocked_ns", "wait_ns")  # without waits for ranks of no trace
+    rows = calls.select("match", "at", "start", blocked.alias("blocked_ns"), "is_last").sort(
         "match", "start", "is_last", "at"
     )
     start, before = pl.col("start"), pl.col("start").shift(1).over("match")

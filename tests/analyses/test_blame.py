@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tracekit.analyses.ranks import waits_of
+from tracekit.analyses.ranks import Waits, waits_of
 from tracekit.analyses.ranks.align import Alignment
 
 LATENCY = 10_000
@@ -54,11 +54,21 @@ class Job:
             self.rows.append({**row, **held, **what})
         return end
 
-    def caused(self) -> dict[int, int]:
-        """Rank by rank, for how long the others wait for it."""
+    def without(self, rank: int) -> Job:
+        """The same without the trace of a rank: a call that no other rank shares is matched with none."""
+        rows = pl.DataFrame(self.rows, SCHEMA).filter(pl.col("at") != rank)
+        shared = pl.when(pl.len().over("match") > 1).then("match").alias("match")
+        return Job(self.ranks, rows.with_columns(shared).rows(named=True))
+
+    def waits(self) -> Waits:
+        """What the analysis says."""
         calls = pl.DataFrame(self.rows, SCHEMA).sort("start", "at")
         aligned = Alignment(calls, pl.DataFrame(), pl.DataFrame(), numbered=True, begins=(0,) * self.ranks)
-        found = waits_of(aligned)
+        return waits_of(aligned)
+
+    def caused(self) -> dict[int, int]:
+        """Rank by rank, for how long the others wait for it."""
+        found = self.waits()
         most = pl.when(pl.col("late") == pl.col("last")).then("alone_ns").otherwise("skew_ns")
         blamed = found.blame.group_by("match", "late").agg(pl.col("ns").sum())
         assert blamed.join(found.collectives, on="match").filter(pl.col("ns") > most).is_empty()
@@ -251,3 +261,31 @@ def test_each_rank_of_a_slow_node_is_blamed_for_what_the_others_lose() -> None:
     for job.step in range(5):
         now = job.meet({0: now, 1: now + 100_000, 2: now + 101_000})
     assert max(job.caused().values()) <= 5 * 1_000
+
+
+def grid(slow: int, more_ns: int, steps: int = 5, layers: int = 4) -> Job:
+    """Pairs of ranks meet after each layer, and their halves at the end of a step; one rank is slow in one layer."""
+    job, done = Job(4), [0] * 4
+    for job.step in range(steps):
+        for layer in range(layers):
+            come = [
+                now + 300_000 + (more_ns if at == slow and layer == 2 else 0) for at, now in enumerate(done)
+            ]
+            for pair in (0, 2):
+                members = {at: come[at] for at in (pair, pair + 1)}
+                done[pair] = done[pair + 1] = job.meet(members, key=f"tensor {pair}")
+        for half in (0, 1):
+            both = {at: done[at] for at in (half, half + 2)}
+            done[half] = done[half + 2] = job.meet(both, key=f"data {half}", bytes=16)
+    return job
+
+
+def test_a_rank_that_waits_for_one_without_a_trace_is_not_blamed() -> None:
+    """Its own calls showed that it waited, in a group of which it alone had a trace: it was named, with 23 % of the window."""
+    made = grid(slow=3, more_ns=1_500_000).without(3)
+    assert max(made.caused().values()) == 0
+    unseen = dict(made.waits().ranks["at", "unseen_ns"].rows())
+    assert unseen == {0: 0, 1: 5 * 1_500_000, 2: 5 * 1_500_000}
+    assert made.waits().collectives["ranks"].to_list() == [2] * (5 * 4 + 5)
+    # The slow rank itself waits for nobody there.
+    assert grid(slow=2, more_ns=1_500_000).without(3).caused() == {0: 0, 1: 0, 2: 5 * 1_500_000}

@@ -265,6 +265,21 @@ def test_a_rank_without_a_trace_may_be_the_late_one(members: list[Member]) -> No
 
 
 @pytest.mark.slow
+def test_a_rank_is_not_named_that_waits_in_a_group_of_which_it_alone_has_a_trace(tmp_path: Path) -> None:
+    """Rank 4, whose only peer in its row is the slow one, came late to its column: it was said to keep the others waiting."""
+    made = simulate(seed=5, ranks=8, columns=2, faults=(FAULT,), in_row=("all_reduce",))
+    paths = [path for path in write_job(made, tmp_path) if path.name != "rank-5.json"]
+    read = [Member(str(path), summary_of(select(tracekit.read(path)))) for path in paths]
+    job = job_of(RankSet(tuple(read), 8))
+    answer = job_section(job).answer
+    assert answer.startswith(
+        "A rank without a trace may keep the others waiting: collectives with such ranks take 1.2"
+    )
+    assert job.table.filter(pl.col("rank") == 4)["caused_ns"][0] < 0.1 * 4 * FAULT.ns
+    assert job.table["speed"].min() > 0.95
+
+
+@pytest.mark.slow
 def test_ranks_with_different_numbers_of_steps(members: list[Member]) -> None:
     short = members[3].summary
     fewer = replace(members[3], summary=replace(short, steps=short.steps.head(2)))

@@ -7,6 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+import polars as pl
+
 from tracekit.facts.units import NS_PER_S, count_of, format_count
 from tracekit.job import Job, RankSet
 from tracekit.job.rank_set import Member
@@ -165,7 +167,7 @@ def _silent(job: Job) -> str:
     """Ranks that take part in no collective, if others do."""
     if not job.waits.collectives.height:
         return ""
-    taking = set(job.waits.ranks["at"].to_list())
+    taking = set(job.waits.ranks.filter(pl.col("collectives") > 0)["at"].to_list())
     bare = [at for at in range(len(job.ranks.members)) if at not in taking]
     without = [at for at in bare if not job.ranks.members[at].summary.facts.all_calls]
     apart = [at for at in bare if at not in without]
