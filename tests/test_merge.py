@@ -243,3 +243,36 @@ def test_some_ranks(job: tuple[Job, Path], tmp_path: Path, capsys: pytest.Captur
     assert merge(job[1], "--ranks", "0,2-2", "-o", tmp_path / "few.tar") == 0
     assert len(members(tmp_path / "few.tar")) == 3
     assert "2 traces" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_some_ranks_wait_for_whom_they_wait_for_in_the_whole_job(
+    job: tuple[Job, Path], merged: Path, tmp_path: Path
+) -> None:
+    """Ranks were left out before the others were compared: rank 0 waited 7 µs for rank 2, and its wait of 200 µs for rank 1 was none."""
+
+    def waits(path: Path) -> dict[int, list[tuple[str, float, int]]]:
+        events, _ = events_of(path)
+        rank_of = ranks_by_process(events)
+        found = defaultdict(list)
+        for event in events:
+            if event.get("cat") == "tracekit" and event["name"].startswith("waits for"):
+                found[rank_of[event["pid"]]].append(
+                    (event["name"], event["dur"], event["args"]["collective"])
+                )
+        return found
+
+    def arrows(path: Path) -> list[tuple[int, int]]:
+        events, _ = events_of(path)
+        rank_of = ranks_by_process(events)
+        begins = {e["id"]: rank_of[e["pid"]] for e in events if e["ph"] == "s"}
+        return sorted((begins[e["id"]], rank_of[e["pid"]]) for e in events if e["ph"] == "f")
+
+    few = tmp_path / "few.json"
+    assert merge(job[1], "--ranks", "0,2", "--to", "chrome", "-o", few) == 0
+    whole, part = waits(merged), waits(few)
+    assert set(part) == {0, 2}
+    assert all(part[rank] == whole[rank] for rank in part)
+    assert any(name == "waits for rank 1" and ns > 190 for name, ns, _ in part[0])
+    # No arrow leads from a rank that is not there.
+    assert arrows(few) == [pair for pair in arrows(merged) if 1 not in pair]

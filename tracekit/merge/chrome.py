@@ -120,7 +120,7 @@ def write_chrome(
     written or is one of the traces.
     """
     fresh = count().__next__
-    lines, arrows = tracks(job, parts[0].zero_ns, [fresh() for _ in parts])
+    lines, arrows = tracks(job, parts[0].zero_ns, {part.at: fresh() for part in parts})
     chunks = _chunks(job, parts, lines, fresh, limits or Limits())
     write_chunks(output, gzipped(chunks) if Path(output).suffix == ".gz" else chunks)
     return arrows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,8 @@ class Part:
     """A file to be merged."""
 
     path: Path
+    at: int
+    """The place of the rank in the job."""
     label: str
     """The rank, or the file's name if the rank is unknown; no two parts have the same."""
     offset_ns: int
@@ -27,15 +30,18 @@ class Part:
     """The time of the job's zero in the merged trace."""
 
 
-def parts_of(job: Job) -> list[Part]:
-    """The traces of a job in the order of their ranks. Raises UsageError for one that is no Chrome trace, or no file."""
+def parts_of(job: Job, ranks: Collection[int] | None = None) -> list[Part]:
+    """The traces of a job, or of these ranks of it, in the order of their ranks. Raises UsageError for one that is no Chrome trace, or no file."""
     clocks = job.aligned.clocks.sort("at")["shift_ns"].to_list()
-    facts = [member.summary.facts for member in job.ranks.members]
+    chosen = [
+        (at, member) for at, member in enumerate(job.ranks.members) if ranks is None or member.rank in ranks
+    ]
     # A time in a file plus this is the time of the job.
-    to_job = [shift - one.origin_ns for shift, one in zip(clocks, facts, strict=True)]
+    to_job = {at: clocks[at] - member.summary.facts.origin_ns for at, member in chosen}
+    first = min(to_job.values())
     parts: list[Part] = []
     labels: set[str] = set()
-    for member, own, begin in zip(job.ranks.members, facts, to_job, strict=True):
+    for at, member in chosen:
         path = Path(member.path)
         format_ = format_of(path)
         if not format_.is_chrome:
@@ -46,8 +52,8 @@ def parts_of(job: Job) -> list[Part]:
             )
         if not path.is_file():
             raise UsageError("it cannot be read twice", path=path, remedy="give a file")
-        label = own.name if member.rank is None else f"rank {member.rank}"
+        label = member.summary.facts.name if member.rank is None else f"rank {member.rank}"
         label = label if label not in labels else f"{label} ({len(parts)})"
         labels.add(label)
-        parts.append(Part(path, label, begin - min(to_job), -min(to_job)))
+        parts.append(Part(path, at, label, to_job[at] - first, -first))
     return parts

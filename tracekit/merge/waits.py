@@ -4,7 +4,7 @@ arrow from the rank that came last to each that waited.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Final
 
@@ -24,12 +24,13 @@ _FIRST_FLOW: Final = 1 << 52
 _APART: Final = 1_000
 
 
-def tracks(job: Job, zero_ns: int, processes: Sequence[int]) -> tuple[Iterator[bytes], int]:
-    """The events, and how many arrows are among them. `processes` are the numbers of the tracks, one for each rank; the job's zero
-    is at `zero_ns`.
+def tracks(job: Job, zero_ns: int, processes: Mapping[int, int]) -> tuple[Iterator[bytes], int]:
+    """The events, and how many arrows are among them. `processes` are the numbers of the tracks, one for each rank (its place in the job) that has one; the job's zero
+    is at `zero_ns`. A rank may wait for one without a track, from which no arrow leads.
     """
     calls = _calls(job)
     arrows = calls.filter((pl.col("wait_ns") > 0) & (pl.col("last") != pl.col("at")))
+    arrows = arrows.filter(pl.col("at").is_in(list(processes)) & pl.col("last").is_in(list(processes)))
     return _events(job, calls, arrows, zero_ns, processes), arrows.height
 
 
@@ -57,19 +58,19 @@ def _lanes(rows: pl.DataFrame) -> Iterator[int]:
 
 
 def _events(
-    job: Job, calls: pl.DataFrame, arrows: pl.DataFrame, zero_ns: int, processes: Sequence[int]
+    job: Job, calls: pl.DataFrame, arrows: pl.DataFrame, zero_ns: int, processes: Mapping[int, int]
 ) -> Iterator[bytes]:
     ranks = job.table.sort("at").select("rank", "trace").rows()
     labels = [trace if rank is None else f"rank {rank}" for rank, trace in ranks]
-    for at, (process, label) in enumerate(zip(processes, labels, strict=True)):
+    for place, (at, process) in enumerate(processes.items()):
         own = calls.filter(pl.col("at") == at)
         if own.is_empty():
             continue
-        yield _names(process, label, at, own["lane"].unique().sort().to_list())
+        yield _names(process, labels[at], place, own["lane"].unique().sort().to_list())
         yield from _lines(_slices(own, process, labels, zero_ns))
     numbers = count(_FIRST_FLOW)
     pairs = pl.DataFrame(
-        {"pid": processes, "at": range(len(processes))}, schema={"pid": pl.Int64, "at": pl.Int64}
+        {"pid": list(processes.values()), "at": list(processes)}, schema={"pid": pl.Int64, "at": pl.Int64}
     )
     flows = arrows.join(pairs, on="at", maintain_order="left").join(
         pairs.rename({"at": "last", "pid": "from"}), on="last", maintain_order="left"
@@ -78,10 +79,10 @@ def _events(
     yield from _lines(_arrows(flows, zero_ns))
 
 
-def _names(process: int, label: str, at: int, lanes: Sequence[int]) -> bytes:
+def _names(process: int, label: str, place: int, lanes: Sequence[int]) -> bytes:
     told = [
         ("process_name", 0, {"name": f"{label}: collectives"}),
-        ("process_sort_index", 0, {"sort_index": at * _APART}),
+        ("process_sort_index", 0, {"sort_index": place * _APART}),
     ]
     told += [("thread_name", lane, {"name": "collectives and waits"}) for lane in lanes]
     return b"".join(

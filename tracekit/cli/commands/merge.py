@@ -86,7 +86,7 @@ def merge(
     from tracekit.merge import parts_of, write_archive, write_chrome
     from tracekit.report.job_set import oddities_of
 
-    parts = parts_of(job)
+    parts = parts_of(job, wanted)
     if to is MergeKind.perfetto:
         write_archive(parts, output, limits=reading.limits)
         more = ""
@@ -95,7 +95,12 @@ def merge(
         more = f", {count_of(arrows, 'arrow')} to ranks that waited"
     if wanted is None and (odd := oddities_of(job)):
         say(f"tracekit: {odd}")
-    emit(printable(f"{output}: {count_of(len(parts), 'trace')}{more}{_clocks(job)}"), None)
+    emit(
+        printable(
+            f"{output}: {count_of(len(parts), 'trace')}{more}{_clocks(job, {part.at for part in parts})}"
+        ),
+        None,
+    )
 
 
 def _job(paths: Sequence[Path], reading: Reading, wanted: set[int] | None) -> Job:
@@ -127,11 +132,13 @@ def _job(paths: Sequence[Path], reading: Reading, wanted: set[int] | None) -> Jo
         raise UsageError(f"the traces are of {len(found)} jobs", remedy=f"give only {files_of(found, 0)}")
     if told := other_jobs(found, members):
         say(f"tracekit: {told}")
-    return job_of(found[0] if wanted is None else _only(found[0], wanted))
+    _refuse_absent(found[0], wanted or set())
+    # All ranks are compared: those that are merged may wait for others, and their clocks are related through others.
+    return job_of(found[0])
 
 
-def _only(ranks: RankSet, wanted: set[int]) -> RankSet:
-    """These ranks of the job. Raises UsageError for one that is not there."""
+def _refuse_absent(ranks: RankSet, wanted: set[int]) -> None:
+    """Raises UsageError for a rank that is not there."""
     there = {member.rank for member in ranks.members}
     if absent := sorted(wanted - there):
         listed = ", ".join(str(rank) for rank in sorted(rank for rank in there if rank is not None))
@@ -139,7 +146,6 @@ def _only(ranks: RankSet, wanted: set[int]) -> RankSet:
             f"there is no trace of rank {absent[0]}",
             remedy=f"choose from {listed or 'none: the ranks are unknown'}",
         )
-    return replace(ranks, members=tuple(member for member in ranks.members if member.rank in wanted))
 
 
 def _numbers(text: str) -> set[int]:
@@ -153,17 +159,19 @@ def _numbers(text: str) -> set[int]:
     return made
 
 
-def _clocks(job: Job) -> str:
-    """How well the clocks agree; empty for one trace."""
-    unsure = job.aligned.clocks["uncertainty_ns"]
+def _clocks(job: Job, places: set[int]) -> str:
+    """How well the clocks of these ranks agree; empty for one trace."""
+    clocks = job.aligned.clocks
+    aligned = replace(job.aligned, clocks=clocks.filter(clocks["at"].is_in(sorted(places))))
+    unsure = aligned.clocks["uncertainty_ns"]
     known, without = unsure.drop_nulls().to_list(), unsure.null_count()
     if unsure.len() == 1:
         return ""
     if not known:
-        utc = all(member.summary.facts.origin_utc_ns is not None for member in job.ranks.members)
+        utc = all(job.ranks.members[at].summary.facts.origin_utc_ns is not None for at in places)
         return f"; no collective relates their clocks, so {'they are as the files say' if utc else 'their places are a guess'}"
     from tracekit.report.job_words import agreement_of
 
-    return f"; {agreement_of(job.aligned)}" + (
+    return f"; {agreement_of(aligned)}" + (
         f", but no collective relates the clocks of {count_of(without, 'trace')}" if without else ""
     )
