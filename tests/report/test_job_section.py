@@ -348,6 +348,19 @@ def test_the_first_stage_of_a_pipeline_without_collectives_is_told_by_its_own_ti
     assert latest(stages) == (slow or 0)
 
 
+def test_waits_in_messages_are_not_said_to_be_in_collectives(job: Job) -> None:
+    """Of an even pipeline "in collectives, a rank waits 52.3 % of the time" was said, nearly all of which were waits for messages."""
+    table = job.table.with_columns(pl.lit(0, pl.Int64).alias("caused_ns"))
+    calls = job.waits.collectives
+    for names, told in (
+        (pl.lit("send"), "In messages, a rank waits"),
+        (pl.when(pl.int_range(pl.len()) == 0).then(pl.lit("send")).otherwise("name"), "In collectives and messages, a rank"),
+        (pl.col("name"), "In collectives, a rank waits"),
+    ):  # fmt: skip
+        waits = replace(job.waits, collectives=calls.with_columns(names.alias("name")))
+        assert told in job_section(replace(job, table=table, waits=waits)).answer
+
+
 def test_one_rank_that_is_early_is_told(job: Job) -> None:
     """Of eight ranks of which one is faster "no rank keeps the others waiting", and one waits 45 % of the time: it was not said which."""
     waits = [9 if at == 3 else 0 for at in range(8)]

@@ -169,7 +169,8 @@ def _nobody(job: Job, window: int) -> str:
     one = "rank with a trace" if missing else "rank"
     absent = "The traces do not show waits for a rank without a trace." if missing else ""
     told = _alone(job) or f"No {one} keeps the others waiting for long."
-    where = "messages" if job.waits.collectives["name"].is_in(MESSAGES).all() else "collectives"
+    sent = job.waits.collectives["name"].is_in(MESSAGES)
+    where = "messages" if sent.all() else "collectives and messages" if sent.any() else "collectives"
     waits = _early(job, where) or f"In {where}, a rank waits for others {most} of the time at most."
     return " ".join(filter(None, (told, waits, _slow(job, window), absent)))
 
