@@ -183,10 +183,12 @@ def test_two_late_ranks_are_both_named(tmp_path: Path) -> None:
 
 
 def test_who_is_late_at_the_same_times_and_in_turn() -> None:
-    """Ranks of one slow node were told to keep the others waiting "at other times", or not at all, since none of them alone does."""
+    """Ranks of one slow node were told to keep the others waiting "at other times", or not at all, since none of them alone does; ranks that
+    are late one after the other in each step "at the same times", for half of what is lost.
+    """
 
-    def told(*steps: tuple[int, ...], group: str = "all") -> Late | None:
-        """Each step has a collective; by how much (ms) each of eight ranks makes it wait."""
+    def told(*steps: tuple[int, ...], group: str = "all", of_step: int = 1) -> Late | None:
+        """Each step has a collective (or so many), after which all go on together; by how much (ms) each of eight ranks makes it wait."""
         rows = [
             {
                 "match": step,
@@ -201,7 +203,12 @@ def test_who_is_late_at_the_same_times_and_in_turn() -> None:
         ]
         caused = [int(sum(late[at] for late in steps) * 1e6) for at in range(8)]
         table = pl.DataFrame({"at": range(8), "caused_ns": caused})
-        met = pl.DataFrame({"match": range(len(steps)), "step": range(len(steps)), "group": group})
+        count = range(len(steps))
+        times = {"start": [10_000_000 * at for at in count], "skew_ns": 9_000_000}
+        since = pl.Series("since", [None, *count[:-1]], dtype=pl.Int64)
+        met = pl.DataFrame(
+            {"match": count, "step": [at // of_step for at in count], "group": group, **times, "since": since}
+        )
         waits = Waits(met, pl.DataFrame(), pl.DataFrame(), pl.DataFrame(rows, schema=BLAME))
         return late_of(table, waits, 100_000_000)
 
@@ -212,6 +219,13 @@ def test_who_is_late_at_the_same_times_and_in_turn() -> None:
     )
     assert told(*[tuple(6 * (at == step) for at in range(8)) for step in range(8)]) == Late(
         (0,), apart=False, others=(), turns=True
+    )
+    # In each step one after the other, which adds up.
+    first, second = (5, 0, 0, 0, 0, 0, 0, 0), (0, 0, 4, 0, 0, 0, 0, 0)
+    assert told(first, second, first, second, of_step=2) == Late((0,), apart=False, others=(2,), turns=False)
+    both = (5, 0, 4, 0, 0, 0, 0, 0)
+    assert told(both, (0,) * 8, both, (0,) * 8, of_step=2) == Late(
+        (0, 2), apart=False, others=(), turns=False
     )
     # 3 % of the window, in each step alike, in one step of eight, and so while others are late nearly as long.
     assert told(*[(0.375, 0, 0, 0, 0, 0, 0, 0)] * 8) == Late((0,), apart=False, others=(), turns=False)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.ranks.blame import once
 from tracekit.facts.collectives import MESSAGES
+from tracekit.spans import Int64Array
 
 if TYPE_CHECKING:
     from tracekit.analyses.ranks import Waits
@@ -25,7 +27,7 @@ _ERRORS: Final = 4
 _AS_LONG: Final = 0.4
 """A rank that others wait for so long, in parts of the longest wait, is late as well."""
 _ALIKE: Final = 0.5
-"""So much of two delays lies in the same steps if they come at the same times."""
+"""So much of two delays arises at one time if they come at the same times."""
 _OF_GROUP: Final = 0.2
 """A rank is late to a group if so much of its delays is there."""
 _STANDS_OUT: Final = 3
@@ -45,7 +47,7 @@ class Late:
     """The ranks that others wait for, by their places in `Job.table`, that with the longest wait first."""
 
     ranks: tuple[int, ...]
-    """Those that are late at the same times as the first."""
+    """Those whose delays arise at the same times as those of the first."""
     apart: bool
     """Whether each of them is late to groups of its own."""
     others: tuple[int, ...]
@@ -71,7 +73,7 @@ def late_of(table: pl.DataFrame, waits: Waits, window: int) -> Late | None:
         return None
     steps, groups = _shares(waits)
     as_long = [at for at in order if caused[at] >= _AS_LONG * most]
-    alike = [at for at in as_long if _common(steps.get(worst, {}), steps.get(at, {})) >= _ALIKE]
+    alike = [] if len(caused) <= _PAIR else _at_the_same_times(worst, as_long, waits)
     next_most = max((ns for at, ns in caused.items() if at != worst and at not in alike), default=0)
     plain = most >= _PLAIN * window or most >= _ALONE * next_most
     if not plain and not _shows(steps.get(worst, {}), waits):
@@ -110,10 +112,49 @@ def _shows(steps: dict[int, int], waits: Waits) -> bool:
     return mean >= _ERRORS * sqrt(variance / count)
 
 
-def _common(one: dict[int, int], other: dict[int, int]) -> float:
-    """How much of two delays lies in the same steps, from 0 to 1."""
-    mine, theirs = max(sum(one.values()), 1), max(sum(other.values()), 1)
-    return sum(min(ns / mine, other.get(step, 0) / theirs) for step, ns in one.items())
+def _at_the_same_times(worst: int, ranks: list[int], waits: Waits) -> list[int]:
+    """Those of the ranks whose delays arise while those of the worst one do.
+
+    A delay arises between when the ranks last went on together and when the last one comes. Delays of one such time lie beside each other; those of
+    others add up, also within a step.
+    """
+    delays = _delays(waits)
+    spans = {at: delays.filter(pl.col("at") == at) for at in ranks}
+    return [
+        at
+        for at in ranks
+        if min(_common(spans[worst], spans[at]), _common(spans[at], spans[worst])) >= _ALIKE
+    ]
+
+
+def _delays(waits: Waits) -> pl.DataFrame:
+    """`at`, `ns`, `low`, `high`: the delays, and between which times each arose."""
+    high = pl.col("start") + pl.col("skew_ns")
+    met = waits.collectives.select("match", "since", "step", "start", high.alias("high"))
+    together = met.select(pl.col("match").alias("since"), pl.col("high").alias("low"))
+    first = pl.col("start").min().over(pl.col("step").fill_null(-1))
+    low = pl.min_horizontal(pl.coalesce("low", first), pl.col("high") - 1)
+    met = met.join(together, on="since", how="left").select("match", low.alias("low"), "high")
+    rows = once(waits.blame).group_by("at", pl.col("origin").alias("match")).agg(pl.col("ns").sum())
+    return rows.join(met, on="match").select("at", "ns", "low", "high")
+
+
+def _common(one: pl.DataFrame, other: pl.DataFrame) -> float:
+    """How much of the delays of one rank arises while those of the other one do, from 0 to 1."""
+    mine, theirs = (max(int(each["ns"].sum()), 1) for each in (one, other))
+    begun = _before(other, "low", one["high"].to_numpy(), side="left")
+    over = _before(other, "high", one["low"].to_numpy(), side="right")
+    return float(np.minimum(one["ns"].to_numpy() / mine, (begun - over) / theirs).sum())
+
+
+def _before(
+    delays: pl.DataFrame, edge: str, times: Int64Array, *, side: Literal["left", "right"]
+) -> Int64Array:
+    """The sum of the delays of which one edge lies before each of the times (`right`: or at it)."""
+    ordered = delays.sort(edge)
+    sums = np.concatenate([[0], np.cumsum(ordered["ns"].to_numpy())])
+    found: Int64Array = sums[np.searchsorted(ordered[edge].to_numpy(), times, side=side)]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
