@@ -9,6 +9,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.ranks.align import Alignment
+from tracekit.analyses.ranks.mates import Mates, in_layer
 from tracekit.analyses.ranks.summary import Summary
 from tracekit.analyses.ranks.waits import Waits
 from tracekit.facts.collectives import MESSAGES
@@ -66,6 +67,7 @@ def beside(
     summaries: Sequence[Summary], aligned: Alignment, waits: Waits, match: int, late: int, fast: int
 ) -> Beside:
     """The two ranks, which both took part in the collective `match`, before it."""
+    same = Mates(summaries).same(late, fast)
     rows = _numbered(aligned)
     (start, call), (fast_start, fast_call) = (_of(rows, match, at) for at in (late, fast))
     before = _common(rows, late, call).join(_common(rows, fast, fast_call), on="match", suffix="_fast")
@@ -85,7 +87,9 @@ def beside(
     meanwhile = _between(summaries[fast], fast_call, None, shift[fast]).filter(pl.col("first") < start)
     meanwhile = meanwhile.join(late_work, on=_ITEM, how="semi", nulls_equal=True)
     meanwhile = meanwhile.join(fast_work, on=_ITEM, how="anti", nulls_equal=True)
-    items = _items(late_work, pl.concat([fast_work, meanwhile])).with_row_index()
+    items = _items(late_work, pl.concat([fast_work, meanwhile]))
+    # Layers that only one of them has take no longer there, as in another stage of a pipeline.
+    items = (items if same else items.filter(~in_layer())).with_row_index()
     # A layer has two passes; idle time of one cause in other places is another matter.
     place = pl.when(pl.col("kind") == "idle").then("where")
     whole = pl.col("longer_ns").sum().over("kind", "what", place)
@@ -104,7 +108,7 @@ def worst_beside(
     summaries: Sequence[Summary], aligned: Alignment, waits: Waits, late: int, fast: int | None = None
 ) -> Beside | None:
     """The late rank before the collective that it delayed longest, beside the rank that was fastest there, if their difference explains
-    the delay, else before the next one; or beside `fast`, before the longest delay of a collective of both. None if there is none.
+    the delay and both do the same work (`ranks.mates`), else before the next one; or beside `fast`, before the longest delay of a collective of both. None if there is none.
     """
     rows = _numbered(aligned)
     # Times behind the last call whose work is there would be missing, not short.
@@ -120,14 +124,19 @@ def worst_beside(
         .sort("ns", "match", descending=[True, False])
         .head(_MOST_TRIED)
     )
+    mates, unlike = Mates(summaries), None
     for match, ns in delays[["match", "ns"]].rows():
-        other = _fastest(rows, match, late) if fast is None else fast
+        other = _fastest(rows, match, late, mates) if fast is None else fast
         if other is None:
             continue
         one = beside(summaries, aligned, waits, match, late, other)
-        if fast is not None or one.longer_ns >= _EXPLAINS * ns:
+        if fast is not None:
             return one
-    return None
+        if one.longer_ns >= _EXPLAINS * ns:
+            if mates.same(late, other):
+                return one
+            unlike = unlike or one
+    return unlike if unlike is not None and unlike.first is not None else None
 
 
 def _numbered(aligned: Alignment) -> pl.DataFrame:
@@ -145,8 +154,8 @@ def _common(rows: pl.DataFrame, at: int, call: int) -> pl.DataFrame:
     return rows.filter((pl.col("at") == at) & (pl.col("call") < call))[["match", "call", "end"]]
 
 
-def _fastest(rows: pl.DataFrame, match: int, late: int) -> int | None:
-    """The rank of the collective that took least from the last collective that it shares with the late one; of those that share the latest,
+def _fastest(rows: pl.DataFrame, match: int, late: int, mates: Mates) -> int | None:
+    """The rank of the collective that took least from the last collective that it shares with the late one; of those that do the same work, if there are any, that share the latest,
     and of the many that come first.
     """
     members = rows.filter(pl.col("match") == match).select(
@@ -165,7 +174,7 @@ def _fastest(rows: pl.DataFrame, match: int, late: int) -> int | None:
         .sort("shared", "own", "at", descending=[True, False, False])
     )
     ranked = own["at"].to_list() or others["at"].to_list()
-    return ranked[0] if ranked else None
+    return next((one for one in ranked if mates.same(late, one)), ranked[0] if ranked else None)
 
 
 def _between(summary: Summary, after: int, until: int | None, shift: int) -> pl.DataFrame:

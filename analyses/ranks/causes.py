@@ -11,6 +11,7 @@ import polars as pl
 from tracekit.analyses.flops.work import is_shape, json_list
 from tracekit.analyses.ranks.align import Alignment
 from tracekit.analyses.ranks.blame import delays_of
+from tracekit.analyses.ranks.mates import Mates, in_layer
 from tracekit.analyses.ranks.summary import NO_STEP, Summary
 from tracekit.analyses.ranks.waits import Waits
 from tracekit.trace import Schema
@@ -41,7 +42,7 @@ def causes_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) ->
     """`at`, `kind`, `what`, `where`, `longer_ns`, `times_operators`, `times_flops`, `times_inputs` of the ranks that others wait for longest.
 
     In the steps in which the others wait for it, a rank spends `longer_ns` longer on this than the middle of the other ranks in its
-    groups: on a `layer` (its path; the innermost one that holds most of the difference), on an `operator` in no layer, `idle` for a cause, or, if none of
+    groups that do the same work (`ranks.mates`): on a `layer` (its path; the innermost one that holds most of the difference), on an `operator` in no layer, `idle` for a cause, or, if none of
     these explains a quarter of the delay, on all that it computes (`compute`), and `where` is the line of Python or the layer with most of it. A rank of which nothing explains a quarter of the delay has no row. `times_operators` is how many times as many operators (on a device
     activities) as the middle of the others it runs there, `times_flops` how many times as many FLOPs they have, `times_inputs` how many times as large the input of the longest is that differs most; null if a rank has none, and for idle time.
     """
@@ -55,32 +56,19 @@ def causes_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) ->
         .agg(pl.col("ns").sum())
     )
     most = late.group_by("at").agg(pl.col("ns").sum()).sort("ns", "at", descending=[True, False])
-    rows = [_cause(at, late.filter(pl.col("at") == at), summaries, calls) for at in most["at"].head(_MOST)]
+    mates = Mates(summaries)
+    rows = [
+        _cause(at, late.filter(pl.col("at") == at), summaries, calls, mates) for at in most["at"].head(_MOST)
+    ]
     return pl.DataFrame([row for row in rows if row is not None], schema=_CAUSES, orient="row")
 
 
 def _cause(
-    at: int, late: pl.DataFrame, summaries: Sequence[Summary], calls: pl.DataFrame
+    at: int, late: pl.DataFrame, summaries: Sequence[Summary], calls: pl.DataFrame, mates: Mates
 ) -> tuple[int, str, str, str | None, int, float | None, float | None, float | None] | None:
     key = late.group_by("key").agg(pl.col("ns").sum()).sort("ns", "key", descending=[True, False])["key"][0]
-    others = calls.filter((pl.col("key") == key) & (pl.col("at") != at))["at"].unique().sort().to_list()
-    others = others[:: -(-len(others) // _COMPARED)] if others else []
-    work = pl.concat(
-        [
-            summaries[one].work.select(
-                pl.lit(one, dtype=pl.Int64).alias("at"),
-                "step",
-                "kind",
-                "what",
-                "where",
-                "ns",
-                "count",
-                "flops",
-                "shapes",
-            )
-            for one in (at, *others)
-        ]
-    )
+    others, comparable = _others_of(at, key, calls, mates)
+    work = _work_of((at, *others), summaries, comparable=comparable)
     steps = late.select("step", "ns").join(_since(at, key, calls), on="step", how="left")
     spans = steps.with_columns(pl.int_ranges(pl.coalesce("first", "step"), pl.col("step") + 1).alias("of"))
     late = spans.explode("of").select(pl.col("of").alias("step"), "ns")
@@ -102,6 +90,28 @@ def _cause(
     of_kind = pl.lit(value=True) if kind == "compute" else (pl.col("kind") == kind) & inside
     there = work.filter(of_kind, pl.col("kind") != "idle")
     return (at, kind, what, where, ns, *_amounts(there, at), _times_inputs(there, at))
+
+
+def _others_of(at: int, key: str, calls: pl.DataFrame, mates: Mates) -> tuple[list[int], bool]:
+    """The other ranks of a group that do the same work as this one; if none does, those of its other groups, the smallest ones first. Else all of the
+    group, and False: their layers are not to be compared.
+    """
+    others = calls.filter((pl.col("key") == key) & (pl.col("at") != at))["at"].unique().sort().to_list()
+    others = others[:: -(-len(others) // _COMPARED)] if others else []
+    shared = calls.join(calls.filter(pl.col("at") == at)[["key"]].unique(), on="key", how="semi")
+    ranks = shared.select("key", "at").unique().with_columns(pl.len().over("key").alias("size"))
+    near = ranks.filter(pl.col("at") != at).group_by("at").agg(pl.col("size").min()).sort("size", "at")["at"]
+    same = mates.of(at, others, near.to_list())
+    return (same[:_COMPARED], True) if same else (others, False)
+
+
+def _work_of(ranks: Sequence[int], summaries: Sequence[Summary], *, comparable: bool) -> pl.DataFrame:
+    """What the ranks did, by `at`; without layers if they are not comparable."""
+    columns = ("step", "kind", "what", "where", "ns", "count", "flops", "shapes")
+    work = pl.concat(
+        [summaries[one].work.select(pl.lit(one, dtype=pl.Int64).alias("at"), *columns) for one in ranks]
+    )
+    return work if comparable else work.filter(~in_layer())
 
 
 def _since(at: int, key: str, calls: pl.DataFrame) -> pl.DataFrame:

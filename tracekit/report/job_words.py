@@ -156,7 +156,9 @@ def _late(job: Job, pair: Beside | None) -> str:
     first = _first(job, pair)
     it = who(row) if len(late.ranks) > 1 else None
     slow = _slow(job, window)
-    why = "" if row["kind"] is None and (first or slow) else _why(row, others, it, on_cpu=on_cpu)
+    stages = row["kind"] == "layer" and _sent(job).any() and job.table.height > PAIR
+    than = f"{others} that have it" if stages else others
+    why = "" if row["kind"] is None and (first or slow) else _why(row, than, it, on_cpu=on_cpu)
     more = _amount(row, others, on_cpu=on_cpu)
     parts = (_who_is_late(job, late, others, amount), why, more, first, _turns(job, late, others))
     return " ".join(filter(None, (*parts, slow, absent)))
@@ -169,10 +171,15 @@ def _nobody(job: Job, window: int) -> str:
     one = "rank with a trace" if missing else "rank"
     absent = "The traces do not show waits for a rank without a trace." if missing else ""
     told = _alone(job) or f"No {one} keeps the others waiting for long."
-    sent = job.waits.collectives["name"].is_in(MESSAGES)
+    sent = _sent(job)
     where = "messages" if sent.all() else "collectives and messages" if sent.any() else "collectives"
     waits = _early(job, where) or f"In {where}, a rank waits for others {most} of the time at most."
     return " ".join(filter(None, (told, waits, _slow(job, window), absent)))
+
+
+def _sent(job: Job) -> pl.Series:
+    """Which of the collectives are messages."""
+    return job.waits.collectives["name"].is_in(MESSAGES)
 
 
 def _early(job: Job, where: str) -> str:
@@ -361,7 +368,7 @@ def _rests_on(job: Job) -> str:
         else f"all {format_count(size)} ranks"
     )
     names = job.waits.collectives["name"]
-    sent = int(names.is_in(MESSAGES).sum())
+    sent = int(_sent(job).sum())
     count = names.len() - sent
     calls = job.aligned.calls
     unknown = calls.filter(pl.col("key") == UNKNOWN_GROUP, ~pl.col("name").is_in(MESSAGES)).height
