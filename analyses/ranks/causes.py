@@ -32,6 +32,8 @@ _CAUSES: Final[Schema] = {
     "what": pl.String,
     "where": pl.String,
     "longer_ns": pl.Int64,
+    "steps": pl.Int64,
+    "late_steps": pl.Int64,
     "times_operators": pl.Float64,
     "times_flops": pl.Float64,
     "times_inputs": pl.Float64,
@@ -39,11 +41,11 @@ _CAUSES: Final[Schema] = {
 
 
 def causes_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) -> pl.DataFrame:
-    """`at`, `kind`, `what`, `where`, `longer_ns`, `times_operators`, `times_flops`, `times_inputs` of the ranks that others wait for longest.
+    """`at`, `kind`, `what`, `where`, `longer_ns`, `steps`, `late_steps`, `times_operators`, `times_flops`, `times_inputs` of the ranks that others wait for longest.
 
     In the steps in which the others wait for it, a rank spends `longer_ns` longer on this than the middle of the other ranks in its
     groups that do the same work (`ranks.mates`): on a `layer` (its path; the innermost one that holds most of the difference), on an `operator` in no layer, `idle` for a cause, or, if none of
-    these explains a quarter of the delay, on all that it computes (`compute`), and `where` is the line of Python or the layer with most of it. A rank of which nothing explains a quarter of the delay has no row. `times_operators` is how many times as many operators (on a device
+    these explains a quarter of the delay, on all that it computes (`compute`), and `where` is the line of Python or the layer with most of it. A rank of which nothing explains a quarter of the delay has no row. Of the `late_steps` in which the others wait for it these are `steps`, which they have, too. `times_operators` is how many times as many operators (on a device
     activities) as the middle of the others it runs there, `times_flops` how many times as many FLOPs they have, `times_inputs` how many times as large the input of the longest is that differs most; null if a rank has none, and for idle time.
     """
     calls = aligned.calls.select(
@@ -65,7 +67,7 @@ def causes_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits) ->
 
 def _cause(
     at: int, late: pl.DataFrame, summaries: Sequence[Summary], calls: pl.DataFrame, mates: Mates
-) -> tuple[int, str, str, str | None, int, float | None, float | None, float | None] | None:
+) -> tuple[int, str, str, str | None, int, int, int, float | None, float | None, float | None] | None:
     key = late.group_by("key").agg(pl.col("ns").sum()).sort("ns", "key", descending=[True, False])["key"][0]
     others, comparable = _others_of(at, key, calls, mates)
     work = _work_of((at, *others), summaries, comparable=comparable)
@@ -89,7 +91,8 @@ def _cause(
         inside |= pl.col("what").str.starts_with(f"{what}.")
     of_kind = pl.lit(value=True) if kind == "compute" else (pl.col("kind") == kind) & inside
     there = work.filter(of_kind, pl.col("kind") != "idle")
-    return (at, kind, what, where, ns, *_amounts(there, at), _times_inputs(there, at))
+    own, theirs = (work.filter(mine)["step"].n_unique() for mine in (pl.col("at") == at, pl.col("at") != at))
+    return (at, kind, what, where, ns, theirs, own, *_amounts(there, at), _times_inputs(there, at))
 
 
 def _others_of(at: int, key: str, calls: pl.DataFrame, mates: Mates) -> tuple[list[int], bool]:

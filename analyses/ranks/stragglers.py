@@ -34,6 +34,8 @@ STRAGGLERS: Final = {
     "what": pl.String,
     "where": pl.String,
     "longer_ns": pl.Int64,
+    "steps": pl.Int64,
+    "late_steps": pl.Int64,
     "times_operators": pl.Float64,
     "times_flops": pl.Float64,
     "times_inputs": pl.Float64,
@@ -45,7 +47,7 @@ def stragglers_of(summaries: Sequence[Summary], aligned: Alignment, waits: Waits
 
     `own_ns` is the median of a step's time without the rank's waits, over the steps that all ranks have (its own steps if there is none) and all of whose calls were sent; `speed` (their relative score) is the least `own_ns` of all ranks over its
     own, `steadiness` (their individual score) that of its own best step over its median; null without steps. `wait_ns`, `last`, `caused_ns` and `unseen_ns` are those of
-    `Waits.ranks`, `collective` the name of the collective that waits most for it. `kind`, `what`, `where`, `longer_ns`, `times_operators`, `times_flops` and `times_inputs` are those of `ranks.causes.causes_of`.
+    `Waits.ranks`, `collective` the name of the collective that waits most for it. `kind`, `what`, `where`, `longer_ns`, `steps`, `late_steps`, `times_operators`, `times_flops` and `times_inputs` are those of `ranks.causes.causes_of`.
     """
     own = _own_times(summaries, aligned, waits)
     base = waits.ranks.join(own, on="at", how="left", maintain_order="left")

@@ -14,11 +14,11 @@ from tracekit.facts.stack_names import NO_LAYERS
 from tracekit.job import Job
 from tracekit.job.late import FELT, late_of
 from tracekit.report.job_heat import heat_figure, heat_table
+from tracekit.report.job_why import place_name
 from tracekit.report.job_words import (
     answer_of,
     call_name,
     longest_alone,
-    place_name,
     question_of,
 )
 from tracekit.report.model import Section, Table, table_of
