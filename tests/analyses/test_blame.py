@@ -289,3 +289,14 @@ def test_a_rank_that_waits_for_one_without_a_trace_is_not_blamed() -> None:
     assert made.waits().collectives["ranks"].to_list() == [2] * (5 * 4 + 5)
     # The slow rank itself waits for nobody there.
     assert grid(slow=2, more_ns=1_500_000).without(3).caused() == {0: 0, 1: 0, 2: 5 * 1_500_000}
+
+
+def test_a_message_between_two_traces_is_no_wait_for_a_rank_without_one() -> None:
+    """Of a pipeline with more stages than a message has ranks, messages were said to be with ranks of no trace."""
+    job = Job(3)
+    for number in range(4):
+        now = number * 1_000_000
+        for at in (0, 1):
+            begin = {at: now + 100_000 * number, at + 1: now}
+            job.meet(begin, "send", "stages", source=at, destination=at + 1, group_size=3)
+    assert job.without(2).waits().ranks["unseen_ns"].to_list() == [0, 0]

@@ -194,7 +194,7 @@ def test_blame_follows_a_delay_back_to_where_it_arose() -> None:
     calls = pl.DataFrame(before + rows, schema=("match", "at", "start", "end"), orient="row").with_columns(
         ready.alias("ready"), *((ready - pl.col("start")).alias(name) for name in ("wait_ns", "blocked_ns")), key.alias("key"),
         *(pl.lit(None, dtype=INTS).alias(name) for name in ("step", "bytes", "source", "destination")),
-        name=pl.lit("all_reduce"), held=pl.lit(value=True), is_last=pl.col("start") == ready, behind=-1, row=pl.int_range(pl.len()),
+        name=pl.lit("all_reduce"), held=pl.lit(value=True), is_last=pl.col("start") == ready, behind=-1, alone=pl.lit(value=False), row=pl.int_range(pl.len()),
     )  # fmt: skip
     collectives = pl.DataFrame(
         [(0, 0, 0, 0), (1, 100, 2, 30), (2, 114, 1, 30), (3, 160, 1, 7)],
