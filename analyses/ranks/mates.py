@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import polars as pl
 
@@ -11,9 +12,10 @@ from tracekit.facts.stack_names import NO_LAYERS
 
 __all__ = ["Mates", "in_layer"]
 
-_SAME: float = 0.5
+_SAME: Final = 0.5
 """Ranks do the same work if so much of the time in layers of one of them is in layers that the other one has."""
-_MOST_ASKED = 128
+_MOST_ASKED: Final = 128
+"""Of so many ranks of other groups the layers are looked up."""
 
 
 def in_layer() -> pl.Expr:
