@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
+
+import numpy as np
 
 from tracekit.analyses.completeness import completeness
 from tracekit.analyses.scope import Scope, launch_times, window_label
 from tracekit.errors import InconclusiveError
-from tracekit.groups import are_known
+from tracekit.facts.stack_names import ENGINE_PREFIX
+from tracekit.groups import NameTable, are_known, groups, or_none
+from tracekit.spans import BoolArray
 from tracekit.trace import one_of
 
 __all__ = ["whole_steps"]
@@ -44,7 +49,7 @@ def whole_steps(scopes: Sequence[Scope]) -> tuple[list[Scope], str]:
 def _words(scope: Scope, whole: Scope) -> str:
     """Which steps of a cut file are not among the whole ones."""
     if scope.window != "steps":
-        return "The file ends too early: what its last records would change is not known."
+        return "The file ends too early: what the missing records would change is not known."
     out = scope.steps.height - whole.steps.height
     if out > 1:
         return f"The file ends too early: the last {out} of its {scope.steps.height} steps are not whole and do not count."
@@ -53,12 +58,41 @@ def _words(scope: Scope, whole: Scope) -> str:
     )
 
 
+FEW: Final = 10
+"""So few operators of a thread in a step may well stand behind its last call."""
+MOST_BEHIND: Final = 0.1
+
+
 def _whole(scope: Scope) -> int:
-    """How many of the first steps end before the last record of any kind: where files are cut, one kind ends before others."""
+    """How many of the first steps end before the last record of any kind, since where files are cut, one kind ends before others, and hold the
+    calls of all threads.
+    """
     if not completeness(scope).breaks:
         return scope.steps.height
     last = min(_last_records(scope), default=0)
-    return int((scope.steps["end"] <= last).sum())
+    lacking = np.flatnonzero((scope.steps["end"].to_numpy() > last) | _lack_calls(scope))
+    return int(lacking[0]) if lacking.size else scope.steps.height
+
+
+def _lack_calls(scope: Scope) -> BoolArray:
+    """Of each step whether a thread that launches has many operators in it behind its last call: a profiler writes the calls of one thread in
+    order, but those of the backward pass behind all of the others.
+    """
+    host, steps = scope.trace.host, scope.steps["start"].to_numpy()
+    kind, start = host["kind"], host["start"].to_numpy()
+    thread = groups(or_none(host["process_id"]), or_none(host["thread_id"]))
+    call, last = np.flatnonzero(kind == "runtime"), np.full(thread.size, np.iinfo(np.int64).min)
+    np.maximum.at(last, thread.of[call], start[call])
+    launches = np.bincount(thread.of[call], minlength=thread.size) > 0
+    launches[thread.of[NameTable(host["name"]).matching(f"^{ENGINE_PREFIX}")]] |= call.size > 0
+    rows = np.flatnonzero((kind == "op").to_numpy() & launches[thread.of])
+    step = np.searchsorted(steps, start[rows], side="right")
+    behind = start[rows] > last[thread.of[rows]]
+    places = groups(step, thread.of[rows])
+    few = places.counts < FEW
+    lacks = ~few & (places.sums(behind.astype(np.int64)) > MOST_BEHIND * places.counts)
+    found: BoolArray = np.isin(np.arange(1, steps.size + 1), places.keys[0][lacks])
+    return found
 
 
 def _last_records(scope: Scope) -> Iterator[int]:

@@ -13,7 +13,7 @@ from tracekit.analyses.roofline.rated import device_ceilings
 from tracekit.analyses.scope import Scope
 from tracekit.errors import InconclusiveError
 from tracekit.facts.ceilings import Ceilings, chosen_ceilings
-from tracekit.facts.units import format_share, listed
+from tracekit.facts.units import format_share
 
 __all__ = ["There", "ceilings_there", "stand_in"]
 
@@ -35,10 +35,10 @@ class There(NamedTuple):
         """What that assumes, in words; empty if nothing."""
         if not self.lacking:
             return ""
-        names = listed(self.lacking)
+        names = " or ".join(self.lacking)
         return (
-            f"the catalogue has no {names} peak of {self.ceilings.device}: work in {names} is assumed to be computed in {_STAND_IN}, with units "
-            "whose roof it may come closer to"
+            f"the catalogue has no {names} peak of {self.ceilings.device}: such work is assumed to run in {_STAND_IN}, where it may come closer to "
+            "its roof than here"
         )
 
     def lacks(self) -> pl.Expr:

@@ -23,7 +23,7 @@ from tracekit.analyses.rules.rule import (
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.traits import traits
 from tracekit.facts.stack_names import ENGINE_PREFIX
-from tracekit.facts.units import count_of, format_count, format_ns, format_share
+from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share
 from tracekit.groups import kept, or_none
 
 __all__ = ["ANOMALY_DETECTION", "AUTOCAST_CASTS", "AUTOGRAD_IN_INFERENCE"]
@@ -144,6 +144,9 @@ AUTOCAST_CASTS = Rule(
 CHECKED: Final = 0.5
 """Of autograd's nodes. Hooks of a program look at some gradients, anomaly detection at what each node returns."""
 
+STACK_TRACE_NS: Final = 100 * NS_PER_US
+"""A stack trace of some ten frames took 36 µs; deeper programs have more."""
+
 _NODE: Final = rf"^{ENGINE_PREFIX}[A-Z]"
 """Not those of AccumulateGrad, which return nothing; these begin with their namespace."""
 _CHECK: Final = r"^aten::(isnan|_is_any_true|any|item|is_nonzero)$"
@@ -153,8 +156,8 @@ def anomaly_detection(scope: Scope, _result: Kernels) -> Evidence | None:
     """Each node of the backward pass looks for NaN in the gradients that it returns, and the host reads each answer.
 
     At stake is the time of these operators, on the device or, without one, on the processors, and on a device also the idle time
-    during the backward pass's nodes, because each answer that the host reads keeps it from running ahead. Without a device it is also the time
-    of the forward pass's operators, in which stack traces are recorded.
+    during the backward pass's nodes, because each answer that the host reads keeps it from running ahead. Without a device it is also
+    `STACK_TRACE_NS` of each node, at most the time of the forward pass's operators, in which stack traces are recorded.
 
     Fires when `CHECKED` of the nodes, and `LEAST_NODES` or more, call `aten::isnan` and read a value themselves.
     """
@@ -174,10 +177,10 @@ def anomaly_detection(scope: Scope, _result: Kernels) -> Evidence | None:
     if not scope.on_cpu:
         idle = idle_of_spans(scope, stack.nesting.nearest_ancestor(nodes) >= 0).ns
     reads = count_of(int((checks & names[1]).sum()), "value")
-    forward = _forward_ns(scope) if scope.on_cpu else 0
+    traces = min(_forward_ns(scope), STACK_TRACE_NS * int(checked.size)) if scope.on_cpu else 0
     traced = (
-        f" Anomaly detection also records a stack trace in each operator of the forward pass; these operators take {format_ns(forward)}."
-        if forward
+        f" Anomaly detection also records a stack trace in each operator of the forward pass, which may take up to {format_ns(traces)}."
+        if traces
         else ""
     )
     waits = f", and the device is idle for {format_ns(idle)} during the backward pass" if idle else ""
@@ -185,7 +188,7 @@ def anomaly_detection(scope: Scope, _result: Kernels) -> Evidence | None:
         title=f"The backward pass checks gradients for NaN; this takes {'up to ' if idle else ''}{of_time(work + idle, scope)}",
         text=f"{format_count(checked.size)} of {format_count(int(nodes.sum()))} nodes of autograd call aten::isnan and read the answer. "
         f"The host reads {reads} in this way. The checks take {format_ns(work)}{waits}.{traced}",
-        ns_at_stake=bounded(work + idle + forward, scope),
+        ns_at_stake=bounded(work + idle + traces, scope),
         stretches=longest(rows),
     )
 

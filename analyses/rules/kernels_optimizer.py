@@ -196,6 +196,7 @@ UPDATES_ONE_BY_ONE_LEAST_SHARE: Final = 0.01
 """Of the window, with the waits for these kernels."""
 
 _UPDATE: Final = r"^aten::(mul|add|sub|div|lerp|addcmul|addcdiv|copy|clamp|zero)_$"
+NEARLY_ALL: Final = 0.95
 _ZERO: Final = "aten::zero_"
 _TO_NONE: Final = Advice(
     "Clear gradients with zero_grad(set_to_none=True), which launches nothing and is the default since PyTorch 2.0. Set other tensors to zero in "
@@ -230,7 +231,7 @@ def updates_one_by_one(scope: Scope, _result: Kernels) -> Evidence | None:
         return None
     operators = rows.group_by("operator").len().sort("len", "operator", descending=[True, False])
     waits = f" Before them, the device is idle for {format_ns(waited)}." if waited else ""
-    zeroed = 2 * int((rows["operator"].cast(pl.String) == _ZERO).sum()) >= rows.height
+    zeroed = int((rows["operator"].cast(pl.String) == _ZERO).sum()) >= NEARLY_ALL * rows.height
     what = "set single tensors to zero" if zeroed else "update single tensors outside the optimizer"
     return Evidence(
         title=f"{each:,.0f} kernels a step {what} "

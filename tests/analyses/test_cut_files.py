@@ -18,6 +18,7 @@ from tracekit.trace import Trace
 from tracekit.verdict.advised import advised
 
 GPU = ROOT / "sample_traces" / "resnet50_gpu_fp32" / "trace.json.gz"
+YOLO = ROOT / "sample_traces" / "yolov5_gpu_fp32" / "trace.json.gz"
 HALF = [Scale("category:convolution", 0.5)]
 
 
@@ -59,6 +60,25 @@ def test_a_file_without_a_whole_step_gives_no_path(tmp_path: Path, share: float,
         with pytest.raises(InconclusiveError, match=fault) as told:
             ask(scope)
         assert str(scope.trace.meta.path) in str(told.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("share", "steps"), [(0.7, 0), (0.8, 0), (0.85, 1), (0.95, 2)])
+def test_a_step_that_lacks_the_calls_of_the_backward_pass_is_not_whole(
+    tmp_path: Path, share: float, steps: int
+) -> None:
+    """Of a file whose profiler wrote them behind all others, steps without them were called whole: host code took three quarters of the path."""
+    short = select(cut(YOLO, tmp_path, share))
+    if not steps:
+        with pytest.raises(InconclusiveError, match="no step of it is whole"):
+            whole_steps([short])
+        return
+    (kept,), _ = whole_steps([short])
+    whole = select(tracekit.read(YOLO))
+    for which in kept.steps["step"].to_list():
+        counts = [int((scope.activities["step"] == which).sum()) for scope in (kept, whole)]
+        assert counts[0] == counts[1]
+    assert kept.steps.height == steps
 
 
 def test_all_ranks_lose_the_step_that_the_file_of_one_cuts(tmp_path: Path) -> None:

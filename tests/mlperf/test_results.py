@@ -483,7 +483,7 @@ def test_forecasts_from_the_command_line(capsys: pytest.CaptureFixture[str], tmp
     assert none["predicted"] is None
     asked.write_text("id,benchmark,accelerators\na,unknown,8\nb,nothing,8\n")
     unknown = answer(capsys, "--fit", folder, "--forecast", asked, "-o", tmp_path / "none.csv", code=4)[1]
-    assert "the results do not tell any of 2 times; ask for" in unknown
+    assert "the results tell none of the times that are asked for; ask for" in unknown
     assert not (tmp_path / "none.csv").exists()
     assert "a forecast needs --fit and --forecast" in answer(capsys, "--fit", folder, code=2)[1]
     assert "scaling needs runs" in answer(capsys, code=2)[1]

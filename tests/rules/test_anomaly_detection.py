@@ -56,7 +56,19 @@ def test_stack_traces_of_the_forward_pass_are_at_stake_as_well() -> None:
     found = finding(made.trace(devices=()), "kernels", "anomaly_detection")
     assert found is not None
     assert found.ns_at_stake == 20 * 3 * 16 * US + 600 * US
-    assert "stack trace in each operator of the forward pass; these operators take 600 µs." in found.evidence
+    assert (
+        "a stack trace in each operator of the forward pass, which may take up to 600 µs." in found.evidence
+    )
+
+
+def test_the_arithmetic_of_the_forward_pass_is_not_at_stake() -> None:
+    made = backward(checked=20, device=False)
+    made.span("op", "aten::convolution", 10 * MS, 500 * MS, sequence=7)
+    next(span for span in made.host if span["name"] == "MulBackward0")["sequence"] = 7
+    made.step(2, 10 * MS, 500 * MS)
+    found = finding(made.trace(devices=()), "kernels", "anomaly_detection")
+    assert found is not None
+    assert found.ns_at_stake == 20 * 3 * 16 * US + 20 * 100 * US
 
 
 def test_a_device_waits_as_well() -> None:

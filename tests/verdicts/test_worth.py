@@ -57,7 +57,7 @@ def test_stakes_that_overlap_are_said_to() -> None:
     assert [*decide.shared([PYTHON, kernels], parts)] == []
     little = replace(kernels, ns_at_stake=MS)
     assert [*decide.shared([PYTHON, READS, little], parts)] == [
-        "Some of these savings overlap: the device does not compute for 49.0 ms, and no more of that can be saved."
+        "Some of these savings overlap: those of time without computation cannot exceed the 49.0 ms that there is of it."
     ], "an item about kernels silenced it"
 
 

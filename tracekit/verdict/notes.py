@@ -45,7 +45,7 @@ def shared(advice: Sequence[Advice], parts: DeviceParts | ProcessorParts) -> Ite
     elif total > parts.basis:
         yield f"These savings overlap: their sum exceeds the window of {format_ns(parts.basis)}."
     elif more_than_lost and len(of_losses) > 1:
-        yield f"Some of these savings overlap: the device does not compute for {format_ns(lost)}, and no more of that can be saved."
+        yield f"Some of these savings overlap: those of time without computation cannot exceed the {format_ns(lost)} that there is of it."
 
 
 def notes_on(

@@ -17,7 +17,6 @@ from tracekit.cli.options import Reading, with_flags
 from tracekit.cli.sources import expanded
 from tracekit.cli.workers import Workers
 from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError
-from tracekit.facts.units import count_of
 from tracekit.files import is_special, keep_inputs
 from tracekit.report import formats
 from tracekit.report.formats import Can, Format
@@ -127,7 +126,7 @@ def _forecast(
     unknown = answers["predicted"].null_count()
     if unknown == answers.height > 0:
         raise InconclusiveError(
-            f"the results do not tell any of {count_of(unknown, 'time')}",
+            "the results tell none of the times that are asked for",
             path=fit,
             remedy="ask for benchmarks that they hold, on systems whose number of chips they tell",
         )
