@@ -6,13 +6,17 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import polars as pl
 import pytest
+from paths import ROOT
 
 from tests.diff.programs import Program, Work, mapped, trace_of, training_loop
 from tests.digest.made import digest_from
 from tests.rules.planted import US
 from tracekit.diff import diff_of
 from tracekit.diff.model import Contribution, Diff
+from tracekit.diff.phrases import times_as_often
+from tracekit.diff.sides import read_sides
 from tracekit.digest import Digest, digest_of
 
 Leaf = Mapping[str, str | None]
@@ -236,3 +240,14 @@ def test_a_layer_that_is_slower_on_one_rank_is_not_slower_everywhere() -> None:
     )
     assert title(120, 180) == f"{start}, in the mean of 2 ranks, which differ (+50.0 µs)"
     assert title(150, 150) == f"{start} (+50.0 µs)"
+
+
+def test_more_kernels_of_another_operator_are_not_more_calls() -> None:
+    """`aten::batch_norm` ran 159 times on both sides, and "normalisation runs 3 times as often"."""
+    phrase = times_as_often(pl.DataFrame({"base_calls": [100.0], "new_calls": [104.0]}), more=True)
+    assert phrase == "4.0 % more often", 'was "1 times as often"'
+    assert times_as_often(pl.DataFrame({"base_calls": [0.0], "new_calls": [3.0]}), more=True) == "more often"
+    base, new = read_sides([[ROOT / "sample_traces" / f"resnet50_gpu_{name}"] for name in ("fp32", "bf16")])
+    titles = [one.title for one in diff_of(base.runs[0].digests, new.runs[0].digests).changes]
+    assert not any("normalisation" in title and "as often" in title for title in titles), titles
+    assert any("do the work of" in title and "normalisation" in title for title in titles), titles

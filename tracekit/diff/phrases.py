@@ -39,6 +39,9 @@ _PLURAL: Final = (
 )
 _FEW: Final = 10
 _SOME_CALLS: Final = 0.05
+_NEARLY: Final = 0.1
+"""A ratio so near to 1 is told as what it is more or less."""
+_HARDLY_ANY: Final = 0.0005
 _HARDLY: Final = 0.005
 LONGEST: Final = 80
 
@@ -56,13 +59,18 @@ def times_as_often(rows: pl.DataFrame, *, more: bool) -> str:
     'half as often'
     >>> times_as_often(pl.DataFrame({"base_calls": [20.0], "new_calls": [5.0]}), more=False)
     '0.25 times as often'
+    >>> times_as_often(pl.DataFrame({"base_calls": [100.0], "new_calls": [103.0]}), more=True)
+    '3.0 % more often'
     """
     ratios = (
         rows.filter(pl.col("base_calls") > 0).select(pl.col("new_calls") / pl.col("base_calls")).to_series()
     )
     least, most = float(ratios.min() or 0), float(ratios.max() or 0)  # type: ignore[arg-type]
-    if most - least > _ALIKE * most:
-        return "more often" if more else "less often"
+    often = "more often" if more else "less often"
+    if most - least > _ALIKE * most or not ratios.len():
+        return often
+    if abs(most - 1) < _NEARLY:
+        return f"{_percent(abs(most - 1))} {often}"
     for ratio, word in ((2, "twice"), (0.5, "half")):
         if abs(most - ratio) < _ALIKE:
             return f"{word} as often"
@@ -91,7 +99,7 @@ def slower(one: Contribution, where: str, whole: tuple[float, float]) -> str:
     less = f"{_percent(abs(part))} {'longer' if part > 0 else 'less time'}"
     how = f"{1 + part:.1f} times as long" if part >= 1 else less
     if part <= -_ALL:
-        how = f"{100 * (1 + part):.2g} % of the time"
+        how = f"{100 * (1 + part):.2g} % of the time" if part > -1 + _HARDLY_ANY else "hardly any time"
     calls = " for the same calls" if same_calls(one) else ""
     return f"{where} {verb(where, 'takes', 'take')} {how}{calls} ({format_change(one.delta_ns)})"
 
