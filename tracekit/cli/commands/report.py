@@ -118,15 +118,7 @@ def report(
     if joint is not None:
         scopes = _compared(scopes, joint)
     scopes, overview = _shown(scopes, joint, selection, chosen, pair, every=every)
-    from tracekit.report.kept import limited
-
-    made = _reports(scopes, only, chosen)
-    reports = [
-        (replace(one, sections=tuple(limited(each, top) for each in one.sections)), trace)
-        for one, trace in made
-    ]
-    for one in scopes:
-        one.forget()
+    made, reports = _reports(scopes, only, top, chosen)
     if figures is not None:
         _draw(reports, figures, figure_format)
     if output is not None and Can.FILES in chosen.can:
@@ -135,7 +127,7 @@ def report(
     text = formats.render_reports(chosen, _told_apart(reports, read), page, overview)
     all_read = joint is None or joint.section.table("unread") is None
     if fits and all_read:  # a warning is to be seen every time
-        asked.keep(text, made[0][0] if len(read) == 1 and not only and joint is None else None)
+        asked.keep(text, made[0] if len(read) == 1 and not only and joint is None else None)
     out.emit(text, output)
 
 
@@ -196,11 +188,19 @@ def _read(
     return scopes, joint, fits
 
 
-def _reports(scopes: Sequence[Scope], only: list[str] | None, chosen: Format) -> list[tuple[Report, Trace]]:
+def _reports(
+    scopes: Sequence[Scope], only: list[str] | None, top: int | None, chosen: Format
+) -> tuple[list[Report], list[tuple[Report, Trace]]]:
+    """The reports with all rows of their tables, and, with their traces, those with at most the `top` rows."""
     from tracekit.report.build import build_report
+    from tracekit.report.kept import limited
 
     whole = Can.DATA in chosen.can and not only
-    return [(build_report(one.trace, only=only, scope=one, digest=whole), one.trace) for one in scopes]
+    made = [build_report(one.trace, only=only, scope=one, digest=whole) for one in scopes]
+    for one in scopes:
+        one.forget()
+    shown = [replace(one, sections=tuple(limited(each, top) for each in one.sections)) for one in made]
+    return made, [(report, one.trace) for report, one in zip(shown, scopes, strict=True)]
 
 
 def _check(only: list[str] | None) -> None:
