@@ -111,11 +111,14 @@ def code_state() -> Iterator[object]:
         yield from [_state(Path(entry))] if entry.endswith("-packages") else _packages_in(entry)
 
 
-def _packages_in(folder: str) -> Iterator[tuple[str, int, int]]:
-    """The packages that lie in another folder of the path, such as one of PYTHONPATH, by what they register."""
-    with suppress(OSError), os.scandir(folder or ".") as entries:
-        found = sorted(entry.path for entry in entries if entry.name.endswith((".dist-info", ".egg-info")))
-        yield from (_state(Path(path, "entry_points.txt")) for path in found)
+def _packages_in(folder: str) -> Iterator[tuple[str, str]]:
+    """What the packages register for tracekit that lie in another folder of the path, such as one of PYTHONPATH."""
+    with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
+        for path in sorted(each.path for each in entries if each.name.endswith((".dist-info", ".egg-info"))):
+            with suppress(OSError, ValueError):
+                text = Path(path, "entry_points.txt").read_text("utf-8")
+                if "[tracekit." in text:
+                    yield path, text
 
 
 @cache
