@@ -57,6 +57,7 @@ def said(capfd: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 @pytest.mark.quick(1)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "path", [*SAMPLES, *GPU_SAMPLES, *PUBLIC], ids=lambda path: path.parent.name + path.name
 )
