@@ -331,7 +331,7 @@ def _answer(joint: Joint, sums: dict[str, int], causes: pl.DataFrame, ranks: pl.
         (sums["device"], work),
         (sums["communication"], "communication"),
         (sums["host"], "other host code" if on_cpu else "host code"),
-        (sums["wait"] - unknown, "waiting between host and device" if launched else "waiting"),
+        (sums["wait"] - unknown, "waiting in launch latencies and gaps" if launched else "waiting"),
         (unknown, "waiting of unknown cause"),
     )
     shares = [
