@@ -25,6 +25,7 @@ from tracekit.analyses.result import has_launch_calls
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.stalls import code_stalls
 from tracekit.analyses.steps import steps
+from tracekit.facts.idle_names import QUEUED
 from tracekit.facts.units import count_of
 from tracekit.groups import any_known, kept
 from tracekit.intervals import IntervalSet
@@ -45,9 +46,7 @@ __all__ = [
 
 _WAIT_OF: Final = {
     "data_loading": "loading",
-    "dependency": "queued",
-    "kernel_gap": "queued",
-    "unexplained": "queued",
+    **dict.fromkeys(QUEUED, "queued"),
     "not_captured": "unknown",
 }
 """What the device waited for, by the cause of its idle time; all other causes are the host's."""

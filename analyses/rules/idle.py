@@ -31,7 +31,7 @@ from tracekit.analyses.rules.rule import (
     of_time,
 )
 from tracekit.analyses.scope import Scope
-from tracekit.facts.idle_names import CAUSES, cause_name
+from tracekit.facts.idle_names import CAUSES, QUEUED, cause_name
 from tracekit.facts.stack_names import BUFFER_LAYER, LOSS_LAYER
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.groups import are_known, at_rows, groups, kept, or_none
@@ -246,13 +246,13 @@ def _of_gaps(scope: Scope, gaps: pl.DataFrame) -> Advice | None:
     if not has_host_work(scope.trace):
         return RECORD_HOST
     pieces = idle_causes(scope).pieces.join(gaps, on=["device_id", "gap_id"], how="semi")
-    queued = pieces.filter(pl.col("cause").cast(pl.String).is_in(_QUEUED))
+    queued = pieces.filter(pl.col("cause").cast(pl.String).is_in(_LAUNCHED))
     return (
         _SEE_WHAT_WAITS if 2 * int(queued["duration_ns"].sum()) > int(pieces["duration_ns"].sum()) else None
     )
 
 
-_QUEUED: Final = ("launch_latency", "dependency", "kernel_gap", "unexplained")
+_LAUNCHED: Final = ("launch_latency", *QUEUED)
 """Causes of gaps before work that the host had launched already."""
 _SEE_WHAT_WAITS: Final = Advice(
     "The host has already launched the next work by then: see what that work waits for, such as an event of another stream, a copy or an "

@@ -29,6 +29,7 @@ __all__ = [
     "PAGEABLE_COPY",
     "PROFILER_FRAME",
     "PYTHON_FILE",
+    "QUEUED",
     "RECORDING_FRAME",
     "RELEASING_FRAME",
     "SLEEPING_CALL",
@@ -59,6 +60,9 @@ CAUSES: Final = (
 )
 """Why a device is idle; the first twelve are what the host did while it was late. `library_call` and
 `host_code` take the places of `operator_dispatch` and `python` in a program that shows no PyTorch, and no Python."""
+
+QUEUED: Final = ("kernel_gap", "dependency", "unexplained")
+"""Those of gaps before work that the host had queued in time."""
 
 
 def cause_name(cause: str) -> str:

@@ -14,7 +14,7 @@ from tracekit.analyses.parts import DeviceParts
 from tracekit.analyses.result import Result
 from tracekit.analyses.rules.idle_time import Blocked, caused_idle
 from tracekit.analyses.scope import Scope
-from tracekit.facts.idle_names import PYTHON_FILE
+from tracekit.facts.idle_names import PYTHON_FILE, QUEUED
 from tracekit.facts.stack_names import PARTS_OF_STEP
 from tracekit.facts.units import NS_PER_US, format_ns, format_share
 from tracekit.names import called_from, short_frame, shorten_name
@@ -135,7 +135,7 @@ def largest_queued(results: Mapping[str, Result], device_id: int) -> str:
     """The cause of most of a device's idle time with queued work."""
     rows = results["idle"].tables()["by_cause"]["device_id", "cause", "total_ns"].rows()
     sums = {cause: ns for device, cause, ns in rows if device == device_id}
-    return max(("kernel_gap", "dependency", "unexplained"), key=lambda cause: sums.get(cause, 0))
+    return max(QUEUED, key=lambda cause: sums.get(cause, 0))
 
 
 def _host_causes(results: Mapping[str, Result], device_id: int) -> list[tuple[str, int]]:
