@@ -87,11 +87,13 @@ def _near(start: pl.Series, middle: float) -> bool:
 
 def _with_durations(frame: pl.DataFrame, health: HealthLog, name: str) -> pl.DataFrame:
     duration = frame["duration"]
+    longest = duration.max()
     limit = LONGEST_NS
+    if not isinstance(longest, int) or longest <= min(limit, _LARGEST_SUM // frame.height):
+        return frame  # their sum cannot be too large either
     if float(duration.cast(pl.Float64).clip(0).sum()) > _LARGEST_SUM:
         limit = min(limit, _LARGEST_SUM // frame.height)
-    longest = duration.max()
-    if isinstance(longest, int) and longest > limit:
+    if longest > limit:
         frame = _without(frame, (duration > limit).fill_null(value=False), health, name)
     return frame
 

@@ -36,7 +36,8 @@ class TimeSample:
 
     def add(self, starts: pl.Series) -> None:
         """Add the starts of a frame, except nulls."""
-        taken = starts.drop_nulls().to_numpy()[:: self._every]
+        known = starts.drop_nulls() if starts.null_count() else starts
+        taken = known.to_numpy()[:: self._every]
         self._kept.append(taken)
         self._size += taken.size
         while self._size > _SAMPLES:

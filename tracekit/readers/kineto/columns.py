@@ -11,7 +11,8 @@ import re
 import zlib
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final, cast
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -20,9 +21,13 @@ import polars as pl
 from tracekit.facts.units import NS_PER_US
 from tracekit.limits import LONGEST_TEXT
 
+if TYPE_CHECKING:
+    from polars._typing import PolarsDataType
+
 __all__ = [
     "EXACT_FLOAT_US",
     "categorical",
+    "constant",
     "floats",
     "identities",
     "identity",
@@ -190,9 +195,18 @@ def raw_texts(values: Sequence[msgspec.Raw]) -> pl.Series:
     joined = b"\x1e".join(values).decode("utf-8", "replace")
     if "\n" in joined:
         joined = re.sub(r"\s*\n\s*", " ", joined).replace("[ ", "[").replace(" ]", "]")
-    text = pl.Series("text", joined.split("\x1e"), dtype=pl.String)
     # No JSON value has an empty text, so an empty one says that the key was absent.
-    text = text.set(text == "", None)
+    texts = [text or None for text in joined.split("\x1e")]
     if max(map(len, values), default=0) > LONGEST_TEXT:
-        text = text.set(text.str.len_bytes() > LONGEST_TEXT, None)
-    return text.cast(pl.Categorical)
+        texts = [text if text and len(text.encode()) <= LONGEST_TEXT else None for text in texts]
+    return pl.Series("text", texts, dtype=pl.Categorical)
+
+
+def constant(value: str | int | None, dtype: PolarsDataType, rows: int) -> pl.Series:
+    """A column that has this value in each row."""
+    return _one(value, dtype).new_from_index(0, rows)
+
+
+@lru_cache
+def _one(value: str | int | None, dtype: PolarsDataType) -> pl.Series:
+    return pl.Series([value], dtype=dtype)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from operator import mul
 from typing import Any, Final
@@ -15,7 +17,6 @@ import msgspec
 import polars as pl
 
 from tracekit.facts.gpu_metrics import COUNTER_RANGE_CATEGORY
-from tracekit.groups import distinct
 from tracekit.readers.common.store import FrameStore
 from tracekit.readers.kineto import columns
 from tracekit.readers.kineto import vocabulary as words
@@ -38,7 +39,8 @@ from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA
 __all__ = ["RawFrames"]
 
 _LONGEST_LABEL: Final = 200
-_ZERO: Final = r"\b0\b"
+_ZERO: Final = re.compile(r"\b0\b")
+_NO_SHAPES: Final = (1 << 32) - 1
 _LISTS: Final = msgspec.json.Decoder(list[list[int]])
 _KNOWN_PHASES: Final = frozenset({"X", "M", "C", "s", "t", "f", "i", "I", "R"})
 _KNOWN_CATEGORIES: Final = frozenset(
@@ -168,7 +170,7 @@ class RawFrames:
 
     def _add_host(self, kind: str, record: type[msgspec.Struct], group: Group) -> None:
         base = {**self._common(group), **self._place(group)}
-        base["kind"] = pl.Series([kind], dtype=HOST_SCHEMA["kind"]).new_from_index(0, len(group))
+        base["kind"] = columns.constant(kind, HOST_SCHEMA["kind"], len(group))
         if record is not NoArgs:
             args = group.args(record, self.defects)
             if record is RuntimeArgs:
@@ -203,7 +205,7 @@ class RawFrames:
         stream = stream if not stream.null_count() else _coalesce(stream, group.identities("tid"))
         base = {
             **self._common(group),
-            "kind": pl.Series([kind], dtype=DEVICE_SCHEMA["kind"]).new_from_index(0, len(group)),
+            "kind": columns.constant(kind, DEVICE_SCHEMA["kind"], len(group)),
             "device_id": device,
             "stream_id": stream,
             "correlation": args.integers("correlation"),
@@ -344,7 +346,7 @@ class RawFrames:
     # -- small helpers ---------------------------------------------------------------------------------------
 
     def _keep(self, name: str, series: dict[str, pl.Series], only: pl.Series | None = None) -> None:
-        frame = pl.DataFrame(series)
+        frame = pl.DataFrame([column.alias(key) for key, column in series.items()])
         self.store.add(name, frame if only is None else frame.filter(only))
 
 
@@ -354,7 +356,7 @@ def _either(args: Arguments, first: str, second: str) -> pl.Series:
 
 
 def _coalesce(first: pl.Series, second: pl.Series) -> pl.Series:
-    return pl.DataFrame({"a": first, "b": second}).select(pl.coalesce("a", "b")).to_series()
+    return first.zip_with(first.is_not_null(), second)
 
 
 def _text(value: object) -> str:
@@ -370,22 +372,24 @@ def _numbers(args: dict[str, Any]) -> dict[str, float]:
 
 def _repeating(strides: pl.Series, shapes: pl.Series) -> pl.Series:
     """The strides of inputs of which one is 0, or of which windows overlap; null for the others, of which there are many."""
-    texts = distinct(strides).cast(pl.String)
-    repeating = set(texts.filter(texts.str.contains(_ZERO)))
-    pairs = strides.to_physical().cast(pl.UInt64) * (1 << 32) + shapes.to_physical()
+    pairs = strides.to_physical().cast(pl.UInt64) * (1 << 32) + shapes.to_physical().fill_null(_NO_SHAPES)
     first = pairs.arg_unique()
-    for sizes, steps in zip(shapes[first].cast(pl.String), strides[first].cast(pl.String), strict=True):
-        if sizes and steps and steps not in repeating and _overlaps(sizes, steps):
-            repeating.add(steps)
-    if not repeating:
-        return strides.clear().extend_constant(None, strides.len())
-    return strides.set(~strides.is_in(list(repeating)), None)
+    each = zip(strides[first].cast(pl.String), shapes[first].cast(pl.String), strict=True)
+    repeating = pairs[first].filter(pl.Series([_repeats(steps, sizes) for steps, sizes in each]))
+    if not repeating.len():
+        return columns.constant(None, pl.Categorical, strides.len())
+    return strides.set(~pairs.is_in(repeating.implode()), None)
 
 
-def _overlaps(shapes: str, strides: str) -> bool:
-    """Whether a tensor of the inputs has more elements than lie between its first and its last one."""
+@lru_cache(maxsize=4096)
+def _repeats(strides: str | None, shapes: str | None) -> bool:
+    """Whether a stride is 0, or a tensor of the inputs has more elements than lie between its first and its last one."""
+    if not strides:
+        return False
+    if _ZERO.search(strides):
+        return True
     try:
-        inputs = list(zip(_LISTS.decode(shapes), _LISTS.decode(strides), strict=False))
+        inputs = list(zip(_LISTS.decode(shapes or ""), _LISTS.decode(strides), strict=False))
     except msgspec.DecodeError:
         # Lists of tensors, or damaged text: nothing is known of overlaps, and all elements count.
         return False

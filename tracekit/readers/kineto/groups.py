@@ -236,7 +236,7 @@ class Columns:
 
     def names(self) -> pl.Series:
         """See `Group`."""
-        return self._texts("name", lambda names: columns.categorical([*names, _NAMELESS]))
+        return self._texts("name", columns.categorical, _NAMELESS)
 
     def times(self, key: str) -> pl.Series:
         """See `Group`."""
@@ -258,37 +258,35 @@ class Columns:
         """See `Arguments`."""
         native = self.native[self.fields[key]]
         if native is None:
-            return pl.Series([None], dtype=pl.Float64).new_from_index(0, self.rows)
+            return columns.constant(None, pl.Float64, self.rows)
         values = _padded(np.frombuffer(native[0], dtype=np.float64), self.rows, np.nan)
-        return self._with_odd(pl.Series(values).fill_nan(None), native, columns.floats)
+        return self._with_odd(pl.Series(values, nan_to_null=True), native, columns.floats)
 
     def labels(self, key: str) -> pl.Series:
         """See `Arguments`."""
-        return self._texts(key, lambda labels: columns.categorical([*labels, None]))
+        return self._texts(key, columns.categorical)
 
     def filled_labels(self, key: str) -> pl.Series | None:
         """See `Arguments`."""
         native = self.native[self.fields[key]]
         if native is None or not any(_TEXTS.decode(native[3])):
             return None
-        return self._texts(
-            key, lambda labels: columns.categorical([*(label or None for label in labels), None])
-        )
+        return self._texts(key, lambda labels: columns.categorical([label or None for label in labels]))
 
     def raw_texts(self, key: str) -> pl.Series:
         """See `Arguments`."""
-        return self._texts(key, lambda raws: columns.raw_texts([*raws, msgspec.Raw()]))
+        return self._texts(key, columns.raw_texts, msgspec.Raw())
 
-    def _texts(self, key: str, make: Callable[[list[Any]], pl.Series]) -> pl.Series:
-        """Texts by the number of the distinct one; `make` makes those, and a last one for rows without any."""
+    def _texts(self, key: str, make: Callable[[list[Any]], pl.Series], missing: Any = None) -> pl.Series:
+        """Texts by the number of the distinct one; `make` makes those, and a last one of what stands in rows without any."""
         native = self.native[self.fields[key]]
         if native is None:
-            return make([]).new_from_index(0, self.rows)
+            return columns.constant(missing or None, pl.Categorical, self.rows)
         distinct = native[3] if isinstance(native[3], list) else _TEXTS.decode(native[3])
         codes = _padded(np.frombuffer(native[0], dtype=np.uint32), self.rows, _NO_CODE)
         if native[1] < self.rows:
             codes = np.minimum(codes, np.uint32(len(distinct)))
-        return at_rows(make(distinct), pl.Series(codes))
+        return at_rows(make([*distinct, missing]), pl.Series(codes))
 
     def _whole(
         self,
@@ -301,7 +299,7 @@ class Columns:
         """Whole numbers; `missing` stands in rows without one, and `read` reads those that are odd."""
         native = self.native[self.fields[key]]
         if native is None:
-            return pl.Series([missing], dtype=pl.Int64).new_from_index(0, self.rows)
+            return columns.constant(missing, pl.Int64, self.rows)
         values = _padded(np.frombuffer(native[0], dtype=np.int64), self.rows, _NO_INTEGER)
         numbers = pl.Series(values)
         if native[1] < self.rows:
