@@ -17,6 +17,7 @@ import msgspec
 import polars as pl
 
 from tracekit.facts.gpu_metrics import COUNTER_RANGE_CATEGORY
+from tracekit.groups import any_known
 from tracekit.readers.common.store import FrameStore
 from tracekit.readers.kineto import columns
 from tracekit.readers.kineto import vocabulary as words
@@ -38,6 +39,7 @@ from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA
 
 __all__ = ["RawFrames"]
 
+_ALWAYS: Final = frozenset({"name", "start", "duration", "process_id", "thread_id", "device_id", "stream_id"})
 _LONGEST_LABEL: Final = 200
 _ZERO: Final = re.compile(r"\b0\b")
 _NO_SHAPES: Final = (1 << 32) - 1
@@ -346,7 +348,9 @@ class RawFrames:
     # -- small helpers ---------------------------------------------------------------------------------------
 
     def _keep(self, name: str, series: dict[str, pl.Series], only: pl.Series | None = None) -> None:
-        frame = pl.DataFrame([column.alias(key) for key, column in series.items()])
+        # What a block does not tell at all needs no memory, nor time to be put in order.
+        there = [column.alias(key) for key, column in series.items() if any_known(column) or key in _ALWAYS]
+        frame = pl.DataFrame(there)
         self.store.add(name, frame if only is None else frame.filter(only))
 
 
