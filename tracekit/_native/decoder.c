@@ -163,26 +163,40 @@ static PyObject *make_plan(PyObject *module, PyObject *args) {
     return capsule;
 }
 
-static PyObject *decode(PyObject *module, PyObject *args) {
-    PyObject *capsule, *text;
-    Py_ssize_t end, size;
-    char *bytes;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "OSn:decode", &capsule, &text, &end)) return NULL;
-    const Plan *plan = PyCapsule_GetPointer(capsule, PLAN_NAME);
-    if (plan == NULL || PyBytes_AsStringAndSize(text, &bytes, &size) < 0) return NULL;
-    if (end < 0 || end > size || end > LARGEST_BLOCK) Py_RETURN_NONE;
+static PyObject *decoded(const Plan *plan, const uint8_t *text, Py_ssize_t end) {
     Decoder *decoder = calloc(1, sizeof *decoder);
     if (decoder == NULL) return PyErr_NoMemory();
     bool sure;
-    Py_BEGIN_ALLOW_THREADS /* the caller holds the text, and it cannot change */
-    sure = read_events(decoder, plan, (const uint8_t *)bytes, (size_t)end);
+    Py_BEGIN_ALLOW_THREADS /* the caller holds the text, and does not change it */
+    sure = read_events(decoder, plan, text, (size_t)end);
     if (sure) order_groups(decoder);
     Py_END_ALLOW_THREADS
     PyObject *block = sure ? block_object(decoder) : Py_NewRef(Py_None);
     free_groups(decoder);
     free(decoder);
     return block;
+}
+
+/* The place and size of a text, bytes or a bytearray; NULL, with an exception, if it is neither. */
+static const uint8_t *text_of(PyObject *text, Py_ssize_t *size) {
+    char *bytes;
+    if (PyByteArray_Check(text)) {
+        *size = PyByteArray_Size(text);
+        return (const uint8_t *)PyByteArray_AsString(text);
+    }
+    return PyBytes_AsStringAndSize(text, &bytes, size) < 0 ? NULL : (const uint8_t *)bytes;
+}
+
+static PyObject *decode(PyObject *module, PyObject *args) {
+    PyObject *capsule, *text;
+    Py_ssize_t end, size;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOn:decode", &capsule, &text, &end)) return NULL;
+    const Plan *plan = PyCapsule_GetPointer(capsule, PLAN_NAME);
+    const uint8_t *bytes = plan == NULL ? NULL : text_of(text, &size);
+    if (bytes == NULL) return NULL;
+    if (end < 0 || end > size || end > LARGEST_BLOCK) Py_RETURN_NONE;
+    return decoded(plan, bytes, end);
 }
 
 static PyMethodDef METHODS[] = {

@@ -27,7 +27,7 @@ from tracekit.readers.kineto.salvage import Defects, decode_object, depth_of, en
 from tracekit.readers.kineto.source import Source
 
 if TYPE_CHECKING:
-    from tracekit.readers.kineto.pool import Pool, Threads
+    from tracekit.readers.kineto.pool import Caller, Pool, Threads
 
 __all__ = ["EventStream", "Events", "plain_bytes"]
 
@@ -49,7 +49,8 @@ Events = list[AnyEvent] | native.Block
 class _UnderWay(NamedTuple):
     """A block that is decoded elsewhere: its text up to a cut, and what was read behind that."""
 
-    text: bytes
+    text: bytearray
+    size: int  # of what is there now; behind it may stand what was there before
     fresh: int  # so many bytes at its end are new; those before them were left by the block before
     answer: Future[bytes] | Future[native.Block | bytes]
 
@@ -64,45 +65,54 @@ class EventStream:
     header: dict[str, Any] = field(default_factory=dict)
     defects: Defects = field(default_factory=Defects)
 
-    def batches(self, pool: Pool | Threads | None) -> Iterator[Events | bytes]:
+    def batches(self, pool: Pool | Threads | Caller | None) -> Iterator[Events | bytes]:
         """The events of each block; with a `pool` of processes, blocks that these decoded are bytes.
 
         Cuts are guesses there as well. If a block does not decode, this process reads it and all blocks after it, which are the
         same as without a pool. Raises UnreadableTraceError if the file is not a trace at all.
         """
         blocks = self.source.blocks()
-        pending = self._open_array(blocks)
+        rest = self._open_array(blocks)
         if pool is None:
-            yield from self._one_by_one(pending, blocks)
+            yield from self._one_by_one(rest, blocks)
             return
         under_way: deque[_UnderWay] = deque()
-        fresh = 0  # so many bytes at the end of `pending` were read since the last cut
-        for block in chain((b"",), blocks):
-            pending += block
-            fresh += len(block)
-            cut = self._last_cut(pending)
+        spare: list[bytearray] = []
+        text, size, fresh = (
+            bytearray(rest),
+            len(rest),
+            0,
+        )  # so many bytes at its end were read since the last cut
+        while size:
+            cut = self._last_cut(text, size)
             if cut is None:
-                if len(pending) > _EVENT_LIMIT:
+                rest = bytes(text[:size])
+                spare.append(text)
+                if size > _EVENT_LIMIT:
                     break  # the slow path counts it
-                continue
-            under_way.append(_UnderWay(pending, fresh, pool.submit(pending, cut)))
-            pending, fresh = pending[_skip_comma(pending, cut) :], 0
+            else:
+                under_way.append(_UnderWay(text, size, fresh, pool.submit(text, cut)))
+                rest, fresh = bytes(text[_skip_comma(text, cut) : size]), 0
             while len(under_way) > pool.depth or (under_way and under_way[0].answer.done()):
                 if not (answer := under_way[0].answer.result()):
                     break
-                under_way.popleft()
                 yield answer
+                spare.append(under_way.popleft().text)
             if under_way and under_way[0].answer.done() and not under_way[0].answer.result():
                 break
+            text, size = self.source.behind(rest, blocks, spare)
+            if size == len(rest):
+                break
+            fresh += size - len(rest)
         while under_way and (answer := under_way[0].answer.result()):
             under_way.popleft()
             yield answer
         if under_way:
-            read = [one.text[len(one.text) - one.fresh :] for one in list(under_way)[1:]]
-            blocks = chain(read, (pending[len(pending) - fresh :],), blocks)
-            pending = under_way.popleft().text
+            read = [bytes(one.text[one.size - one.fresh : one.size]) for one in list(under_way)[1:]]
+            blocks = chain(read, (rest[len(rest) - fresh :],), blocks)
+            rest = bytes(under_way[0].text[: under_way[0].size])
         under_way.clear()
-        yield from self._one_by_one(pending, blocks)
+        yield from self._one_by_one(rest, blocks)
 
     def opened(self) -> tuple[bytes, Iterator[bytes]]:
         """The plain bytes of the file up to and including the bracket that opens the event array, and the blocks after it.
@@ -177,7 +187,7 @@ class EventStream:
         raise UnreadableTraceError(fault, path=self.source.path, remedy="give a PyTorch-profiler trace")
 
     @staticmethod
-    def _last_cut(text: bytes, before: int | None = None) -> int | None:
+    def _last_cut(text: bytes | bytearray, before: int | None = None) -> int | None:
         """The position just behind the last `}` that is followed by `,` and `{`."""
         high = len(text) if before is None else before
         reach = 1 << 14
@@ -266,7 +276,7 @@ def _kept_in(read: list[bytes], blocks: Iterator[bytes]) -> Iterator[bytes]:
         yield block
 
 
-def _skip_comma(text: bytes, cut: int) -> int:
+def _skip_comma(text: bytes | bytearray, cut: int) -> int:
     return text.index(b",", cut) + 1
 
 

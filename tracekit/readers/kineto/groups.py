@@ -201,7 +201,7 @@ def _get(items: Iterable[Any], name: str) -> list[Any]:
 class Text:
     """The text of a block, and whether its starts are so large that only their text is exact."""
 
-    plain: bytes
+    plain: bytes | bytearray
     exact: bool
 
     def records(self, places: npt.NDArray[np.uint32]) -> list[AnyEvent]:
@@ -217,7 +217,7 @@ class Text:
         return [of_text[piece] for piece in pieces]
 
     def _pieces(self, places: npt.NDArray[np.uint32]) -> list[bytes]:
-        return [self.plain[begin:end] for _, begin, end in places.tolist()]
+        return [bytes(self.plain[begin:end]) for _, begin, end in places.tolist()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def is_built() -> bool:
     return decoder is not None
 
 
-def decode(text: bytes, end: int) -> Block | None:
+def decode(text: bytes | bytearray, end: int) -> Block | None:
     """The events of text[:end], which are separated by commas, up to its end or to the bracket that closes their array.
 
     None where there is no native decoder, and where it is not sure to read them as the other one does: it is sure of JSON that
@@ -54,7 +54,8 @@ def decode(text: bytes, end: int) -> Block | None:
     if decoder is None:
         return None
     plan, fields = _plan(decoder)
-    answer = decoder.decode(plan, text, end)
+    with memoryview(text):  # what is being read must not be resized
+        answer = decoder.decode(plan, text, end)
     if answer is None:
         return None
     used, ended, exact, count, groups = answer

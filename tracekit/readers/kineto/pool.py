@@ -27,7 +27,7 @@ from tracekit.readers.kineto.records import decode_array
 from tracekit.readers.kineto.salvage import Defects
 from tracekit.readers.kineto.source import BLOCK_BYTES
 
-__all__ = ["Pool", "Threads", "decode_block", "decoder_pool", "main"]
+__all__ = ["Caller", "Pool", "Threads", "decode_block", "decoder_pool", "main"]
 
 _MOST_HELPERS: Final = 8
 _HELPERS_WORTH_BYTES: Final = 128 << 20
@@ -48,8 +48,8 @@ class Threads:
         self.depth = _THREADS + 1
         self._threads = ThreadPoolExecutor(_THREADS)
 
-    def submit(self, text: bytes, end: int) -> Future[native.Block | bytes]:
-        """Decode text[:end], events that are separated by commas."""
+    def submit(self, text: bytearray, end: int) -> Future[native.Block | bytes]:
+        """Decode text[:end], events that are separated by commas; the text must stay as it is until the answer has been used."""
         return self._threads.submit(_natively, text, end)
 
     def close(self) -> None:
@@ -57,7 +57,19 @@ class Threads:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _natively(text: bytes, end: int) -> native.Block | bytes:
+class Caller:
+    """Decodes blocks natively as `Threads` does, but at once, where threads are not worth their start."""
+
+    depth: Final = 0
+
+    def submit(self, text: bytearray, end: int) -> Future[native.Block | bytes]:
+        """See `Threads`."""
+        answer: Future[native.Block | bytes] = Future()
+        answer.set_result(_natively(text, end))
+        return answer
+
+
+def _natively(text: bytearray, end: int) -> native.Block | bytes:
     columns = native.decode(text, end)
     return b"" if columns is None or columns.ended else columns
 
@@ -73,9 +85,9 @@ class Pool:
         for helper in self._all:
             self._idle.put(helper)
 
-    def submit(self, text: bytes, end: int) -> Future[bytes]:
+    def submit(self, text: bytearray, end: int) -> Future[bytes]:
         """Decode text[:end], events that are separated by commas, in a helper."""
-        return self._threads.submit(self._ask, text[:end])
+        return self._threads.submit(self._ask, bytes(memoryview(text)[:end]))
 
     def close(self) -> None:
         """End the helpers."""
@@ -99,17 +111,17 @@ class Pool:
 
 
 @contextmanager
-def decoder_pool(plain_bytes: int) -> Iterator[Pool | Threads | None]:
-    """A pool for a file with so much JSON: of threads if the native decoder is there, else of as many helpers as Polars has
-    threads.
+def decoder_pool(plain_bytes: int) -> Iterator[Pool | Threads | Caller | None]:
+    """What decodes a file with so much JSON: threads, or the caller for a small file, if the native decoder is there; else as many
+    helpers as Polars has threads, or None for a small file.
 
-    None for a small file, and where Polars has one thread, as in each of several processes that read at once.
+    Where Polars has one thread, as in each of several processes that read at once, there is neither a second thread nor a helper.
     """
     helpers = min(pl.thread_pool_size(), _MOST_HELPERS)
     natively = native.is_built()
     worth = _THREADS_WORTH_BYTES if natively else _HELPERS_WORTH_BYTES
     if helpers < 2 or plain_bytes < worth or not (natively or sys.executable):
-        yield None
+        yield Caller() if natively else None
         return
     pool = Threads() if natively else Pool(helpers)
     try:

@@ -187,6 +187,34 @@ class Source:
         if crumbs:
             yield b"".join(crumbs)
 
+    def behind(self, rest: bytes, blocks: Iterator[bytes], spare: list[bytearray]) -> tuple[bytearray, int]:
+        """What is left of a block and the next of `blocks` behind it, which is empty at the end, in one of the spare texts; and
+        how many bytes they are together.
+
+        Memory that is used again costs far less than fresh memory, whose every page the system has to clear. A plain file is
+        read into its place. Raises UnreadableTraceError.
+        """
+        plain = not self._gzipped and not self._packed
+        block = b"" if plain else next(blocks, b"")
+        most = len(rest) + (BLOCK_BYTES if plain else len(block))
+        text = spare.pop() if spare else bytearray()
+        if len(text) < most:
+            text = bytearray(most + BLOCK_BYTES // 8)
+        text[: len(rest)] = rest
+        with memoryview(text)[len(rest) : most] as place:
+            if not plain:
+                place[:] = block
+                return text, most
+            read = self._read_into(place)
+        self.plain_bytes += read
+        return text, len(rest) + read
+
+    def _read_into(self, place: memoryview) -> int:
+        try:
+            return self._file.readinto(place)
+        except OSError as error:
+            raise UnreadableTraceError(f"reading failed ({reason_of(error)})", path=self.path) from error
+
     def _read(self, size: int) -> Iterator[bytes]:
         while True:
             try:
