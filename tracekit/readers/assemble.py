@@ -17,6 +17,7 @@ from tracekit.classify import categorise
 from tracekit.facts.kernel_rules import OPTIMIZER_UPDATE
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.groups import (
+    Integers,
     NameTable,
     any_known,
     are_known,
@@ -36,7 +37,13 @@ from tracekit.trace import DEVICE_SCHEMA, Schema
 __all__ = ["LinkedFrames", "assemble", "at_work", "conform", "lean"]
 
 _INWARD = {"python": 0, "runtime": 2, "sync": 2}
-_KEYS = ("process_id", "thread_id", "start", "duration", "kind", "external_id")
+_OUTERMOST_FIRST: Final = (
+    pl.col("duration") * -1,
+    pl.col("kind").cast(pl.String).replace_strict(_INWARD, default=1, return_dtype=pl.Int8),
+    pl.col("external_id").fill_null(0),
+)
+"""Of two equal intervals of a thread the outer one comes first: a Python frame around ranges and operators around API calls, and
+among ranges and operators the one that the profiler numbered first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +115,7 @@ def _usable(frame: pl.DataFrame, what: str, health: HealthLog) -> pl.DataFrame:
 
 def _sorted_host(host: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
     host = _filled(_usable(host, "host span", health), ("process_id", "thread_id"), -1)
-    order = _outermost_first(host)
-    # Column by column, so that there is never a sorted and an unsorted copy of everything.
-    host = pl.DataFrame([_gathered(host.drop_in_place(name), order) for name in host.columns])
+    host = _gathered(host, _in_order(host, ("process_id", "thread_id"), *_OUTERMOST_FIRST))
     return with_series(host, pl.Series("span_id", np.arange(host.height)))
 
 
@@ -120,57 +125,42 @@ def _filled(frame: pl.DataFrame, names: tuple[str, ...], value: int) -> pl.DataF
     return with_series(frame, *(frame[name].fill_null(value) for name in lacking)) if lacking else frame
 
 
-def _gathered(column: pl.Series, order: pl.Series) -> pl.Series:
-    return column if column.null_count() == column.len() else at_rows(column, order)
+def _gathered(rows: pl.DataFrame, order: pl.Series) -> pl.DataFrame:
+    """The rows in this order. Column by column, so that there is never a sorted and an unsorted copy of everything."""
+    columns = (rows.drop_in_place(name) for name in rows.columns)
+    return pl.DataFrame([at_rows(column, order) if any_known(column) else column for column in columns])
 
 
-def _outermost_first(host: pl.DataFrame) -> pl.Series:
-    """The rows by process, thread and start; of those that start together the outer one first, else as they come.
+def _in_order(rows: pl.DataFrame, place: tuple[str, str], *settled: pl.Expr) -> pl.Series:
+    """The rows by the two numbers of their place and by start; those that start together by what settles it, else as they come.
 
     Rows come mostly in order of time, which a merge sort of the starts makes use of; the other columns are looked at only
-    where two spans of a thread start together.
+    where two of a place start together.
     """
-    start, thread = host["start"].to_numpy(), _thread_numbers(host)
-    order = np.lexsort((start, thread))
-    starts, threads = start[order], thread[order]
-    again = np.flatnonzero((starts[1:] == starts[:-1]) & (threads[1:] == threads[:-1]))
-    if again.size:
-        tied = np.union1d(again, again + 1)
-        rows = host.select(_KEYS)[order[tied]]
-        order[tied] = order[tied][_by_all_keys(rows).to_numpy()]
+    start, number = rows["start"].to_numpy(), _place_numbers(*(rows[name].to_numpy() for name in place))
+    order = np.lexsort((start, number))
+    starts, numbers = start[order], number[order]
+    again = (starts[1:] == starts[:-1]) & (numbers[1:] == numbers[:-1])
+    if again.any():
+        tied = np.flatnonzero(np.append(again, False) | np.append(False, again))
+        keys = [*map(pl.col, (*place, "start")), *settled]
+        needed = sorted({name for key in keys for name in key.meta.root_names()})
+        few = rows[needed][order[tied]].select(pl.arg_sort_by(keys, maintain_order=True)).to_series()
+        order[tied] = order[tied][few.to_numpy()]
     return pl.Series(order, dtype=pl.get_index_type())
 
 
-def _thread_numbers(host: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.integer]]:
-    """A number per pair of process and thread, in the order of the pairs; as small ones as can be, which sort faster."""
-    process, thread = host["process_id"].to_numpy(), host["thread_id"].to_numpy()
-    change = np.append(True, (process[1:] != process[:-1]) | (thread[1:] != thread[:-1]))[: host.height]
+def _place_numbers(first: Integers, second: Integers) -> Integers:
+    """A number per pair, in the order of the pairs; as small ones as can be, which sort faster."""
+    change = np.append(True, (first[1:] != first[:-1]) | (second[1:] != second[:-1]))[: first.size]
     begins = np.flatnonzero(change)
-    order = np.lexsort((thread[begins], process[begins]))
+    order = np.lexsort((second[begins], first[begins]))
     firsts = begins[order]
-    other = np.append(False, (np.diff(process[firsts]) != 0) | (np.diff(thread[firsts]) != 0))[: order.size]
+    other = np.append(False, (np.diff(first[firsts]) != 0) | (np.diff(second[firsts]) != 0))[: order.size]
     number = np.empty(order.size, dtype=np.int64)
     number[order] = np.cumsum(other)
     small = number.astype(np.min_scalar_type(int(number.max(initial=0))))
-    return np.repeat(small, np.diff(begins, append=host.height))
-
-
-def _by_all_keys(host: pl.DataFrame) -> pl.Series:
-    """The order of a few rows.
-
-    Of two equal intervals the outer one comes first: a Python frame around ranges and operators around API calls, and
-    among ranges and operators the one that the profiler numbered first.
-    """
-    inward = pl.col("kind").cast(pl.String).replace_strict(_INWARD, default=1, return_dtype=pl.Int8)
-    keys = [
-        "process_id",
-        "thread_id",
-        "start",
-        pl.col("duration") * -1,
-        inward,
-        pl.col("external_id").fill_null(0),
-    ]
-    return host.select(pl.arg_sort_by(keys, maintain_order=True)).to_series()
+    return np.repeat(small, np.diff(begins, append=first.size))
 
 
 def _sorted_device(device: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
@@ -178,7 +168,7 @@ def _sorted_device(device: pl.DataFrame, health: HealthLog) -> pl.DataFrame:
     missing = ~(are_known(device["device_id"]) & are_known(device["stream_id"]))
     health.count("activity_without_stream", int(missing.sum()), "device activity")
     device = _filled(device, ("device_id", "stream_id"), 0)
-    device = device.sort(["device_id", "stream_id", "start", "duration"], maintain_order=True)
+    device = _gathered(device, _in_order(device, ("device_id", "stream_id"), pl.col("duration")))
     absurd = kept(device, device["duration"] > ABSURD_NS)
     health.count("absurd_duration", absurd.height, _example(absurd))
     overlapping = _overlapping(device)

@@ -39,7 +39,10 @@ from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA
 
 __all__ = ["RawFrames"]
 
-_ALWAYS: Final = frozenset({"name", "start", "duration", "process_id", "thread_id", "device_id", "stream_id"})
+_ALWAYS: Final = frozenset(
+    {"name", "start", "duration", "process_id", "thread_id", "device_id", "stream_id", "correlation"}
+)
+_MANY: Final = ("host", "device")
 _LONGEST_LABEL: Final = 200
 _ZERO: Final = re.compile(r"\b0\b")
 _NO_SHAPES: Final = (1 << 32) - 1
@@ -348,9 +351,13 @@ class RawFrames:
     # -- small helpers ---------------------------------------------------------------------------------------
 
     def _keep(self, name: str, series: dict[str, pl.Series], only: pl.Series | None = None) -> None:
-        # What a block does not tell at all needs no memory, nor time to be put in order.
-        there = [column.alias(key) for key, column in series.items() if any_known(column) or key in _ALWAYS]
-        frame = pl.DataFrame(there)
+        # What a block does not tell of its many rows needs no memory, nor time to be put in order.
+        lacks = (
+            ()
+            if name not in _MANY
+            else {key for key in series if key not in _ALWAYS and not any_known(series[key])}
+        )
+        frame = pl.DataFrame([column.alias(key) for key, column in series.items() if key not in lacks])
         self.store.add(name, frame if only is None else frame.filter(only))
 
 
