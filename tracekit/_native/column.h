@@ -126,7 +126,7 @@ static uint32_t code_of(Dictionary *texts, const uint8_t *begin, const uint8_t *
     for (int probes = 0; texts->slots[slot]; slot = (slot + 1) & mask) {
         uint32_t code = texts->slots[slot] - 1;
         const Distinct *known = (const Distinct *)texts->distinct.items + code;
-        if (known->hash == hash && (size_t)(known->end - known->begin) == size && memcmp(known->begin, begin, size) == 0) return code;
+        if (known->hash == hash && (size_t)(known->end - known->begin) == size && same_bytes(known->begin, begin, size)) return code;
         if (++probes > LONGEST_PROBE) return NO_CODE;
     }
     Distinct *added = appended(&texts->distinct, sizeof *added);

@@ -62,7 +62,7 @@ typedef struct {
     Token arguments[MOST_FIELDS];
     uint32_t seen;     /* fields of `arguments` that the event has */
     const Table *read; /* by which `arguments` were read; NULL if they were not */
-    Group *groups[MOST_GROUPS];
+    Group *groups[MOST_GROUPS], *last; /* `last`: that of the event before, or of this one */
     uint8_t slots[GROUP_SLOTS];
     int group_count;
     uint32_t events;
@@ -71,7 +71,7 @@ typedef struct {
 } Decoder;
 
 static inline bool same(const uint8_t *begin, const uint8_t *end, const void *key, size_t size) {
-    return (size_t)(end - begin) == size && memcmp(begin, key, size) == 0;
+    return (size_t)(end - begin) == size && same_bytes(begin, key, size);
 }
 
 static EventKey event_key(const Token *key) {
@@ -174,12 +174,14 @@ static inline bool same_text(const Token *one, const Token *other) {
 /* The group of the event whose phase and category were read; NULL when memory is out or there are too many. */
 static Group *group_of(Decoder *decoder) {
     const Token *phase = &decoder->event[PHASE], *category = &decoder->event[CATEGORY];
+    Group *last = decoder->last;
+    if (last != NULL && same_text(&last->phase, phase) && same_text(&last->category, category)) return last;
     uint64_t hash = hash_of(phase->begin, phase->end, decoder->plan->seed);
     if (category->kind == TEXT) hash ^= hash_of(category->begin, category->end, decoder->plan->seed) * 3;
     unsigned slot = (unsigned)hash % GROUP_SLOTS;
     for (; decoder->slots[slot]; slot = (slot + 1) % GROUP_SLOTS) {
         Group *known = decoder->groups[decoder->slots[slot] - 1];
-        if (same_text(&known->phase, phase) && same_text(&known->category, category)) return known;
+        if (same_text(&known->phase, phase) && same_text(&known->category, category)) return decoder->last = known;
     }
     if (decoder->group_count == MOST_GROUPS) return NULL;
     Group *group = calloc(1, sizeof *group);
@@ -189,7 +191,7 @@ static Group *group_of(Decoder *decoder) {
     group->table = table_of(decoder->plan, phase, category);
     decoder->groups[decoder->group_count++] = group;
     decoder->slots[slot] = (uint8_t)decoder->group_count;
-    return group;
+    return decoder->last = group;
 }
 
 /* The table by which the arguments of a group are read; NULL if they are not. */

@@ -43,6 +43,16 @@ static inline bool is_digit(uint8_t c) { return (uint8_t)(c - '0') < 10; }
 /* Go to the next byte that is no white space; false at the end of the text. */
 static inline bool skip_space(Cursor *cursor) {
     const uint8_t *at = cursor->at, *end = cursor->end;
+    if (at < end && *at > ' ') return true;
+#ifdef TRACEKIT_SSE2
+    /* Where there is white space, it is mostly a new line with its indent. */
+    const __m128i blank = _mm_set1_epi8(' ');
+    if (end - at > 17 && is_space(*at) && is_space(at[1])) {
+        __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(at + 1));
+        unsigned mask = (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, blank)) ^ 0xFFFF;
+        at += 1 + (mask ? __builtin_ctz(mask) : 16);
+    }
+#endif
     while (at < end && is_space(*at)) at++;
     cursor->at = at;
     return at < end;
@@ -157,6 +167,20 @@ static bool read_number(Cursor *cursor, Token *token) {
     return true;
 }
 
+/* Whether these bytes are the same; `memcmp` is a call. */
+static inline bool same_bytes(const uint8_t *one, const uint8_t *other, size_t size) {
+    uint64_t a, b, c, d;
+    if (size > 16) return memcmp(one, other, size) == 0;
+    if (size >= 8) {
+        memcpy(&a, one, 8), memcpy(&b, other, 8), memcpy(&c, one + size - 8, 8), memcpy(&d, other + size - 8, 8);
+        return ((a ^ b) | (c ^ d)) == 0;
+    }
+    for (size_t i = 0; i < size; i++) {
+        if (one[i] != other[i]) return false;
+    }
+    return true;
+}
+
 /* Go behind this word, whose first letter is next. */
 static inline bool skip_word(Cursor *cursor, const char *word, ptrdiff_t size) {
     if (cursor->end - cursor->at < size || memcmp(cursor->at, word, (size_t)size) != 0) return false;
@@ -234,6 +258,15 @@ static inline bool read_value(Cursor *cursor, Token *token) {
 static bool is_utf8(const uint8_t *at, const uint8_t *end) {
     while (at < end) {
         uint64_t eight;
+#ifdef TRACEKIT_SSE2
+        while (end - at >= 64) {
+            const __m128i *bytes = (const __m128i *)(const void *)at;
+            __m128i low = _mm_or_si128(_mm_loadu_si128(bytes), _mm_loadu_si128(bytes + 1));
+            __m128i high = _mm_or_si128(_mm_loadu_si128(bytes + 2), _mm_loadu_si128(bytes + 3));
+            if (_mm_movemask_epi8(_mm_or_si128(low, high))) break;
+            at += 64;
+        }
+#endif
         if (end - at >= 8 && (memcpy(&eight, at, 8), (eight & UINT64_C(0x8080808080808080)) == 0)) {
             at += 8;
             continue;
