@@ -174,11 +174,12 @@ def test_what_it_takes() -> None:
 def test_wrong_arguments_of_its_functions_are_errors() -> None:
     decoder = native.decoder
     plan, _ = native._plan(native.decoder)
-    for wrong in ((), (plan, "text", 1), (plan, bytearray(b"{}"), 1), (object(), b"{}", 1)):
+    for wrong in ((), (plan, "text", 1), (plan, memoryview(b"{}"), 1), (object(), b"{}", 1)):
         with pytest.raises((TypeError, ValueError)):
             decoder.decode(*wrong)
     assert decoder.decode(plan, b"{}", -1) is None
     assert decoder.decode(plan, b"{}", 3) is None
+    assert decoder.decode(plan, bytearray(b"{}"), 3) is None
     field = ((b"a", 2),)
     for tables, categories, instant in (
         ([field], (), (b"i", 0)),

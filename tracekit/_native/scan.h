@@ -254,19 +254,27 @@ static inline bool read_value(Cursor *cursor, Token *token) {
     return there;
 }
 
+/* Whether the next 64 bytes are ASCII; false where that takes as long as to look at each. */
+static inline bool are_ascii(const uint8_t *at) {
+#ifdef TRACEKIT_SSE2
+    const __m128i *bytes = (const __m128i *)(const void *)at;
+    __m128i low = _mm_or_si128(_mm_loadu_si128(bytes), _mm_loadu_si128(bytes + 1));
+    __m128i high = _mm_or_si128(_mm_loadu_si128(bytes + 2), _mm_loadu_si128(bytes + 3));
+    return _mm_movemask_epi8(_mm_or_si128(low, high)) == 0;
+#else
+    (void)at;
+    return false;
+#endif
+}
+
 /* Whether all bytes are UTF-8, without halves of characters. */
 static bool is_utf8(const uint8_t *at, const uint8_t *end) {
     while (at < end) {
         uint64_t eight;
-#ifdef TRACEKIT_SSE2
-        while (end - at >= 64) {
-            const __m128i *bytes = (const __m128i *)(const void *)at;
-            __m128i low = _mm_or_si128(_mm_loadu_si128(bytes), _mm_loadu_si128(bytes + 1));
-            __m128i high = _mm_or_si128(_mm_loadu_si128(bytes + 2), _mm_loadu_si128(bytes + 3));
-            if (_mm_movemask_epi8(_mm_or_si128(low, high))) break;
+        if (end - at >= 64 && are_ascii(at)) {
             at += 64;
+            continue;
         }
-#endif
         if (end - at >= 8 && (memcpy(&eight, at, 8), (eight & UINT64_C(0x8080808080808080)) == 0)) {
             at += 8;
             continue;
