@@ -383,6 +383,8 @@ def _numbers(args: dict[str, Any]) -> dict[str, float]:
 
 def _repeating(strides: pl.Series, shapes: pl.Series) -> pl.Series:
     """The strides of inputs of which one is 0, or of which windows overlap; null for the others, of which there are many."""
+    if not any_known(strides):
+        return strides
     pairs = strides.to_physical().cast(pl.UInt64) * (1 << 32) + shapes.to_physical().fill_null(_NO_SHAPES)
     first = pairs.arg_unique()
     each = zip(strides[first].cast(pl.String), shapes[first].cast(pl.String), strict=True)
