@@ -35,7 +35,8 @@ def program(trace: Trace) -> Program:
     Program(pytorch=True, python=True)
     """
     if format_named(trace.meta.format).of_pytorch:
-        return Program(pytorch=True, python=not set(distinct(trace.host["kind"])).isdisjoint(_OF_PYTHON))
+        kind = trace.host["kind"]
+        return Program(pytorch=True, python=any((kind == each).any() for each in _OF_PYTHON))
     if _any(trace.host, "name", PYTORCH_RANGE) or any_known(trace.host["sequence"]):
         return Program(pytorch=True, python=True)
     # A program in C++ may use the library of PyTorch.

@@ -123,10 +123,10 @@ def codes_of(key: Integers) -> tuple[Int64Array, Int64Array]:
     if not key.size:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     low, high = int(key.min()), int(key.max())
-    key = key.astype(np.int64, copy=False)
+    numbers = key.astype(np.int64, copy=False)
     if high - low >= _ROOM + 4 * key.size:
-        return _codes_by_order(key)
-    shifted = key - low if low else key
+        return _codes_by_order(numbers)
+    shifted = numbers - low if low else numbers
     occurs = np.zeros(high - low + 1, dtype=bool)
     occurs[shifted] = True
     values = np.flatnonzero(occurs)
