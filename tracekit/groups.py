@@ -338,9 +338,10 @@ class NameTable:
     """
 
     def __init__(self, names: pl.Series) -> None:
-        numbers, self._numbers, rows = _numbered(names)
+        numbers, self._distinct, rows = _numbered(names)
         self._texts: list[str | None] = at_rows(names, rows).cast(pl.String).to_list()
-        self._of_rows = narrow(numbers, int(numbers.max(initial=0)) + 1)
+        self.numbers = narrow(numbers, int(numbers.max(initial=0)) + 1)
+        """One per row, equal for equal names."""
 
     def matching(self, pattern: str) -> BoolArray:
         """A truth value per row; a row without a name matches nothing."""
@@ -351,7 +352,7 @@ class NameTable:
         return self._at(np.array([text is not None and told(text) for text in self._texts], dtype=bool))
 
     def _at(self, wanted: BoolArray) -> BoolArray:
-        found = np.zeros(int(self._numbers.max(initial=-1)) + 1, dtype=bool)
-        found[self._numbers] = wanted
+        found = np.zeros(int(self._distinct.max(initial=-1)) + 1, dtype=bool)
+        found[self._distinct] = wanted
         # Most patterns match no name; and to index by narrow numbers takes three times as long.
-        return found.take(self._of_rows, mode="clip") if wanted.any() else np.zeros(self._of_rows.size, bool)
+        return found.take(self.numbers, mode="clip") if wanted.any() else np.zeros(self.numbers.size, bool)

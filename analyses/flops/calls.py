@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from tracekit.analyses.flops.collective import RECORD
+from tracekit.analyses.flops.distinct_calls import KEYS, Calls
 from tracekit.analyses.flops.long_lists import with_long_lists
 from tracekit.analyses.flops.tensors import LIST
 from tracekit.analyses.flops.work import operator_named
-from tracekit.groups import distinct
+from tracekit.groups import NameTable, are_known, at_rows, groups, or_none, text_codes, with_series
+from tracekit.spans import take
 
-__all__ = ["INPUTS", "is_composite", "modelled_calls", "modelled_names"]
-
-INPUTS: Final = ("shapes", "dtypes", "concrete_inputs", "strides")
+__all__ = ["is_composite", "modelled_calls"]
 
 _WIDTH: Final = r"CatArrayBatchedCopy\w*<[^<>]*OpaqueType<([0-9]{1,4})u?>"
 """Kernels that copy tensors of one width into one (`cat`); old ones name the type."""
@@ -31,11 +32,6 @@ _TYPE: Final = (
 """Kernels that work on all tensors of a list, with the type of their elements."""
 
 
-def modelled_names(names: pl.Series) -> list[str]:
-    """Those of the names whose operators have a model."""
-    return [name for name in distinct(names).cast(pl.String).to_list() if operator_named(name)]
-
-
 def is_composite(name: str) -> bool:
     """Whether the operator of a name has a model that counts only where no others do its work."""
     operator = operator_named(name)
@@ -43,46 +39,53 @@ def is_composite(name: str) -> bool:
 
 
 def modelled_calls(
-    host: pl.DataFrame, device: pl.DataFrame | None = None, collectives: pl.DataFrame | None = None
-) -> pl.DataFrame:
-    """The calls of operators with models whose inputs were recorded: `span_id`, `name` and the columns of INPUTS as texts."""
-    shaped = host[["span_id", "name", *INPUTS]]
-    with_model = pl.col("name").is_in(modelled_names(shaped["name"]))
-    shaped = shaped.filter(pl.col("shapes").is_not_null() & with_model)
-    shaped = pl.DataFrame([shaped["span_id"], *(shaped[name].cast(pl.String) for name in ("name", *INPUTS))])
+    host: pl.DataFrame,
+    names: NameTable,
+    device: pl.DataFrame | None = None,
+    collectives: pl.DataFrame | None = None,
+) -> Calls:
+    """The calls of operators with models whose inputs were recorded; `names` are those of the spans of the host."""
+    modelled = names.which(lambda name: operator_named(name) is not None)
+    spans = np.flatnonzero(modelled & are_known(host["shapes"]))
+    columns = [at_rows(host[name], spans) for name in KEYS]
+    alike = groups(*(or_none(column.to_physical()) for column in columns))
+    texts = [at_rows(column, alike.first).cast(pl.String) for column in columns]
+    calls = Calls(spans, alike.of, pl.DataFrame(texts))
     if device is not None:
-        shaped = with_long_lists(_with_list_types(shaped, device), host, device)
+        calls = with_long_lists(_with_list_types(calls, host, device), host, device)
     if collectives is None:
-        return shaped
-    recorded = _recorded(collectives)
-    return pl.concat([shaped.join(recorded, on="span_id", how="anti"), recorded])
-
-
-def _with_list_types(calls: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
-    """The calls, with the type of the elements, or their width, behind that of a list, where all kernels of the call agree on it."""
-    lists = calls.filter(pl.col("dtypes").str.contains(LIST, literal=True))
-    if not lists.height:
         return calls
-    kernels = device.select(pl.col("op_id").alias("span_id"), "name").join(lists, on="span_id", how="semi")
-    name = pl.col("name").cast(pl.String)
-    of = pl.coalesce(name.str.extract(_WIDTH), name.str.extract(_TYPE))
-    by_name = kernels[["name"]].unique().with_columns(of.alias("of"))
-    types = (
-        kernels.join(by_name, on="name")
-        .group_by("span_id")
-        .agg(pl.col("of").drop_nulls().min(), pl.col("of").drop_nulls().max().alias("last"))
-        .filter(pl.col("of") == pl.col("last"))
-        .drop("last")
-    )
-    of = pl.col("of").fill_null(
-        ""
-    )  # of a single row, Polars refuses a text that is null, even if it is not taken
-    told = pl.col("dtypes").str.replace_all(f'"{LIST}"', pl.format('"{}:{}"', pl.lit(LIST), of))
-    return (
-        calls.join(types, on="span_id", how="left", maintain_order="left")
-        .with_columns(pl.when(pl.col("of").is_not_null()).then(told).otherwise("dtypes").alias("dtypes"))
-        .drop("of")
-    )
+    recorded = _recorded(collectives)
+    return calls.replaced(np.isin(calls.spans, recorded["span_id"].to_numpy()), recorded)
+
+
+def _with_list_types(calls: Calls, host: pl.DataFrame, device: pl.DataFrame) -> Calls:
+    """The calls, with the type of the elements, or their width, behind that of a list, where all kernels of the call agree on it."""
+    lists = calls.where(calls.inputs["dtypes"].str.contains(LIST, literal=True))
+    if not lists.size:
+        return calls
+    place = np.full(host.height, -1)
+    place[calls.spans[lists]] = np.arange(lists.size)
+    of = take(place, or_none(device["op_id"]))
+    code, kernels = text_codes(at_rows(device["name"], np.flatnonzero(of >= 0)))
+    names = pl.Series(kernels, dtype=pl.String).str
+    types = [one or other for one, other in zip(names.extract(_WIDTH), names.extract(_TYPE), strict=True)]
+    known = np.array([each is not None for each in types], dtype=bool)[code]
+    code, of = code[known], of[of >= 0][known]
+    # Kernels of several names may tell the same type.
+    words = list(dict.fromkeys(types))
+    number = np.array([words.index(each) for each in types], dtype=np.int64)[code]
+    least, most = np.full(lists.size, len(words)), np.full(lists.size, -1)
+    np.minimum.at(least, of, number)
+    np.maximum.at(most, of, number)
+    agree = np.flatnonzero(least == most)
+    pairs = groups(calls.of[lists[agree]], least[agree])
+    rows = calls.inputs[pairs.keys[0]]
+    told = [
+        dtypes.replace(f'"{LIST}"', f'"{LIST}:{words[each]}"')
+        for dtypes, each in zip(rows["dtypes"], pairs.keys[1].tolist(), strict=True)
+    ]
+    return calls.told(lists[agree], pairs.of, with_series(rows, pl.Series("dtypes", told, dtype=pl.String)))
 
 
 def _recorded(collectives: pl.DataFrame) -> pl.DataFrame:

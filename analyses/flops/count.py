@@ -17,7 +17,8 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
-from tracekit.analyses.flops.calls import INPUTS, modelled_calls
+from tracekit.analyses.flops.calls import modelled_calls
+from tracekit.analyses.flops.distinct_calls import KEYS, Calls
 from tracekit.analyses.flops.idle import idle
 from tracekit.analyses.flops.indexing import SPARSE_SUM, with_sparse_sums
 from tracekit.analyses.flops.inputs_of_others import with_inputs_of_others
@@ -26,7 +27,7 @@ from tracekit.analyses.flops.pointwise import with_squares
 from tracekit.analyses.flops.tangents import tangents
 from tracekit.analyses.flops.work import DTYPES, Operator, operator_named, read_inputs, work_of
 from tracekit.analyses.scope import Scope, once
-from tracekit.groups import distinct, kept
+from tracekit.groups import NameTable, distinct
 from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, narrow, take
 from tracekit.trace import Trace
 
@@ -39,7 +40,6 @@ PRECISIONS: Final = (
 WIDENED: Final = ("bf16", "fp16", "fp8")
 """Outside the matrix units PyTorch computes in fp32 on tensors of these types."""
 _OF_SPARSE: Final = ("aten::_nnz", "aten::_values", "aten::_indices", "aten::_coalesce")
-_KEYS: Final = ("name", *INPUTS)
 FIGURES: Final = ("flops", "read", "written", "precision", "matrix")
 _PRECISIONS: Final[dict[str | None, int]] = {precision: index for index, precision in enumerate(PRECISIONS)}
 _NOTHING: Final = (-1, -1, -1, -1, False)
@@ -111,56 +111,73 @@ def counted_operators(
     collectives: pl.DataFrame | None = None,
 ) -> CountedOperators:
     """The work of the spans of `trace.host`; what it launched tells the types of lists, the records of collectives what they moved."""
-    rows = modelled_calls(host, device, collectives)
-    tangent, numbered = tangents(host, nesting)
-    nothing = idle(rows, host, nesting, tangent)
-    rows, aside = passed_on(rows, host, nesting, tangent)
-    tangent |= numbered & ~aside[nesting.parent]
+    names = NameTable(host["name"])
+    calls = modelled_calls(host, names, device, collectives)
+    tangent, numbered = tangents(host, names, nesting)
+    nothing = idle(calls, host, names, nesting, tangent)
+    calls, aside = passed_on(calls, host, names, nesting, tangent)
+    if numbered.any():
+        tangent |= numbered & ~aside[nesting.parent]
     aside |= nothing
-    rows = with_squares(with_sparse_sums(rows, host, nesting), host, nesting)
-    known = {name: operator for name in distinct(rows["name"]) if (operator := operator_named(name))}
-    rows = with_inputs_of_others(rows, host, nesting, known)
-    # Calls of one operator with the same inputs are the same: few are told apart, however many there are.
-    alike = rows[list(_KEYS)].unique(maintain_order=True)
-    figures = _figures(alike, known)
-    composite = [name for name, operator in known.items() if operator.composite]
-    told = np.any([figures[name].to_numpy() >= 0 for name in ("flops", "read", "written")], axis=0)
-    by_inputs = kept(alike.hstack(figures), told).with_row_index("row")
-    rows = rows.join(by_inputs[[*_KEYS, "row"]], on=list(_KEYS), how="inner", nulls_equal=True)
-    rows = rows[["span_id", "row"]]
-    spans = rows["span_id"].to_numpy()
-    counted = np.zeros(host.height, dtype=bool)
-    counted[spans] = True
-    family = [
-        name for name, operator in known.items() if operator.family == "matmul"
-    ]  # of a matrix with a vector, too
-    matters = pl.DataFrame(
-        {
-            "product": (by_inputs["matrix"] == 1) | by_inputs["name"].is_in(family),
-            "composite": by_inputs["name"].is_in(composite),
-            "sparse": by_inputs["name"] == SPARSE_SUM,
-            "fills": (by_inputs["read"] == 0) & (by_inputs["flops"] <= 0),
-        }
-    )
-    row = rows["row"].to_numpy()
-    products, of_others, sparse, fills = (column.to_numpy()[row] for column in matters)
-    counted[spans] = (sparse | ~_around_sparse(host, nesting)[spans]) & ~aside[spans]
-    working = counted.copy()
-    working[spans[fills]] = False
-    counted[spans] &= ~(of_others & _holds_another(products, spans, working, nesting))
-    above = nesting.nearest_ancestor(counted, include_self=False)
-    outermost = counted & ((above < 0) | (above < nesting.nearest_ancestor(tangent)))
-    figure = np.full(host.height, -1, dtype=narrow(row[:0], by_inputs.height).dtype)
-    figure[spans] = row
-    figure[~outermost] = -1
-    owner = narrow(nesting.nearest_ancestor(outermost), host.height)
-    return CountedOperators(by_inputs[list(FIGURES)].to_numpy(), figure, owner, aside)
+    calls = with_squares(with_sparse_sums(calls, host, names, nesting), names, nesting)
+    known = {name: operator for name in distinct(calls.inputs["name"]) if (operator := operator_named(name))}
+    calls = with_inputs_of_others(calls, host, names, nesting, known)
+    figures = _figures(calls, known)
+    told = figures[:, :3].max(axis=1, initial=-1)[calls.of] >= 0
+    calls = Calls(calls.spans[told], calls.of[told], calls.inputs)
+    counted = _counting(calls, figures, known, _around_sparse(names, nesting), aside, nesting)
+    spans = np.flatnonzero(counted)
+    above = take(nesting.nearest_ancestor(counted), nesting.parent[spans])
+    if tangent.any():
+        above[above < nesting.nearest_ancestor(tangent)[spans]] = -1
+    counted[spans[above >= 0]] = False
+    figure = np.full(host.height, -1, dtype=np.min_scalar_type(-max(figures.shape[0], 1)))
+    figure[calls.spans] = calls.of
+    figure[~counted] = -1
+    owner = narrow(nesting.nearest_ancestor(counted), host.height)
+    return CountedOperators(figures, figure, owner, aside)
 
 
-def _around_sparse(host: pl.DataFrame, nesting: Nesting) -> BoolArray:
+def _counting(
+    calls: Calls,
+    figures: Int64Array,
+    known: Mapping[str, Operator],
+    sparse: BoolArray,
+    aside: BoolArray,
+    nesting: Nesting,
+) -> BoolArray:
+    """Which spans of the host count, however they lie in one another: not those `aside`, nor those around `sparse` tensors, nor those of
+    composite operators that hold others that do their work.
+    """
+    operators = [(name, known[name]) for name in calls.inputs["name"]]
+    # A product may be one of a matrix with a vector, which the matrix units do not compute.
+    products = np.array([operator.family == "matmul" for _, operator in operators], dtype=bool)
+    products |= figures[:, FIGURES.index("matrix")] == 1
+    sums = np.array([name == SPARSE_SUM for name, _ in operators], dtype=bool)
+    spans = calls.spans
+    counted = np.zeros(nesting.parent.size, dtype=bool)
+    counted[spans] = (sums[calls.of] | ~sparse[spans]) & ~aside[spans]
+    outer = calls.where(np.array([operator.composite for _, operator in operators], dtype=bool))
+    if outer.size:
+        fills = (figures[:, FIGURES.index("read")] == 0) & (figures[:, FIGURES.index("flops")] <= 0)
+        working = counted.copy()
+        working[spans[calls.where(fills)]] = False
+        of_products = np.zeros(counted.size, dtype=bool)
+        of_products[spans[calls.where(products)]] = True
+        # The work of a product may be done by another product, not by a copy of its factors.
+        holds = np.where(
+            products[calls.of[outer]],
+            _around(of_products, nesting)[spans[outer]],
+            _around(working, nesting)[spans[outer]],
+        )
+        counted[spans[outer[holds]]] = False
+    return counted
+
+
+def _around_sparse(names: NameTable, nesting: Nesting) -> BoolArray:
     """The calls around those of which only sparse tensors have any: the recorded sizes are those of the dense tensor, not of the work."""
-    around = np.zeros(host.height, dtype=bool)
-    spans = np.flatnonzero(host["name"].is_in(_OF_SPARSE).to_numpy())
+    around = np.zeros(nesting.parent.size, dtype=bool)
+    spans = np.flatnonzero(names.which(_OF_SPARSE.__contains__))
     while spans.size:
         spans = np.unique(nesting.parent[spans])
         spans = spans[spans >= 0]
@@ -169,29 +186,24 @@ def _around_sparse(host: pl.DataFrame, nesting: Nesting) -> BoolArray:
     return around
 
 
-def _holds_another(products: BoolArray, spans: Int64Array, counted: BoolArray, nesting: Nesting) -> BoolArray:
-    """Which of the spans do their work in another that counts: a product not in a copy of its factors."""
-    of_products = np.zeros(counted.size, dtype=bool)
-    of_products[spans] = products
-    held: BoolArray = np.where(
-        products, _around(of_products, nesting)[spans], _around(counted, nesting)[spans]
-    )
-    return held
-
-
 def _around(counted: BoolArray, nesting: Nesting) -> BoolArray:
     """Which spans have one of these below them."""
+    above = take(nesting.nearest_ancestor(counted), nesting.parent[counted])
     around = np.zeros(counted.size, dtype=bool)
-    above = nesting.nearest_ancestor(counted, include_self=False)
-    around[above[counted & (above >= 0)]] = True
+    around[above[above >= 0]] = True
     return around
 
 
-def _figures(calls: pl.DataFrame, known: Mapping[str, Operator]) -> pl.DataFrame:
-    """Columns of `FIGURES` for each call."""
-    names, *inputs = (calls[key].to_list() for key in _KEYS)
-    works = [_of_call(known[name], *texts) for name, *texts in zip(names, *inputs, strict=True)]
-    return pl.DataFrame(works, schema=dict.fromkeys(FIGURES, pl.Int64), orient="row")
+def _figures(calls: Calls, known: Mapping[str, Operator]) -> Int64Array:
+    """Columns of `FIGURES` for each of the distinct inputs of the calls."""
+    used = np.zeros(calls.inputs.height, dtype=bool)
+    used[calls.of] = True
+    names, *inputs = (calls.inputs[key].to_list() for key in KEYS)
+    works = [
+        _of_call(known[name], *texts) if some else _NOTHING
+        for some, name, *texts in zip(used.tolist(), names, *inputs, strict=True)
+    ]
+    return np.array(works, dtype=np.int64).reshape(-1, len(FIGURES))
 
 
 @lru_cache(maxsize=1 << 15)

@@ -16,10 +16,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.flops.distinct_calls import Calls
 from tracekit.analyses.flops.passed_on import around
 from tracekit.analyses.flops.work import operator_named
 from tracekit.facts.stack_names import ENGINE_PREFIX
-from tracekit.groups import NameTable, or_none
+from tracekit.groups import NameTable, groups, or_none, text_codes
 from tracekit.spans import BoolArray, Int64Array, Nesting
 
 __all__ = ["idle"]
@@ -31,14 +32,17 @@ _ROOM: Final = "aten::new_empty"
 _CALL: Final = ["name", "shapes", "dtypes"]
 
 
-def idle(rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting, tangent: BoolArray) -> BoolArray:
-    """Which spans compute nothing of their own: operators of the calls with models (`rows`), with all in them and those around them.
+def idle(
+    calls: Calls, host: pl.DataFrame, names: NameTable, nesting: Nesting, tangent: BoolArray
+) -> BoolArray:
+    """Which spans compute nothing of their own: operators of the calls with models, with all in them and those around them.
 
     A tangent of which all is zero (`tangents`) has no data either, but what its operator calls may copy others.
     """
-    names = NameTable(host["name"])
-    found = np.concatenate([_stopped(rows, host, nesting, names), _without_data(rows, nesting, names)])
+    found = np.concatenate([_stopped(calls, host, nesting, names), _without_data(calls, nesting, names)])
     nothing = around(found, nesting, tangent)
+    if not found.size:
+        return nothing
     nothing[found] = True
     of_tangent = nesting.nearest_ancestor(tangent)[found] >= 0
     empty = np.zeros(host.height, dtype=bool)
@@ -47,7 +51,7 @@ def idle(rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting, tangent: Bool
     return nothing
 
 
-def _stopped(rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting, names: NameTable) -> Int64Array:
+def _stopped(calls: Calls, host: pl.DataFrame, nesting: Nesting, names: NameTable) -> Int64Array:
     """The calls in which a recomputation stops: those that hold no others, where all calls of the forward pass with the same inputs do.
 
     Such a call has saved a tensor, or, if that needs no gradient and is kept as it is, is the last of its node's recomputation.
@@ -72,19 +76,21 @@ def _stopped(rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting, names: Na
     at_end = np.zeros(host.height, dtype=bool)
     at_end[last[of_checkpoint]] = True
     stopped = again & ~holds & (saves | at_end)
-    spans = rows["span_id"].to_numpy()
+    spans = calls.spans
     if not stopped[spans].any():
         return none
-    calls = rows[["span_id", *_CALL]].with_columns(pl.Series("holds", holds[spans]))
-    forward = calls.filter(pl.Series(node[spans] < 0))
-    working = forward.group_by(_CALL).agg(pl.col("holds").all()).filter("holds")
-    found = calls.filter(pl.Series(stopped[spans])).join(working, on=_CALL, how="semi", nulls_equal=True)
-    return or_none(found["span_id"])
+    alike = groups(*(text_codes(calls.inputs[name])[0] for name in _CALL))
+    of, forward = alike.of[calls.of], node[spans] < 0
+    working, bare = (
+        np.bincount(of[forward & some], minlength=alike.size) for some in (holds[spans], ~holds[spans])
+    )
+    stops: BoolArray = stopped[spans] & ((working > 0) & (bare == 0))[of]
+    return spans[stops]
 
 
-def _without_data(rows: pl.DataFrame, nesting: Nesting, names: NameTable) -> Int64Array:
+def _without_data(calls: Calls, nesting: Nesting, names: NameTable) -> Int64Array:
     """The calls on tensors without data that show it."""
-    spans = or_none(rows["span_id"])
+    spans = calls.spans
     room, reference = names.which(_ROOM.__eq__), names.which(lambda name: name.startswith("prims::"))
     if not room.any() and not reference.any():
         return spans[:0]

@@ -14,8 +14,10 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.flops.distinct_calls import Calls
 from tracekit.analyses.flops.tensors import INDEX, bytes_of, is_tensor, made, of_sums
 from tracekit.analyses.flops.work import Family, Inputs, Work
+from tracekit.groups import NameTable, at_rows
 from tracekit.spans import Nesting
 
 __all__ = ["FAMILY", "SPARSE_SUM", "with_sparse_sums"]
@@ -98,16 +100,12 @@ def _values(inputs: Inputs, own: int) -> int:
     raise ValueError
 
 
-def with_sparse_sums(calls: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl.DataFrame:
-    """The calls (`span_id`, `name` …), with the name of sparse sums where they are such."""
-    names = host["name"].cast(pl.String)
-    asked = np.flatnonzero((names == "aten::_values").fill_null(value=False).to_numpy())
-    if not asked.size:
-        return calls
+def with_sparse_sums(calls: Calls, host: pl.DataFrame, names: NameTable, nesting: Nesting) -> Calls:
+    """The calls, with the name of sparse sums where they are such."""
+    asked = np.flatnonzero(names.which("aten::_values".__eq__))
     sums = np.unique(nesting.parent[asked])
     sums = sums[sums >= 0]
     around = nesting.parent[sums]
-    sparse = (names[sums] == "aten::add") & (names[np.maximum(around, 0)] == "aten::add_")
-    spans = pl.Series(sums[sparse.to_numpy() & (around >= 0)])
-    of_these = pl.col("span_id").cast(pl.Int64).is_in(spans.implode())
-    return calls.with_columns(pl.when(of_these).then(pl.lit(SPARSE_SUM)).otherwise("name").alias("name"))
+    inner, outer = (at_rows(host["name"], spans).cast(pl.String) for spans in (sums, around))
+    sparse = ((inner == "aten::add") & (outer == "aten::add_")).fill_null(value=False).to_numpy()
+    return calls.renamed(calls.at(sums[sparse]), SPARSE_SUM) if sparse.any() else calls

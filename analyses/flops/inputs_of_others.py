@@ -3,118 +3,124 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.flops.calls import INPUTS
+from tracekit.analyses.flops.distinct_calls import INPUTS, KEYS, Calls
 from tracekit.analyses.flops.work import Operator
-from tracekit.spans import Nesting
+from tracekit.groups import NameTable, are_known, at_rows, groups, or_none
+from tracekit.spans import BoolArray, Int64Array, Nesting, take
 
 __all__ = ["with_inputs_of_others"]
 
 
 def with_inputs_of_others(
-    rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting, known: Mapping[str, Operator]
-) -> pl.DataFrame:
-    """The calls (`span_id`, `name` and the columns of INPUTS), with the inputs that their models take from others (`Operator`)."""
-    rows = _of_caller(rows, host, nesting, known)
-    rows = _of_backward(rows, host, nesting, known)
-    return _of_called(rows, host, nesting, known)
+    calls: Calls, host: pl.DataFrame, names: NameTable, nesting: Nesting, known: Mapping[str, Operator]
+) -> Calls:
+    """The calls, with the inputs that their models take from others (`Operator`); `names` are those of the spans of the host."""
+    calls = _of_caller(calls, host, nesting, known)
+    calls = _of_backward(calls, host, names, nesting, known)
+    return _of_called(calls, host, names, nesting, known)
 
 
-def _of_caller(
-    rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting, known: Mapping[str, Operator]
-) -> pl.DataFrame:
+def _of_caller(calls: Calls, host: pl.DataFrame, nesting: Nesting, known: Mapping[str, Operator]) -> Calls:
     """The calls, with the inputs of the operator directly around where the model takes those; without it the call is left out."""
     lenders = {name: operator.inputs_of for name, operator in known.items() if operator.inputs_of}
-    name = pl.col("name")
-    if not lenders:
-        return rows
-    borrowing = rows.filter(name.is_in(list(lenders)))
-    if not borrowing.height:
-        return rows
-    parents = nesting.parent[borrowing["span_id"].to_numpy()]
-    around = host[np.maximum(parents, 0)].select(name.alias("around"), *INPUTS).cast(pl.String)
-    expected = name.replace_strict(lenders, default=None, return_dtype=pl.String)
-    lent = borrowing[["span_id", "name"]].hstack(around).filter(pl.Series(parents >= 0))
-    lent = lent.filter(pl.col("around") == expected)
-    return pl.concat([rows.filter(~name.is_in(list(lenders))), lent.select(rows.columns)])
+    borrowing = calls.named(lenders)
+    if not borrowing.size:
+        return calls
+    parents = nesting.parent[calls.spans[borrowing]]
+    around = host[np.maximum(parents, 0)].select(pl.col("name").alias("around"), *INPUTS).cast(pl.String)
+    expected = pl.col("name").replace_strict(lenders, default=None, return_dtype=pl.String)
+    lent = calls.texts(borrowing)["span_id", "name"].hstack(around).filter(pl.Series(parents >= 0))
+    return calls.replaced(_at(borrowing, calls), lent.filter(pl.col("around") == expected))
+
+
+def _at(places: Int64Array, calls: Calls) -> BoolArray:
+    away = np.zeros(calls.of.size, dtype=bool)
+    away[places] = True
+    return away
 
 
 def _of_backward(
-    rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting, known: Mapping[str, Operator]
-) -> pl.DataFrame:
+    calls: Calls, host: pl.DataFrame, names: NameTable, nesting: Nesting, known: Mapping[str, Operator]
+) -> Calls:
     """The calls without scalar arguments, with the inputs of their backward where the model takes those.
 
     A backward node has the sequence number of the call, and the operator directly inside it has the inputs.
     """
     lenders = {name: operator.backward for name, operator in known.items() if operator.backward}
-    if not lenders:
-        return rows
-    bare = rows.filter(pl.col("name").is_in(list(lenders)) & pl.col("concrete_inputs").is_null())
-    if not bare.height:
-        return rows
+    bare = calls.named(lenders)
+    bare = bare[~are_known(calls.inputs["concrete_inputs"])[calls.of[bare]]]
+    if not bare.size:
+        return calls
     sequence = host["sequence"]
-    inside = host.filter(pl.col("name").cast(pl.String).is_in(list(lenders.values())))
+    inside = host[np.flatnonzero(names.which(set(lenders.values()).__contains__))]
     nodes = nesting.parent[inside["span_id"].to_numpy()]
     lent = inside.select(pl.col("name").alias("lender"), *INPUTS).cast(pl.String)
     lent = lent.with_columns(sequence[np.maximum(nodes, 0)].alias("sequence")).filter(pl.Series(nodes >= 0))
     lent = lent.drop_nulls("sequence").unique("sequence", keep="none")
-    taken = bare.select(
+    taken = calls.texts(bare).select(
         "span_id",
         "name",
         pl.col("name").replace_strict(lenders, return_dtype=pl.String).alias("lender"),
-        sequence[bare["span_id"].to_numpy()].alias("sequence"),
-    ).join(lent, on=["sequence", "lender"])
-    return pl.concat([rows.join(taken, on="span_id", how="anti"), taken.select(rows.columns)])
-
-
-_JOINED: Final = "inside "
+        sequence[calls.spans[bare]].alias("sequence"),
+    )
+    taken = taken.join(lent, on=["sequence", "lender"])
+    return calls.replaced(_at(calls.at(taken["span_id"].to_numpy()), calls), taken)
 
 
 def _of_called(
-    rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting, known: Mapping[str, Operator]
-) -> pl.DataFrame:
+    calls: Calls, host: pl.DataFrame, names: NameTable, nesting: Nesting, known: Mapping[str, Operator]
+) -> Calls:
     """The calls, with the inputs of those directly inside them behind their own where the model takes those."""
-    lenders = {name: list(operator.inside) for name, operator in known.items() if operator.inside}
-    if not lenders:
-        return rows
-    name = pl.col("name").cast(pl.String)
-    borrowing = rows.filter(name.is_in(list(lenders)))
-    if not borrowing.height:
-        return rows
-    names = sorted({inner for inside in lenders.values() for inner in inside})
-    called = host.filter(name.is_in(names) & pl.col("shapes").is_not_null())
-    called = called.select(
-        pl.Series("caller", nesting.parent[called["span_id"].to_numpy()], pl.Int64),
-        name.alias("inner"),
-        *(pl.col(column).cast(pl.String) for column in INPUTS),
-    )
-    wanted = pl.DataFrame(
-        [(outer, inner) for outer, inside in lenders.items() for inner in inside],
-        schema={"name": pl.String, "inner": pl.String},
-        orient="row",
-    )
-    called = called.join(
-        borrowing.select(pl.col("span_id").cast(pl.Int64).alias("caller"), "name"), on="caller"
-    )
-    called = called.join(wanted, on=["name", "inner"], how="semi", maintain_order="left")
-    # Lists as texts: without their brackets they are joined to one.
-    items = [
-        pl.when(pl.col(column).is_not_null().all())
-        .then(pl.col(column).str.strip_prefix("[").str.strip_suffix("]").str.join(","))
-        .alias(f"{_JOINED}{column}")
-        for column in INPUTS
+    lenders = {name: operator.inside for name, operator in known.items() if operator.inside}
+    borrowing = calls.named(lenders)
+    if not borrowing.size:
+        return calls
+    place = np.full(host.height, -1)
+    place[calls.spans[borrowing]] = np.arange(borrowing.size)
+    wanted = {inner for inside in lenders.values() for inner in inside}
+    called = np.flatnonzero(names.which(wanted.__contains__) & are_known(host["shapes"]))
+    caller = take(place, nesting.parent[called])
+    called, caller = called[caller >= 0], caller[caller >= 0]
+    columns = [at_rows(host[name], called) for name in KEYS]
+    alike = groups(*(or_none(column.to_physical()) for column in columns))
+    inner = [at_rows(column, alike.first).cast(pl.String).to_list() for column in columns]
+    lends = np.array([[name in inside for name in inner[0]] for inside in lenders.values()], dtype=bool)
+    outer = [list(lenders).index(name) for name in calls.inputs["name"][calls.of[borrowing]]]
+    mine = lends[np.array(outer)[caller], alike.of]
+    caller, of = caller[mine], alike.of[mine]
+    order = np.argsort(caller, kind="stable")
+    holding, begins = np.unique(caller[order], return_index=True)
+    # Of the calls, those with the same inputs and the same calls inside are the same.
+    held = [each.tobytes() for each in np.split(of[order], begins[1:])]
+    told = dict[tuple[int, bytes], int]()
+    number = [
+        told.setdefault(each, len(told))
+        for each in zip(calls.of[borrowing[holding]].tolist(), held, strict=False)
     ]
-    behind = called.group_by(pl.col("caller").cast(rows["span_id"].dtype).alias("span_id")).agg(items)
-    both = [
-        pl.when(pl.col(f"{_JOINED}{column}").is_null())
-        .then(column)
-        .otherwise(pl.col(column).str.strip_suffix("]") + "," + pl.col(f"{_JOINED}{column}") + "]")
-        .alias(column)
-        for column in INPUTS
-    ]
-    joined = rows.join(behind, on="span_id", how="left", maintain_order="left")
-    return joined.with_columns(both)[rows.columns]
+    own = calls.inputs[[row for row, _ in told]]
+    inside = [np.frombuffer(each, dtype=of.dtype).tolist() for _, each in told]
+    both = {
+        name: [
+            _behind(text, [texts[each] for each in held])
+            for text, held in zip(own[name], inside, strict=True)
+        ]
+        for name, texts in zip(INPUTS, inner[1:], strict=True)
+    }
+    rows = own.with_columns(pl.Series(name, texts, dtype=pl.String) for name, texts in both.items())
+    return calls.told(borrowing[holding], np.array(number, dtype=np.int64), rows)
+
+
+def _behind(own: str | None, inner: list[str | None]) -> str | None:
+    """The items of other lists behind those of a list, all as JSON; those of its own where one of the others is not known.
+
+    >>> _behind("[1, 2]", ["[3]", "[4]"]), _behind("[1]", ["[2]", None])
+    ('[1, 2,3,4]', '[1]')
+    """
+    known = [text.removeprefix("[").removesuffix("]") for text in inner if text is not None]
+    if len(known) < len(inner):
+        return own
+    return None if own is None else f"{own.removesuffix(']')},{','.join(known)}]"

@@ -15,10 +15,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tracekit.analyses.flops.distinct_calls import KEYS, Calls
 from tracekit.analyses.flops.tensors import LIST
 from tracekit.analyses.flops.work import MOST_DIMENSIONS, is_shape, json_list
 from tracekit.facts.stack_names import ACCUMULATE_NODE
-from tracekit.groups import at_rows
+from tracekit.groups import at_rows, groups, text_codes
 
 __all__ = ["with_long_lists"]
 
@@ -33,12 +34,15 @@ _MOST_TENSORS: Final = 50_000
 """No model has more parameters, even times its passes; their sizes would take much memory."""
 
 
-def with_long_lists(calls: pl.DataFrame, host: pl.DataFrame, device: pl.DataFrame) -> pl.DataFrame:
-    """The calls (`span_id`, `shapes`, `dtypes`), with the sizes of lists that were too long to be recorded, where gradients tell them."""
-    unknown = pl.col("dtypes").str.contains(LIST, literal=True) & pl.col("shapes").str.contains(_NO_SIZES)
-    lists = calls.filter(unknown).select("span_id", "shapes", "dtypes")
-    if not lists.height:
+def with_long_lists(calls: Calls, host: pl.DataFrame, device: pl.DataFrame) -> Calls:
+    """The calls, with the sizes of lists that were too long to be recorded, where gradients tell them."""
+    inputs = calls.inputs
+    unknown = calls.where(
+        inputs["dtypes"].str.contains(LIST, literal=True) & inputs["shapes"].str.contains(_NO_SIZES)
+    )
+    if not unknown.size:
         return calls
+    lists = calls.texts(unknown).with_columns(pl.Series("place", unknown))
     gradients = host[["name", "shapes", "start", "process_id"]].drop_nulls("shapes")
     gradients = gradients.filter(pl.col("name") == ACCUMULATE_NODE.removesuffix("$")).sort("start")
     if gradients["process_id"].n_unique() != 1:
@@ -60,12 +64,9 @@ def with_long_lists(calls: pl.DataFrame, host: pl.DataFrame, device: pl.DataFram
             sizes_by_blocks = known[update]
         sizes = sizes_by_blocks.get(blocks)
         told.append(None if sizes is None else _filled(shapes, dtypes, sizes, depth))
-    found = lists.select("span_id", pl.Series("told", told, dtype=pl.String))
-    return (
-        calls.join(found, on="span_id", how="left", maintain_order="left")
-        .with_columns(pl.coalesce("told", "shapes").alias("shapes"))
-        .drop("told")
-    )
+    lists = lists.with_columns(pl.Series("shapes", told, dtype=pl.String)).drop_nulls("shapes")
+    alike = groups(*(text_codes(lists[name])[0] for name in KEYS))
+    return calls.told(lists["place"].to_numpy(), alike.of, lists[alike.first])
 
 
 def _launched(device: pl.DataFrame) -> pl.DataFrame:

@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.flops.calls import INPUTS
+from tracekit.analyses.flops.distinct_calls import INPUTS, Calls
 from tracekit.analyses.flops.work import DTYPES, is_shape, json_list
-from tracekit.groups import NameTable, at_rows, text_codes
-from tracekit.spans import BoolArray, Int64Array, Nesting
+from tracekit.groups import NameTable, are_known, at_rows, groups, with_series
+from tracekit.spans import BoolArray, Int64Array, Nesting, take
 
 __all__ = ["around", "passed_on"]
 
@@ -31,13 +31,12 @@ _SAME, _OTHER, _BEHIND = "same", "other", "behind"
 
 
 def passed_on(
-    rows: pl.DataFrame, host: pl.DataFrame, nesting: Nesting, own_work: BoolArray
-) -> tuple[pl.DataFrame, BoolArray]:
-    """The calls (`span_id` and the columns of INPUTS) with their own inputs alone, and which spans of the host only pass a call on.
+    calls: Calls, host: pl.DataFrame, names: NameTable, nesting: Nesting, own_work: BoolArray
+) -> tuple[Calls, BoolArray]:
+    """The calls with their own inputs alone, and which spans of the host only pass a call on.
 
     `own_work` marks spans whose work is another than that of the operator around them.
     """
-    names = NameTable(host["name"])
     mode = names.which(_MODE.__eq__)
     subclass = np.flatnonzero(names.which(_SUBCLASS.__eq__))
     handlers = np.concatenate([subclass, np.flatnonzero(mode)])
@@ -45,21 +44,20 @@ def passed_on(
     aside[handlers] = True
     if subclass.size:
         aside |= nesting.nearest_ancestor(_asked(mode, subclass, nesting)) >= 0
-    caller = nesting.nearest_ancestor(host["shapes"].is_not_null().to_numpy(), include_self=False)
-    again = _again(host, caller, own_work)
+    again, caller = _again(are_known(host["shapes"]), names, nesting, own_work)
     if not again.size:
-        return rows, aside
-    kinds, own = _compared(again, caller[again], host)
+        return calls, aside
+    kinds, own = _compared(again, caller, host)
     # A copy that converts is one of its own around the copy of what it converted.
     copies = names.which(_COPY.__eq__)
-    aside[caller[again[(kinds == _OTHER) & ~copies[again]]]] = True
+    aside[caller[(kinds == _OTHER) & ~copies[again]]] = True
     # One level may be autocast, which calls what it leaves as it is again; two are of torch.func alone.
     same = np.zeros(host.height, dtype=bool)
     same[again[kinds == _SAME]] = True
     levels = same & (nesting.nearest_ancestor(same, include_self=False) >= 0)
     levels[again[kinds == _BEHIND]] = True
     aside |= around(np.flatnonzero(levels), nesting, own_work)
-    return _of_own(rows, own), aside
+    return _of_own(calls, own), aside
 
 
 def around(spans: Int64Array, nesting: Nesting, own_work: BoolArray) -> BoolArray:
@@ -81,11 +79,14 @@ def _asked(mode: BoolArray, subclass: Int64Array, nesting: Nesting) -> BoolArray
     return asked
 
 
-def _again(host: pl.DataFrame, caller: Int64Array, own_work: BoolArray) -> Int64Array:
-    """The spans with inputs, the next of which around them is of the same name."""
-    codes, _ = text_codes(host["name"])
-    same = (caller >= 0) & (codes == codes[caller]) & ~own_work
-    return np.flatnonzero(same & host["shapes"].is_not_null().to_numpy())
+def _again(
+    shaped: BoolArray, names: NameTable, nesting: Nesting, own_work: BoolArray
+) -> tuple[Int64Array, Int64Array]:
+    """The spans with inputs, the next of which around them is of the same name; and that one of each."""
+    spans = np.flatnonzero(shaped & ~own_work & (nesting.parent >= 0))
+    caller = take(nesting.nearest_ancestor(shaped), nesting.parent[spans])
+    same = (caller >= 0) & (names.numbers[spans] == names.numbers[caller])
+    return spans[same], caller[same]
 
 
 def _compared(
@@ -140,23 +141,20 @@ def _resized(sizes: list[int], above: list[int]) -> bool:
     return is_shape(sizes) and is_shape(above) and prod(sizes) != prod(above)
 
 
-def _of_own(rows: pl.DataFrame, own: dict[int, int]) -> pl.DataFrame:
+def _of_own(calls: Calls, own: dict[int, int]) -> Calls:
     """The calls, with the last of their inputs alone where `own` has their number."""
     if not own:
-        return rows
-    counts = [own.get(span) for span in rows["span_id"].to_list()]
+        return calls
+    places = calls.at(np.array(list(own)))
+    pairs = groups(calls.of[places], np.array([own[span] for span in calls.spans[places].tolist()]))
+    rows, counts = calls.inputs[pairs.keys[0]], pairs.keys[1].tolist()
     columns = [
         pl.Series(
-            name,
-            [
-                text if count is None else _last(text, count)
-                for text, count in zip(rows[name], counts, strict=True)
-            ],
-            dtype=pl.String,
+            name, [_last(text, count) for text, count in zip(rows[name], counts, strict=True)], pl.String
         )
         for name in INPUTS
     ]
-    return rows.with_columns(columns)
+    return calls.told(places, pairs.of, with_series(rows, *columns))
 
 
 @lru_cache(maxsize=4096)

@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Final, Literal
 
-import polars as pl
-
+from tracekit.analyses.flops.distinct_calls import Calls
 from tracekit.analyses.flops.tensors import (
     LIST,
     are_whole,
@@ -204,15 +203,14 @@ def _squares(inputs: Inputs) -> Work:
     return _model("addcmul", 2 if alike else 3, 3, "first")(inputs)
 
 
-def with_squares(calls: pl.DataFrame, host: pl.DataFrame, nesting: Nesting) -> pl.DataFrame:
+def with_squares(calls: Calls, names: NameTable, nesting: Nesting) -> Calls:
     """The calls, with the name of its own for an `addcmul_` in the step of an optimizer."""
-    products = calls["name"] == _ADDCMUL
-    if not products.any():
+    products = calls.named((_ADDCMUL,))
+    if not products.size:
         return calls
-    steps = NameTable(host["name"]).which(lambda name: name.startswith(_STEP))
-    inside = nesting.nearest_ancestor(steps)[calls["span_id"].to_numpy()] >= 0
-    named = pl.when(products & pl.Series(inside)).then(pl.lit(_SQUARE)).otherwise("name")
-    return calls.with_columns(named.alias("name"))
+    steps = names.which(lambda name: name.startswith(_STEP))
+    inside = nesting.nearest_ancestor(steps)[calls.spans[products]] >= 0
+    return calls.renamed(products[inside], _SQUARE)
 
 
 for (_operands, _flops), _names in POINTWISE.items():

@@ -21,17 +21,15 @@ _APART: Final = ("aten::_fw_primal", "aten::_efficientzerotensor")
 _COMPARED: Final = "aten::_has_same_storage_numel"
 
 
-def tangents(host: pl.DataFrame, nesting: Nesting) -> tuple[BoolArray, BoolArray]:
+def tangents(host: pl.DataFrame, names: NameTable, nesting: Nesting) -> tuple[BoolArray, BoolArray]:
     """The calls that operators make for the tangents of their results: work of its own beside that of the operator around them.
 
     The second array marks those known by their number alone, which are such only where the operator around them does its own work: under
     `torch.func` it passes that on by a call with a number, too.
     """
-    names = NameTable(host["name"])
     parent = nesting.parent
-    apart, compared = (
-        np.flatnonzero(names.which(those.__contains__) & (parent >= 0)) for those in (_APART, (_COMPARED,))
-    )
+    apart, compared = (np.flatnonzero(names.which(those.__contains__)) for those in (_APART, (_COMPARED,)))
+    apart, compared = apart[parent[apart] >= 0], compared[parent[compared] >= 0]
     behind, numbered = np.zeros(host.height, dtype=bool), np.zeros(host.height, dtype=bool)
     if not apart.size and not compared.size:
         return behind, numbered
