@@ -89,8 +89,8 @@ def _of_called(
     alike = groups(*(or_none(column.to_physical()) for column in columns))
     inner = [at_rows(column, alike.first).cast(pl.String).to_list() for column in columns]
     lends = np.array([[name in inside for name in inner[0]] for inside in lenders.values()], dtype=bool)
-    outer = [list(lenders).index(name) for name in calls.inputs["name"][calls.of[borrowing]]]
-    mine = lends[np.array(outer)[caller], alike.of]
+    outer = np.array([[*lenders].index(name) if name in lenders else -1 for name in calls.inputs["name"]])
+    mine = lends[outer[calls.of[borrowing]][caller], alike.of]
     caller, of = caller[mine], alike.of[mine]
     order = np.argsort(caller, kind="stable")
     holding, begins = np.unique(caller[order], return_index=True)

@@ -19,7 +19,7 @@ from tracekit.analyses.flops.distinct_calls import KEYS, Calls
 from tracekit.analyses.flops.tensors import LIST
 from tracekit.analyses.flops.work import MOST_DIMENSIONS, is_shape, json_list
 from tracekit.facts.stack_names import ACCUMULATE_NODE
-from tracekit.groups import at_rows, groups, text_codes
+from tracekit.groups import at_rows, groups, kept, text_codes
 
 __all__ = ["with_long_lists"]
 
@@ -43,8 +43,9 @@ def with_long_lists(calls: Calls, host: pl.DataFrame, device: pl.DataFrame) -> C
     if not unknown.size:
         return calls
     lists = calls.texts(unknown).with_columns(pl.Series("place", unknown))
-    gradients = host[["name", "shapes", "start", "process_id"]].drop_nulls("shapes")
-    gradients = gradients.filter(pl.col("name") == ACCUMULATE_NODE.removesuffix("$")).sort("start")
+    gradients = host[["name", "shapes", "start", "process_id"]]
+    gradients = kept(gradients, gradients["name"] == ACCUMULATE_NODE.removesuffix("$"))
+    gradients = gradients.drop_nulls("shapes").sort("start")
     if gradients["process_id"].n_unique() != 1:
         return calls
     lists = lists.join(_launched(device), on="span_id")

@@ -19,7 +19,7 @@ import polars as pl
 
 from tracekit.analyses.flops.distinct_calls import INPUTS, Calls
 from tracekit.analyses.flops.work import DTYPES, is_shape, json_list
-from tracekit.groups import NameTable, are_known, at_rows, groups, with_series
+from tracekit.groups import NameTable, are_known, at_rows, groups, or_none, with_series
 from tracekit.spans import BoolArray, Int64Array, Nesting, take
 
 __all__ = ["around", "passed_on"]
@@ -96,18 +96,20 @@ def _compared(
 
     `torch.func` records its whole stack, with the inputs of the call last: before them stand those of the caller.
     """
-    texts = [
-        at_rows(host[column], spans).cast(pl.String).to_list()
-        for spans in (again, callers)
-        for column in ("shapes", "dtypes")
-    ]
-    kinds, own = [], dict[int, int]()
-    for span, caller, shapes, dtypes, *above in zip(again.tolist(), callers.tolist(), *texts, strict=True):
-        kind, count = _relation(shapes, dtypes, *above, own.get(caller))
-        kinds.append(kind)
-        if count is not None:
-            own[span] = count
-    return np.array(kinds), own
+    inputs = [at_rows(host[column], spans) for spans in (again, callers) for column in ("shapes", "dtypes")]
+    alike = groups(*(or_none(column.to_physical()) for column in inputs))
+    texts = list(zip(*(at_rows(column, alike.first).cast(pl.String) for column in inputs), strict=True))
+    relations = [_relation(*each, None) for each in texts]
+    kinds = np.array([kind for kind, _ in relations], dtype=object)[alike.of]
+    own = dict[int, int]()
+    if any(count is not None for _, count in relations):
+        for at, (span, caller, of) in enumerate(
+            zip(again.tolist(), callers.tolist(), alike.of.tolist(), strict=True)
+        ):
+            kinds[at], count = _relation(*texts[of], own.get(caller))
+            if count is not None:
+                own[span] = count
+    return kinds, own
 
 
 @lru_cache(maxsize=4096)
