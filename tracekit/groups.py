@@ -76,7 +76,7 @@ class Groups(msgspec.Struct, frozen=True, eq=False, dict=True):
         """The rows of each group, in order."""
         return np.split(np.argsort(self.of, kind="stable"), np.cumsum(self.counts)[:-1])[: self.size]
 
-    def sums(self, values: Integers) -> Int64Array:
+    def sums(self, values: Integers | BoolArray) -> Int64Array:
         """The sum of each group."""
         found = np.zeros(self.size, dtype=np.int64)
         np.add.at(found, self.of, values.astype(np.int64, copy=False))  # of other types it is slow

@@ -11,10 +11,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
 from tracekit.facts.ceilings import Ceilings
+from tracekit.groups import (
+    Groups,
+    any_known,
+    are_known,
+    codes_of,
+    distinct,
+    groups,
+    or_none,
+    text_codes,
+    with_series,
+)
+from tracekit.spans import Int64Array
 from tracekit.trace import Schema
 
 __all__ = [
@@ -81,7 +94,7 @@ def under_roofs(rows: pl.DataFrame, ceilings: Mapping[int, Ceilings]) -> pl.Data
 
 def with_parts(rows: pl.DataFrame) -> pl.DataFrame:
     """The pieces `under_roofs` with what levels add up; it is made when it is asked for, since it takes more room than they do."""
-    return rows.with_columns(_PARTS)
+    return rows.with_columns(*_OF_EACH, *_WHERE_KNOWN)
 
 
 def _at_roof() -> list[pl.Expr]:
@@ -123,29 +136,43 @@ def _bandwidth(ceilings: Ceilings | None, level: str, unit: str | None) -> float
 _INTENSITIES: Final = {"bytes": "intensity", "l2_bytes": "l2_intensity", "l1_bytes": "l1_intensity"}
 
 
-def _parts() -> dict[str, pl.Expr]:
-    """What a level adds up beside the columns of each piece: a figure where another one is known as well."""
+def _of_each() -> dict[str, pl.Expr]:
+    """What is told of each piece under its roof."""
     time, least = pl.col("piece_ns"), pl.col("least_ns")
     whole = least.round().cast(pl.Int64)  # so that the rows of all levels have the same sum
-    counted, rated = pl.col("flops").is_not_null(), least.is_not_null()
     return {
-        "flops_ns": pl.when(counted).then(time),
-        "bytes_ns": pl.when(pl.col("bytes").is_not_null()).then(time),
-        "rated_ns": pl.when(rated).then(time),
-        "rated_flops": pl.when(rated).then("flops"),
         "timed_least_ns": pl.when(time.is_not_null()).then(whole),
         "at_roof_ns": pl.when(time.is_not_null()).then(least),
         "wasted_ns": pl.when(time >= whole).then(time - whole),
         "faster_ns": pl.when(time < whole).then(time),
         "moving_ns": pl.when(time > 0).then("memory_ns"),
         **{f"{name}-bound ns": pl.when(pl.col("bound") == name).then(least) for name in BOUNDS},
+    }
+
+
+def _where_known() -> dict[str, pl.Expr]:
+    """A figure where another one is known as well, of a piece or of several alike in what is known."""
+    time, counted, rated = pl.col("piece_ns"), pl.col("flops").is_not_null(), pl.col("least_ns").is_not_null()
+    return {
+        "flops_ns": pl.when(counted).then(time),
+        "bytes_ns": pl.when(pl.col("bytes").is_not_null()).then(time),
+        "rated_ns": pl.when(rated).then(time),
+        "rated_flops": pl.when(rated).then("flops"),
         **{f"flops with {name}": pl.when(pl.col(name).is_not_null()).then("flops") for name in _INTENSITIES},
         **{f"{name} with flops": pl.when(counted).then(name) for name in _INTENSITIES},
     }
 
 
-_PARTS: Final = [part.alias(name) for name, part in _parts().items()]
-_SUMMED: Final = ["duration", "flops", "bytes", *_parts()]
+def _named(parts: Mapping[str, pl.Expr]) -> list[pl.Expr]:
+    return [part.alias(name) for name, part in parts.items()]
+
+
+_OF_EACH: Final = _named(_of_each())
+_WHERE_KNOWN: Final = _named(_where_known())
+_SUMMED: Final = ("duration", "flops", *_INTENSITIES, "piece_ns")
+"""What levels add up of the pieces as they are."""
+_ADDED: Final = ("duration", "flops", "bytes", *_where_known())
+_WORDS: Final = ("source", "bytes_source", "precision", "unit")
 _KNOWN: Final = ["duration", "flops", "bytes", "timed_least_ns", "flops_ns", "bytes_ns", "rated_ns"]
 """Of these the sum is null if nothing is known."""
 
@@ -159,37 +186,120 @@ def level(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 
 def levels(rows: pl.DataFrame, *wanted: tuple[list[str], str]) -> list[pl.DataFrame]:
     """Several levels of the same pieces: for each its keys, and the column whose distinct values are its `calls`."""
-    found = rows[["precision", "unit"]].unique().rows()
-    works = sorted(found, key=lambda work: [(word is None, word) for word in work]) or [(None, None)]
-    of_works = [f"work {number}" for number in range(len(works))]
-    rows = rows.with_columns(
-        *_PARTS, *(_flops_of(*work).alias(name) for work, name in zip(works, of_works, strict=True))
-    )
-    sums = [
-        rows.group_by(keys).agg(
-            pl.col(call).n_unique().cast(pl.Int64).alias("calls"),
-            pl.col(*_SUMMED, *of_works).sum(),
-            pl.col(_KNOWN).count().name.prefix("known "),
-            pl.col("source", "bytes_source").unique(),
-        )
-        for keys, call in wanted
-    ]
+    kinds = _kinds(rows, list(dict.fromkeys(key for keys, _ in wanted for key in keys)))
+    calls = {call: _number(rows[call]) for call in dict.fromkeys(call for _, call in wanted)}
+    groups_of = [kinds.level(keys) for keys, _ in wanted]
     # All rows of all levels at once: the figures of few rows cost as much as those of many.
-    whole = pl.concat([each[:, len(keys) :] for each, (keys, _) in zip(sums, wanted, strict=True)])
-    flops = whole[of_works].to_numpy()
-    most = [
-        works[number] if most_flops > 0 else (None, None)
-        for number, most_flops in zip(flops.argmax(axis=1).tolist(), flops.max(axis=1).tolist(), strict=True)
-    ]
-    told = [
-        pl.Series("precision", [precision for precision, _ in most], dtype=pl.String),
-        pl.Series("unit", [unit for _, unit in most], dtype=pl.String),
-    ]
-    figures = whole.hstack(told).select(_FIGURES)
-    ends = np.cumsum([each.height for each in sums]).tolist()
+    whole = pl.concat([kinds.sums(by, calls[call]) for by, (_, call) in zip(groups_of, wanted, strict=True)])
+    figures = whole.select(_FIGURES)
+    ends = np.cumsum([by.size for by in groups_of]).tolist()
     return [
-        _ordered([each[key].cast(pl.String) for key in keys], figures[end - each.height : end])
-        for each, end, (keys, _) in zip(sums, ends, wanted, strict=True)
+        _ordered([kinds.rows[key][by.first].cast(pl.String) for key in keys], figures[end - by.size : end])
+        for by, end, (keys, _) in zip(groups_of, ends, wanted, strict=True)
+    ]
+
+
+class _Kinds(msgspec.Struct, frozen=True, eq=False):
+    """Pieces by what they are: those with equal keys, sources and units, of which the same is known, are one of the `rows`, with the sums
+    of their figures. They are few, however many pieces there are, so levels add up these. `of` is the row of each piece.
+
+    `each` is what the roofs tell of each piece, without rows where they tell nothing.
+    """
+
+    rows: pl.DataFrame
+    of: Int64Array
+    each: pl.DataFrame
+
+    def level(self, keys: list[str]) -> Groups:
+        """The rows by these keys."""
+        return groups(*(_number(self.rows[key]) for key in keys))
+
+    def sums(self, by: Groups, call: Int64Array) -> pl.DataFrame:
+        """The sums of a level, whose rows are these groups; `call` is the number of each piece's call."""
+        rows, level = self.rows, by.of[self.of]
+        found = [pl.Series("calls", _distinct(call, level, by.size))]
+        found += [pl.Series(name, by.sums(or_none(rows[name], 0))) for name in _ADDED]
+        found += self._sums_of_each(level if self.each.height else level[:0], by.size)
+        found += [pl.Series(f"known {name}", by.sums(are_known(rows[name]))) for name in _KNOWN]
+        found += [_joined(rows[name], by) for name in ("source", "bytes_source")]
+        return pl.DataFrame([*found, *_main_work(rows, by)])
+
+    def _sums_of_each(self, level: Int64Array, size: int) -> list[pl.Series]:
+        """Polars carries on what it rounds when it adds fractions, and adds in the order of the pieces, unless sums are all it is asked for."""
+        names, rows = self.each.columns, self.each.hstack([pl.Series("level", level)])
+        if size == 1 and rows.height:
+            sums = rows.sum()
+        else:
+            sums = rows.group_by("level").agg(pl.col(names).sum(), pl.first().head(1).alias("no sum"))
+        found = []
+        for column in sums[names]:
+            values = column.to_numpy()
+            whole = np.zeros(size, dtype=values.dtype)
+            whole[sums["level"].to_numpy()] = values
+            found.append(pl.Series(column.name, whole))
+        return found
+
+
+def _kinds(rows: pl.DataFrame, keys: list[str]) -> _Kinds:
+    known = np.zeros(rows.height, dtype=np.int64)
+    for name in (*_SUMMED, "least_ns"):
+        known = 2 * known + are_known(rows[name])
+    alike = groups(known, *(_number(rows[name]) for name in (*keys, *_WORDS)))
+    first = rows[[*keys, *_WORDS, *_SUMMED, "least_ns"]][alike.first]
+    sums = [pl.Series(name, alike.sums(or_none(rows[name], 0))) for name in _SUMMED]
+    sums = [each.set(first[each.name].is_null(), None) for each in sums]
+    timed = pl.when(pl.col("piece_ns").is_not_null()).then("least_ns").alias("timed_least_ns")
+    whole = with_series(first, *sums).with_columns(timed, *_WHERE_KNOWN)
+    rated = any_known(rows["least_ns"]) or any_known(rows["memory_ns"])
+    return _Kinds(whole, alike.of, (rows if rated else rows.clear()).select(_OF_EACH))
+
+
+def _number(column: pl.Series) -> Int64Array:
+    """For each row a number of its value."""
+    if column.dtype == pl.String:
+        return text_codes(column)[0]
+    numbers = column.to_physical()
+    least = numbers.min()
+    return or_none(numbers, min(least if isinstance(least, int) else 0, 0) - 1)
+
+
+def _distinct(numbers: Int64Array, of: Int64Array, size: int) -> Int64Array:
+    """How many distinct numbers each group has."""
+    if (numbers[1:] > numbers[:-1]).all():
+        return np.bincount(of, minlength=size)
+    code, values = codes_of(numbers)
+    holder = np.zeros(values.size, dtype=np.int64)
+    holder[code] = of
+    if (holder[code] != of).any():  # some are in several groups
+        holder = groups(of, code).keys[0]
+    return np.bincount(holder, minlength=size)
+
+
+def _joined(words: pl.Series, by: Groups) -> pl.Series:
+    """The distinct words of each group, joined by +; null without any."""
+    texts = sorted(distinct(words))
+    found = np.zeros(by.size, dtype=np.int64)
+    for at, text in enumerate(texts):
+        found[by.of[(words == text).fill_null(value=False).to_numpy()]] |= 1 << at
+    joined = {
+        each: "+".join(text for at, text in enumerate(texts) if each >> at & 1) or None
+        for each in np.unique(found).tolist()
+    }
+    return pl.Series(words.name, [joined[each] for each in found.tolist()], dtype=pl.String)
+
+
+def _main_work(rows: pl.DataFrame, by: Groups) -> list[pl.Series]:
+    """The `precision` and `unit` of most of the FLOPs of each group, null without FLOPs."""
+    pairs = rows[["precision", "unit"]].rows()
+    works = sorted(set(pairs), key=lambda work: [(word is None, word) for word in work])
+    number = np.array([works.index(pair) for pair in pairs], dtype=np.int64)
+    flops = np.zeros((by.size, max(len(works), 1)), dtype=np.int64)
+    np.add.at(flops, (by.of, number), or_none(rows["flops"], 0))
+    told = zip(flops.argmax(axis=1).tolist(), flops.max(axis=1).tolist(), strict=True)
+    most = [works[at] if largest > 0 else (None, None) for at, largest in told]
+    return [
+        pl.Series(name, [work[at] for work in most], dtype=pl.String)
+        for at, name in enumerate(("precision", "unit"))
     ]
 
 
@@ -197,12 +307,6 @@ def _ordered(keys: list[pl.Series], figures: pl.DataFrame) -> pl.DataFrame:
     order = ["wasted_ns", "bytes_ns", "device_ns", "flops", *(key.name for key in keys)]
     falling = [True, True, True, True, *(False for _ in keys)]
     return pl.DataFrame([*keys, *figures]).sort(order, descending=falling, nulls_last=True)
-
-
-def _flops_of(precision: str | None, unit: str | None) -> pl.Expr:
-    """The FLOPs of this kind of work."""
-    same = pl.col("precision").eq_missing(precision) & pl.col("unit").eq_missing(unit)
-    return pl.when(same).then("flops")
 
 
 _BOUND_SUMS: Final = {name: pl.col(f"{name}-bound ns") for name in BOUNDS}
@@ -224,9 +328,9 @@ def _figures() -> dict[str, pl.Expr]:
         "calls": pl.col("calls"),
         "device_ns": _some("duration"),
         "flops": pl.when(told).then(_some("flops")),
-        "source": pl.when(told).then(_joined("source")),
+        "source": pl.when(told).then("source"),
         "bytes": _some("bytes"),
-        "bytes_source": _joined("bytes_source"),
+        "bytes_source": pl.col("bytes_source"),
         "precision": pl.col("precision"),
         "unit": pl.col("unit"),
         "flops_per_s": pl.when(pl.col("flops") > 0).then(_over("flops", pl.col("flops_ns"), 1e9)),
@@ -263,11 +367,6 @@ def _some(name: str) -> pl.Expr:
 
 def _over(name: str, time: pl.Expr, times: float) -> pl.Expr:
     return pl.when(time > 0).then(pl.col(name) / time * times)
-
-
-def _joined(name: str) -> pl.Expr:
-    texts = pl.col(name).list.drop_nulls().list.sort().list.join("+")
-    return pl.when(texts != "").then(texts)
 
 
 FIGURES: Final = _figures()
