@@ -56,6 +56,11 @@ class CountedOperators(msgspec.Struct, frozen=True, eq=False):
     without_work: BoolArray
     names: tuple[str, ...] = PRECISIONS
 
+    def of(self, spans: Int64Array) -> dict[str, Int64Array]:
+        """The FIGURES of these spans (by row, −1 for none), as the properties have those of all."""
+        rows = take(self.figure, spans)
+        return {name: take(self.figures[:, at], rows) for at, name in enumerate(FIGURES)}
+
     def _of_all(self, name: str) -> Int64Array:
         return take(self.figures[:, FIGURES.index(name)], self.figure)
 

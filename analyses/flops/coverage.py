@@ -158,8 +158,9 @@ def _coverage(scope: Scope) -> Coverage:
     anchor = np.where(launch >= 0, launch, operator)
     owner = take(work.owner, anchor)
     carried = ((rows["kind"] == "memcpy") | (rows["kind"] == "memset")).to_numpy() & are_known(rows["bytes"])
-    flops = (take(work.flops, owner) >= 0) & ~carried
-    known = carried | (take(np.minimum(work.read, work.written), owner) >= 0)
+    figures = work.of(owner)
+    flops = (figures["flops"] >= 0) & ~carried
+    known = carried | (np.minimum(figures["read"], figures["written"]) >= 0)
     launched = operator >= 0
     duration = rows["duration"].to_numpy()
     total = int(duration.sum())

@@ -32,7 +32,7 @@ from tracekit.analyses.flops.count import WIDENED
 from tracekit.analyses.scope import Scope, launch_times, step_at
 from tracekit.classify import categorise
 from tracekit.facts.kernel_rules import TF32
-from tracekit.groups import NameTable, any_known, are_known, at_rows, none_to_null, or_none
+from tracekit.groups import Groups, NameTable, any_known, are_known, at_rows, groups, none_to_null, or_none
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Schema
 
@@ -47,13 +47,13 @@ _INSIDE: Final = r"(?i)DtoD|Device-to-Device"
 
 PIECE_SCHEMA: Final[Schema] = {
     "flops": pl.Int64,
-    "source": pl.String,
+    "source": pl.Categorical(),
     "bytes": pl.Int64,
-    "bytes_source": pl.String,
+    "bytes_source": pl.Categorical(),
     "l2_bytes": pl.Int64,
     "l1_bytes": pl.Int64,
-    "precision": pl.String,
-    "unit": pl.String,
+    "precision": pl.Categorical(),
+    "unit": pl.Categorical(),
     "piece_ns": pl.Int64,
 }
 """Of each activity what stands at it; null but at one kernel of a piece. FLOPs or bytes that are not captured are null there,
@@ -149,14 +149,14 @@ def _with_models(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     inside = copy & names.matching(_INSIDE)
     owner = np.where(copy & ~inside, -1, take(work.owner, rows["anchor"].to_numpy()))
     op = np.where(owner >= 0, owner, or_none(rows["op_id"]))
-    read, written = take(work.read, owner), take(work.written, owner)
-    flops = take(work.flops, owner)
+    figures = work.of(owner)
+    flops, read, written = figures["flops"], figures["read"], figures["written"]
     moved = np.where((read >= 0) & (written >= 0), read + written, -1)
     took = _time_of_owners(owner, rows["duration"])
     flops, moved = (np.where(each > _MOST_PER_NS * took, -1, each) for each in (flops, moved))
     owned = none_to_null(owner)
-    matrix = take(work.matrix.astype(np.int64), owner) == 1
-    precision = at_rows(pl.Series([*work.names, None], dtype=pl.String), take(work.precision, owner))
+    matrix = figures["matrix"] == 1
+    precision = at_rows(pl.Series([*work.names, None], dtype=pl.Categorical), figures["precision"])
     return rows.with_columns(
         owned.alias("owner"),
         none_to_null(flops).alias("model_flops"),
@@ -184,21 +184,23 @@ def _in_pieces(rows: pl.DataFrame, *, timed: bool) -> pl.DataFrame:
     piece = np.where(flops | moved, or_none(rows["owner"]), -1 - np.arange(rows.height))
     # What only moves data (a bias to the output of a product, a change of layout) computes nothing of what the model counts.
     copies = (_moves(rows) | (rows["category"] == "copy").fill_null(value=False)).to_numpy()
-    order = np.lexsort((-or_none(rows["duration"], 0), copies, piece))
-    begins = np.flatnonzero(np.diff(piece[order], prepend=np.iinfo(np.int64).min))
-    first = order[begins]
+    whole = groups(piece)
+    first, shared = whole.first.copy(), np.flatnonzero(whole.counts[whole.of] > 1)
+    order = shared[np.lexsort((-or_none(rows["duration"], 0)[shared], copies[shared], whole.of[shared]))]
+    order = order[np.flatnonzero(np.diff(whole.of[order], prepend=-1))]
+    first[whole.of[order]] = order
     by_model = {"flops_by_model": flops[first], "bytes_by_model": moved[first]}
     unmeasured = _moves(rows).to_numpy()
-    whole = [_sums(rows[name], order, begins, unmeasured) for name in _COUNTED]
-    whole.append(_sums(rows["duration"], order, begins))
+    sums = [_sums(rows[name], whole, unmeasured) for name in _COUNTED]
+    sums.append(_sums(rows["duration"], whole))
     figures = rows[list(_TOLD)][first].with_columns(
-        *whole, **{name: pl.Series(those) for name, those in by_model.items()}
+        *sums, **{name: pl.Series(those) for name, those in by_model.items()}
     )
     at = np.full(rows.height, -1)
     at[first] = np.arange(first.size)
     # Slice by slice: what is worked out between takes as much as all else there is of the rows.
     parts = [part.select(_figures(timed=timed)) for part in figures.iter_slices(_SLICE)]
-    del figures, whole
+    del figures, sums
     found = rows[list(_PLACE)].hstack(
         pl.concat(parts or [pl.DataFrame(schema=PIECE_SCHEMA)])[none_to_null(at)]
     )
@@ -243,18 +245,16 @@ _TOLD: Final = (
 _COUNTED: Final = ("flops", "dram_bytes", "l2_bytes", "l1_bytes")
 
 
-def _sums(
-    values: pl.Series, order: Int64Array, begins: Int64Array, optional: BoolArray | None = None
-) -> pl.Series:
+def _sums(values: pl.Series, pieces: Groups, optional: BoolArray | None = None) -> pl.Series:
     """The sum of each piece; null if one of its values is, but for those of `optional` rows beside others."""
     if not any_known(values):
-        return values.head(begins.size)
-    sums = pl.Series(values.name, np.add.reduceat(or_none(values, 0)[order], begins))
+        return values.head(pieces.size)
+    sums = pl.Series(values.name, pieces.sums(or_none(values, 0)))
     if not values.null_count():
         return sums
-    null = values.is_null().to_numpy()[order]
-    lacking = null if optional is None else null & ~optional[order]
-    lacks = np.logical_or.reduceat(lacking, begins) | np.logical_and.reduceat(null, begins)
+    null = values.is_null().to_numpy()
+    lacking = null if optional is None else null & ~optional
+    lacks = (pieces.sums(lacking) > 0) | (pieces.sums(null) == pieces.counts)
     return sums.set(pl.Series(lacks), None)
 
 
@@ -272,39 +272,47 @@ def _figures(*, timed: bool) -> list[pl.Expr]:
     columns = {
         "flops": pl.when(recorded).then(0).when(by_model).then("model_flops").otherwise("flops"),
         "source": pl.when(recorded)
-        .then(pl.lit(RECORDED))
+        .then(_word(RECORDED))
         .when(by_model)
-        .then(pl.lit(ANALYTIC))
+        .then(_word(ANALYTIC))
         .when(counted)
-        .then("flops_source"),
+        .then(_encoded("flops_source")),
         "bytes": pl.when(recorded)
         .then(pl.col("bytes") * pl.when("inside").then(2).otherwise(1))
         .when(moved_by_model)
         .then("model_bytes")
         .otherwise("dram_bytes"),
         "bytes_source": pl.when(recorded)
-        .then(pl.lit(RECORDED))
+        .then(_word(RECORDED))
         .when(moved_by_model)
-        .then(pl.lit(ANALYTIC))
+        .then(_word(ANALYTIC))
         .when(traffic)
-        .then("dram_source"),
+        .then(_encoded("dram_source")),
         "l2_bytes": pl.col("l2_bytes"),
         "l1_bytes": pl.col("l1_bytes"),
         "precision": pl.when(by_counter)
-        .then("flops_precision")
+        .then(_encoded("flops_precision"))
         .when(is_tf32)
-        .then(pl.lit("tf32"))
+        .then(_word("tf32"))
         .when(~pl.col("matrix") & pl.col("precision").is_in(WIDENED))
-        .then(pl.lit("fp32"))
+        .then(_word("fp32"))
         .otherwise("precision"),
         "unit": pl.when(link)
-        .then(pl.lit("link"))
+        .then(_word("link"))
         .when(by_counter)
-        .then("flops_unit")
+        .then(_encoded("flops_unit"))
         .when("matrix")
-        .then(pl.lit("matrix"))
+        .then(_word("matrix"))
         .when(pl.col("owner").is_not_null())
-        .then(pl.lit("vector")),
+        .then(_word("vector")),
         "piece_ns": pl.col("duration") if timed else pl.lit(None),
     }
     return [columns[name].cast(kind).alias(name) for name, kind in PIECE_SCHEMA.items()]
+
+
+def _word(text: str) -> pl.Expr:
+    return pl.lit(text).cast(pl.Categorical)
+
+
+def _encoded(column: str) -> pl.Expr:
+    return pl.col(column).cast(pl.Categorical)
