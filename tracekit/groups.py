@@ -102,16 +102,46 @@ def groups(*keys: Integers) -> Groups:
     >>> found.of.tolist(), [key.tolist() for key in found.keys], found.sums(np.array([1, 2, 4])).tolist()
     ([1, 0, 1], [[1, 3], [5, 0]], [2, 5])
     """
-    code, values = codes_of(keys[0])
-    parts = [values]
-    for key in keys[1:]:
-        more, values = codes_of(key)
-        code, whole = (
-            codes_of(code * values.size + more) if parts[0].size > 1 else (more, np.arange(values.size))
-        )
-        parts = [part[whole // values.size] for part in parts]
-        parts.append(values[whole % max(values.size, 1)])
+    if len(keys) == 1:
+        code, values = codes_of(keys[0])
+        return Groups(code, (values,))
+    most = _ROOM + 4 * keys[0].size
+    code, room = np.zeros(1, dtype=np.int64), 1
+    parts: list[Int64Array] = []
+    digits: list[Int64Array] = []
+    for key in keys:
+        digit, values = _digits(key, most)
+        if room * values.size > most and digits:
+            code, parts = _counted_off(code, parts, digits)
+            room, digits = parts[0].size, []
+        if room * values.size > most and values.size > _ROOM:
+            digit, values = codes_of(key)
+        code = code * values.size + digit if room > 1 else digit
+        room *= values.size
+        digits.append(values)
+    code, parts = _counted_off(code, parts, digits)
     return Groups(code, tuple(parts))
+
+
+def _digits(key: Integers, most: int) -> tuple[Int64Array, Int64Array]:
+    """A number for each value, in their order, and the values by these; others among them where they are no more than `most`."""
+    low, high = (int(key.min()), int(key.max())) if key.size else (0, -1)
+    if high - low >= most:
+        return codes_of(key)
+    numbers = key.astype(np.int64, copy=False)
+    return (numbers - low if low else numbers), np.arange(low, high + 1)
+
+
+def _counted_off(
+    code: Int64Array, parts: list[Int64Array], digits: list[Int64Array]
+) -> tuple[Int64Array, list[Int64Array]]:
+    """The codes without gaps, and the keys of each, where the last digits have these values and the rest is a row of the `parts`."""
+    code, rest = codes_of(code)
+    found = []
+    for values in reversed(digits):
+        found.append(values[rest % max(values.size, 1)])
+        rest = rest // max(values.size, 1)
+    return code, [*(part[rest] for part in parts), *reversed(found)]
 
 
 def codes_of(key: Integers) -> tuple[Int64Array, Int64Array]:
@@ -187,7 +217,7 @@ def are_known(values: pl.Series) -> BoolArray:
         return np.ones(values.len(), dtype=bool)
     if not any_known(values):
         return np.zeros(values.len(), dtype=bool)
-    if not values.dtype.is_numeric():
+    if not values.dtype.is_float() and (values.len() > _ROOM or not values.dtype.is_numeric()):
         return values.is_not_null().to_numpy()
     lacking: BoolArray = np.isnan(values.to_numpy())
     return ~lacking

@@ -123,9 +123,8 @@ def roofline(scope: Scope | Trace) -> Roofline:
 
 def _roofline(scope: Scope) -> Roofline:
     rows = _with_layers(rated_pieces(scope), scope)
-    rows = rows.with_columns(
-        pl.coalesce("op_id", -1 - pl.col("call")).alias("operator call"), pl.lit(scope.label).alias("label")
-    )
+    label = pl.Series("label", [scope.label], dtype=pl.Categorical).new_from_index(0, rows.height)
+    rows = rows.with_columns(pl.coalesce("op_id", -1 - pl.col("call")).alias("operator call"), label)
     operators, layers, types, kernels, window = levels(
         rows,
         (["operator"], "operator call"),

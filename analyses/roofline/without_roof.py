@@ -10,6 +10,7 @@ import polars as pl
 from tracekit.analyses.roofline.rated import device_ceilings, rated_pieces
 from tracekit.analyses.scope import Scope
 from tracekit.facts.ceilings import Ceilings
+from tracekit.groups import are_known, kept
 
 __all__ = ["no_roof"]
 
@@ -19,8 +20,8 @@ _MEASURED: Final = ("fp64", "fp32", "tf32", "bf16", "fp16")
 
 def no_roof(scope: Scope) -> str:
     """Why no work has a roof, in one sentence; empty if none is known that could have one."""
-    rows = rated_pieces(scope)
-    moved = rows.filter(pl.col("bytes").is_not_null())
+    rows = rated_pieces(scope)[["bytes", "unit", "flops", "compute_ns", "precision"]]
+    moved = kept(rows, are_known(rows["bytes"]))
     if moved.height and (moved["unit"] == "link").all():
         copies = (
             "Communication has" if scope.on_cpu else "Copies between host and device, and communication, have"
