@@ -25,7 +25,7 @@ from tracekit.analyses.roofline.rates import RATES, with_rates
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import count_of, format_ns, format_share
-from tracekit.groups import Groups, distinct, groups, kept, or_none
+from tracekit.groups import Groups, distinct, groups, kept, or_none, text_numbers
 from tracekit.readers import how_to_record
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
@@ -128,8 +128,8 @@ def _calls(scope: Scope) -> pl.DataFrame:
     spans = np.flatnonzero(stack.of_kind("op"))
     nesting = stack.nesting_of(spans)
     inputs = host["name", "shapes", "dtypes"][spans]
-    outer = ~nesting.in_same(or_none(inputs["name"].to_physical()))
-    shape = groups(*(or_none(column.to_physical()) for column in inputs))
+    names, *others = (text_numbers(column) for column in inputs)
+    outer, shape = ~nesting.in_same(names), groups(names, *others)
     counted = np.zeros(host.height, dtype=bool)
     counted[scope.host("op", columns=["span_id"])["span_id"].to_numpy()] = True
     counted = counted[spans]
@@ -168,7 +168,9 @@ def _launched(
     rows = attributed(scope)
     op, phase = or_none(rows["op_id"]), rows["phase"].to_physical().to_numpy()
     duration = rows["duration"].to_numpy()
-    place = np.where(op >= 0, np.searchsorted(spans, op), spans.size)
+    places = np.full(scope.trace.host.height + 1, spans.size)
+    places[spans] = np.arange(spans.size)
+    place = places[op]
     device = np.zeros(spans.size + 1, dtype=np.int64)
     np.add.at(device, place, duration)
     of = np.append(shape.of, shape.size)[place]

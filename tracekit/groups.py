@@ -33,6 +33,7 @@ __all__ = [
     "or_none",
     "rows_of",
     "text_codes",
+    "text_numbers",
     "with_series",
 ]
 
@@ -312,14 +313,26 @@ def text_codes(column: pl.Series) -> tuple[Int64Array, list[str | None]]:
     return number.take(numbers), at_rows(column, rows).cast(pl.String).to_list()
 
 
-def _numbered(column: pl.Series) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """For each row of a column of texts a number of its text, 0 without one, the numbers that occur, in order, and a row of each."""
+def text_numbers(column: pl.Series) -> Int64Array:
+    """For each row of a column of texts a number of its text among those of the process, 0 without one.
+
+    >>> found = text_numbers(pl.Series(["b", None, "b"]))
+    >>> bool(found[0] == found[2] > found[1] == 0)
+    True
+    """
     encoded = column.cast(pl.Categorical) if column.dtype == pl.String else column
     physical = encoded.to_physical()
-    if physical.null_count() and physical.len() > _ROOM:  # the last number of 32 bits and 1 are 0
-        numbers = (physical.cast(pl.UInt32).fill_null(_LAST).to_numpy() + np.uint32(1)).astype(np.int64)
-    else:
-        numbers = or_none(physical) + 1
+    if not any_known(physical):
+        return np.zeros(physical.len(), dtype=np.int64)
+    if not physical.null_count() or physical.len() <= _ROOM:
+        return or_none(physical) + 1
+    # The last number of 32 bits and 1 are 0.
+    return (physical.cast(pl.UInt32).fill_null(_LAST).to_numpy() + np.uint32(1)).astype(np.int64)
+
+
+def _numbered(column: pl.Series) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """The numbers of the texts of a column, those that occur, in order, and a row of each."""
+    numbers = text_numbers(column)
     high = int(numbers.max(initial=-1))
     if high >= _ROOM + 32 * numbers.size:  # other columns of the process have far more texts
         values, rows, numbers = np.unique(numbers, return_index=True, return_inverse=True)

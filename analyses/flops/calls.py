@@ -16,7 +16,16 @@ from tracekit.analyses.flops.distinct_calls import KEYS, Calls
 from tracekit.analyses.flops.long_lists import with_long_lists
 from tracekit.analyses.flops.tensors import LIST
 from tracekit.analyses.flops.work import operator_named
-from tracekit.groups import NameTable, are_known, at_rows, groups, or_none, text_codes, with_series
+from tracekit.groups import (
+    NameTable,
+    are_known,
+    at_rows,
+    groups,
+    or_none,
+    text_codes,
+    text_numbers,
+    with_series,
+)
 from tracekit.spans import take
 
 __all__ = ["is_composite", "modelled_calls"]
@@ -48,7 +57,7 @@ def modelled_calls(
     modelled = names.which(lambda name: operator_named(name) is not None)
     spans = np.flatnonzero(modelled & are_known(host["shapes"]))
     columns = [at_rows(host[name], spans) for name in KEYS]
-    alike = groups(*(or_none(column.to_physical()) for column in columns))
+    alike = groups(*(text_numbers(column) for column in columns))
     texts = [at_rows(column, alike.first).cast(pl.String) for column in columns]
     calls = Calls(spans, alike.of, pl.DataFrame(texts))
     if device is not None:

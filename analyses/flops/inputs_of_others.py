@@ -9,7 +9,7 @@ import polars as pl
 
 from tracekit.analyses.flops.distinct_calls import INPUTS, KEYS, Calls
 from tracekit.analyses.flops.work import Operator
-from tracekit.groups import NameTable, are_known, at_rows, groups, or_none
+from tracekit.groups import NameTable, are_known, at_rows, groups, text_numbers
 from tracekit.spans import BoolArray, Int64Array, Nesting, take
 
 __all__ = ["with_inputs_of_others"]
@@ -86,7 +86,7 @@ def _of_called(
     caller = take(place, nesting.parent[called])
     called, caller = called[caller >= 0], caller[caller >= 0]
     columns = [at_rows(host[name], called) for name in KEYS]
-    alike = groups(*(or_none(column.to_physical()) for column in columns))
+    alike = groups(*(text_numbers(column) for column in columns))
     inner = [at_rows(column, alike.first).cast(pl.String).to_list() for column in columns]
     lends = np.array([[name in inside for name in inner[0]] for inside in lenders.values()], dtype=bool)
     outer = np.array([[*lenders].index(name) if name in lenders else -1 for name in calls.inputs["name"]])

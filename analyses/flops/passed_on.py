@@ -19,7 +19,7 @@ import polars as pl
 
 from tracekit.analyses.flops.distinct_calls import INPUTS, Calls
 from tracekit.analyses.flops.work import DTYPES, is_shape, json_list
-from tracekit.groups import NameTable, are_known, at_rows, groups, or_none, with_series
+from tracekit.groups import NameTable, are_known, at_rows, groups, text_numbers, with_series
 from tracekit.spans import BoolArray, Int64Array, Nesting, take
 
 __all__ = ["around", "passed_on"]
@@ -97,7 +97,7 @@ def _compared(
     `torch.func` records its whole stack, with the inputs of the call last: before them stand those of the caller.
     """
     inputs = [at_rows(host[column], spans) for spans in (again, callers) for column in ("shapes", "dtypes")]
-    alike = groups(*(or_none(column.to_physical()) for column in inputs))
+    alike = groups(*(text_numbers(column) for column in inputs))
     texts = list(zip(*(at_rows(column, alike.first).cast(pl.String) for column in inputs), strict=True))
     relations = [_relation(*each, None) for each in texts]
     kinds = np.array([kind for kind, _ in relations], dtype=object)[alike.of]

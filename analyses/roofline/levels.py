@@ -24,7 +24,7 @@ from tracekit.groups import (
     distinct,
     groups,
     or_none,
-    text_codes,
+    text_numbers,
     with_series,
 )
 from tracekit.spans import Int64Array
@@ -256,11 +256,10 @@ def _kinds(rows: pl.DataFrame, keys: list[str]) -> _Kinds:
 
 def _number(column: pl.Series) -> Int64Array:
     """For each row a number of its value."""
-    if column.dtype == pl.String:
-        return text_codes(column)[0]
-    numbers = column.to_physical()
-    least = numbers.min()
-    return or_none(numbers, min(least if isinstance(least, int) else 0, 0) - 1)
+    if not column.dtype.is_integer():
+        return text_numbers(column)
+    least = column.min()
+    return or_none(column, min(least if isinstance(least, int) else 0, 0) - 1)
 
 
 def _distinct(numbers: Int64Array, of: Int64Array, size: int) -> Int64Array:

@@ -15,7 +15,7 @@ from tracekit.analyses.call_sizes import elements_in
 from tracekit.analyses.flops import json_list
 from tracekit.analyses.scope import Scope, once
 from tracekit.analyses.sdpa import SDPA_MATH
-from tracekit.groups import at_rows, text_codes
+from tracekit.groups import are_known, at_rows, groups, kept, text_codes, text_numbers
 from tracekit.spans import BoolArray, Int64Array, take
 
 __all__ = ["BATCHED", "AttentionWork", "attention_work", "claimed_by_attention"]
@@ -83,36 +83,46 @@ def attention_work(scope: Scope) -> AttentionWork:
     if not (softmax | math).any():
         nothing = np.zeros(0, dtype=np.int64)
         return AttentionWork(0, 0, 0, 0, 0, 0, nothing, nothing, {}, {})
-    work = scope.activities[["op_id", "duration", "category"]].filter(pl.col("op_id").is_not_null())
+    work = scope.activities[["op_id", "duration", "category"]]
+    work = kept(work, are_known(work["op_id"]))
     op, ns = work["op_id"].to_numpy(), work["duration"].to_numpy()
     nearest = stack.nesting.nearest_ancestor
     # Work of the backward pass belongs to the call of its forward operator.
     of_math = nearest(math)
-    of_node = (backward.node >= 0) & ~backward.recomputed
-    of_math = np.where(of_node, take(of_math, take(backward.forward, backward.node)), of_math)
+    if math.any():
+        nodes = np.flatnonzero((backward.node >= 0) & ~backward.recomputed)
+        of_math[nodes] = take(of_math, take(backward.forward, backward.node[nodes]))
     by_hand = of_math < 0
+    forward = op[backward.node[op] < 0]
 
     def calls(wanted: BoolArray) -> int:
         """How many outermost spans of these have work of the forward pass; one that runs again does not count."""
-        outermost = wanted & (nearest(wanted, include_self=False) < 0)
-        rows = nearest(outermost)[op[backward.node[op] < 0]]
-        return int(np.unique(rows[rows >= 0]).size)
+        spans = np.flatnonzero(wanted)
+        if not spans.size:
+            return 0
+        outermost = np.zeros(stack.size, dtype=bool)
+        outermost[spans[take(nearest(wanted), stack.nesting.parent[spans]) < 0]] = True
+        works = np.zeros(stack.size + 1, dtype=bool)
+        works[nearest(outermost)[forward]] = True
+        return int(np.count_nonzero(works[:-1]))
 
-    in_softmax = ((nearest(softmax | stack.named(_SOFTMAX_BACKWARD, "op")) >= 0) & by_hand)[op]
-    scores, copies = _around_softmax(stack, op, in_softmax)
+    product, of_softmax = (
+        nearest(wanted) >= 0
+        for wanted in (stack.named(_ANY_PRODUCT, "op"), softmax | stack.named(_SOFTMAX_BACKWARD, "op"))
+    )
+    in_softmax = (of_softmax & by_hand)[op]
+    scores, copies = _around_softmax(stack, op, product, in_softmax)
     scores, copies = scores & by_hand[op], copies & by_hand[op]
-    other = ((of_math >= 0) & (nearest(stack.named(_ANY_PRODUCT, "op")) < 0))[op]
+    other = ((of_math >= 0) & ~product)[op]
     by_call = np.zeros(stack.size, dtype=np.int64)
     np.add.at(by_call, of_math[op[other]], ns[other])
     rows = np.flatnonzero(by_call)
 
     def by_category(mask: BoolArray) -> dict[str, int]:
-        sums = (
-            work.filter(pl.Series(mask))
-            .group_by(pl.col("category").cast(pl.String))
-            .agg(pl.col("duration").sum())
-        )
-        return dict(sums.rows())
+        code, names = text_codes(work["category"].filter(pl.Series(mask)))
+        sums = np.zeros(len(names), dtype=np.int64)
+        np.add.at(sums, code, ns[mask])
+        return {str(name): ns for name, ns in zip(names, sums.tolist(), strict=True)}
 
     return AttentionWork(
         softmax_calls=calls(softmax & by_hand),
@@ -143,9 +153,11 @@ class _Inputs(msgspec.Struct, frozen=True):
     same: bool
 
 
-def _around_softmax(stack: HostStack, op: Int64Array, in_softmax: BoolArray) -> tuple[BoolArray, BoolArray]:
+def _around_softmax(
+    stack: HostStack, op: Int64Array, in_product: BoolArray, in_softmax: BoolArray
+) -> tuple[BoolArray, BoolArray]:
     """Which activities, with these operators, are other work on the scores, and copies that change the layout of what is multiplied;
-    none without recorded shapes.
+    none without recorded shapes. `in_product` are the spans of products and in them.
 
     Between two products and beside a softmax, all tensors of the size of the softmax's are scores: the forward pass scales, masks
     and drops them, the backward pass does the same to their gradients. A copy of four sizes into the same type, next to a batched
@@ -156,8 +168,9 @@ def _around_softmax(stack: HostStack, op: Int64Array, in_softmax: BoolArray) -> 
         return nothing, nothing
     order = np.lexsort((stack.start[op], stack.thread[op]))
     nearest = stack.nesting.nearest_ancestor
-    product, batched = (
-        (nearest(stack.named(pattern, "op")) >= 0)[op[order]] for pattern in (_ANY_PRODUCT, _PRODUCT)
+    product, batched, copied = (
+        wanted[op[order]]
+        for wanted in (in_product, *(nearest(stack.named(name, "op")) >= 0 for name in (_PRODUCT, _COPY)))
     )
     # A part is what lies between two products; all activities of a product have the number of the part before it.
     part = np.cumsum(np.append(False, product[:-1]) & ~product)
@@ -185,7 +198,6 @@ def _around_softmax(stack: HostStack, op: Int64Array, in_softmax: BoolArray) -> 
     )
     multiplied = {each for one in set(code[batched].tolist()) for each in inputs[one].every} - {0}
     multiplied -= set(values[soft].tolist())
-    copied = take((nearest(stack.named(_COPY, "op")) >= 0).astype(np.int64), op[order]) > 0
     operand = np.isin(values, np.array(sorted(multiplied), dtype=np.int64)) & (sizes >= _HEADS)
     copies = inside & ~soft & beside & copied & operand & (same > 0)
     back = np.empty(op.size, dtype=np.int64)
@@ -195,10 +207,10 @@ def _around_softmax(stack: HostStack, op: Int64Array, in_softmax: BoolArray) -> 
 
 def _inputs(stack: HostStack, op: Int64Array) -> tuple[Int64Array, list[_Inputs]]:
     """The recorded inputs of these operators: the number of each, and what they are."""
-    texts = at_rows(stack.frame["shapes"], op).cast(pl.String).fill_null("") + "\n"
-    texts += at_rows(stack.frame["dtypes"], op).cast(pl.String).fill_null("")
-    code, distinct = text_codes(texts)
-    return code, [_inputs_of(*(text or "\n").split("\n", 1)) for text in distinct]
+    columns = [at_rows(stack.frame[name], op) for name in ("shapes", "dtypes")]
+    alike = groups(*(text_numbers(column) for column in columns))
+    texts = (at_rows(column, alike.first).cast(pl.String).fill_null("") for column in columns)
+    return alike.of, [_inputs_of(shapes, dtypes) for shapes, dtypes in zip(*texts, strict=True)]
 
 
 def _inputs_of(shapes: str, dtypes: str) -> _Inputs:
