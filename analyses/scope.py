@@ -22,7 +22,7 @@ from tracekit.classify import ACTIVITY_CLASSES, activity_class
 from tracekit.errors import UsageError, not_a_pattern
 from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.facts.units import format_count
-from tracekit.groups import any_known, are_known, at_rows, groups, kept, or_none, with_series
+from tracekit.groups import any_known, are_known, at_rows, codes_of, groups, kept, or_none, with_series
 from tracekit.intervals import IntervalSet
 from tracekit.names import clean
 from tracekit.trace import HOST_KINDS, Trace, one_of
@@ -103,7 +103,7 @@ class Scope:
     @property
     def device_ids(self) -> list[int]:
         """The devices that worked in the window, in order."""
-        return self.once("device ids", lambda: np.unique(self.overlapping["device_id"].to_numpy()).tolist())
+        return self.once("device ids", lambda: codes_of(self.overlapping["device_id"].to_numpy())[1].tolist())
 
     def intervals(self, device_id: int | None = None, *classes: str) -> IntervalSet:
         """The union of the activities of these classes (all when none is named), clipped to the window."""
