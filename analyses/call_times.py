@@ -29,19 +29,21 @@ def came(rows: pl.DataFrame) -> pl.Series:
     return pl.Series("came", found)
 
 
-def exposure_of(scope: Scope, rows: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
-    """`exposed_ns` and `held_ns` of each activity (`analyses.calls.CALLS`)."""
-    exposed = rows["duration"].to_numpy().copy()
+def exposure_of(scope: Scope, rows: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
+    """`exposed_ns` and `held_ns` (`analyses.calls.CALLS`) of the `calls` among the rows, which are all activities."""
+    exposed = calls["duration"].to_numpy().copy()
     held = exposed.copy()
-    device, starts, ends, launched = (rows[name].to_numpy() for name in ("device_id", "start", "end", "launched"))  # fmt: skip
+    of, begin, end = (calls[name].to_numpy() for name in ("device_id", "start", "end"))
+    device, starts, launched = (rows[name].to_numpy() for name in ("device_id", "start", "launched"))
     computes = (rows["class"] != "communication").to_numpy()
+    queued = computes & (starts > launched + YOUNG_LAUNCH_NS)
     stack = attribution(scope).model.stack
-    waits = stack.awaits_device()
+    waits = np.flatnonzero(stack.awaits_device())
     host = IntervalSet.of(stack.start[waits], stack.end[waits])
     for one in scope.device_ids:
-        mine, compute = device == one, scope.intervals(one, "compute")
-        exposed[mine] -= compute.coverage(starts[mine], ends[mine])
-        queued = mine & computes & (starts > launched + YOUNG_LAUNCH_NS)
-        waited = IntervalSet.of(launched[queued] + YOUNG_LAUNCH_NS, starts[queued]) | host
-        held[mine] = (waited - compute).coverage(starts[mine], ends[mine])
+        mine, compute = of == one, scope.intervals(one, "compute")
+        exposed[mine] -= compute.coverage(begin[mine], end[mine])
+        kept_waiting = queued & (device == one)
+        waited = IntervalSet.of(launched[kept_waiting] + YOUNG_LAUNCH_NS, starts[kept_waiting]) | host
+        held[mine] = (waited - compute).coverage(begin[mine], end[mine])
     return pl.Series("exposed_ns", exposed), pl.Series("held_ns", exposed if scope.on_cpu else held)

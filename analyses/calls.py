@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -130,10 +131,11 @@ def _calls(scope: Scope) -> Calls:
         pl.col("number").cast(pl.Int64).alias("call"), "device_id", "start", "end"
     )
     spans = queueing[rows["anchor"].to_numpy()]
-    rows = _with_peers(scope, _recorded(scope, rows), spans)
-    names = [_name(*texts) for texts in rows[["record_name", "span_name", "kernel"]].rows()]
+    rows = _recorded(scope, rows)
+    names = [_name(*texts) for texts in rows[list(_NAMES)].rows()]
     rows = rows.with_columns(
         pl.Series("name", names, dtype=pl.String),
+        *_peers_of(scope, rows, names, spans),
         _per_text(rows["kernel"], algorithm_of).alias("algorithm"),
         _per_text(rows["kernel"], protocol_of).alias("protocol"),
         (pl.col("end") - pl.col("start")).alias("duration_ns"),
@@ -155,8 +157,9 @@ def _work(scope: Scope) -> pl.DataFrame:
     launched the activity.
     """
     rows = attributed(scope).hstack([pl.Series("launched", launch_times(scope.trace, scope.activities))])
-    rows = rows.hstack([came(rows), *exposure_of(scope, rows)])
-    rows = kept(rows, rows["class"] == "communication")
+    every = rows.hstack([came(rows)])
+    rows = kept(every, every["class"] == "communication")
+    rows = rows.hstack(list(exposure_of(scope, every, rows)))
     span = _backend_ranges(scope, rows)
     if scope.on_cpu and (span >= 0).any():  # the operators of these collectives only queue them
         rows, span = kept(rows, span >= 0), span[span >= 0]
@@ -191,10 +194,12 @@ def _on_host(scope: Scope) -> Int64Array:
     wanted = stack.named(MPI_CALL, "op", "annotation")
     if not scope.on_cpu:
         wanted |= stack.named(ON_PROCESSORS, "op", "annotation")
-    around = take(stack.nesting.nearest_ancestor(wanted), stack.nesting.parent)
+    spans = np.flatnonzero(wanted)
+    if not spans.size:
+        return spans
+    spans = spans[take(stack.nesting.nearest_ancestor(wanted), stack.nesting.parent[spans]) < 0]
     low, high = scope.host_window()
-    inside = (stack.start >= low) & (stack.start < high)
-    return np.flatnonzero(wanted & (around < 0) & inside)
+    return spans[(stack.start[spans] >= low) & (stack.start[spans] < high)]
 
 
 def _host_calls(scope: Scope, span: Int64Array, schema: pl.Schema) -> pl.DataFrame:
@@ -258,11 +263,8 @@ def _recorded(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
             for name, of in named.items()
         )
     )
-    elements, dtypes = [], []
-    for shapes, types in joined[["shapes", "dtypes"]].rows():
-        elements.append(elements_of(shapes))
-        first = next(iter(json_list(types)), None)
-        dtypes.append(first if isinstance(first, str) and first in ELEMENT_BYTES else None)
+    elements = [elements_of(shapes) for shapes in joined["shapes"]]
+    dtypes = [_type_of_first(dtypes) for dtypes in joined["dtypes"]]
     meta = scope.trace.meta
     # A range of PyTorch's backend does not tell its group, but of one group there is no doubt.
     of_backend = pl.col("span_name").str.contains(COLLECTIVE_RANGE)
@@ -272,6 +274,12 @@ def _recorded(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
         pl.coalesce("elements_in", pl.Series(elements, dtype=pl.Int64)).alias("elements_in"),
         pl.coalesce(pl.col("dtype").cast(pl.String), pl.Series(dtypes, dtype=pl.String)).alias("dtype"),
     )
+
+
+@lru_cache(maxsize=4096)
+def _type_of_first(dtypes: str | None) -> str | None:
+    first = next(iter(json_list(dtypes)), None)
+    return first if isinstance(first, str) and first in ELEMENT_BYTES else None
 
 
 # -- who queued a call, and who is its peer ---------------------------------------------------------
@@ -353,32 +361,32 @@ def _whole(scope: Scope, rows: pl.DataFrame, queueing: Int64Array) -> pl.DataFra
 _SENDS: Final = "gloo:send"
 
 
-def _with_peers(scope: Scope, rows: pl.DataFrame, spans: Int64Array) -> pl.DataFrame:
-    """With `source` and `destination` of sends and receives, as far as the record, the range's name or the operator says them."""
-    named = {"op": "name", "concrete_inputs": "concrete_inputs"}
-    known = pl.DataFrame(
-        {name: at_rows(scope.trace.host[of], spans).cast(pl.String) for name, of in named.items()}
-    )
-    rank = scope.trace.meta.rank
-    table = pl.concat([rows, known], how="horizontal")[["record_name", "span_name", "kernel", "peer", "group_ranks", "op", "concrete_inputs"]]  # fmt: skip
-    ends = [_peers(row, rank) for row in table.iter_rows(named=True)]
-    return rows.with_columns(
+def _peers_of(scope: Scope, rows: pl.DataFrame, names: list[str], spans: Int64Array) -> list[pl.Series]:
+    """`source` and `destination` of sends and receives, as far as the record, the range's name or the operator says them."""
+    ends: list[tuple[int | None, int | None]] = [(None, None)] * len(names)
+    if places := [place for place, name in enumerate(names) if name in ("send", "recv")]:
+        host, of = scope.trace.host, spans[places]
+        said = [at_rows(host[name], of).cast(pl.String).alias(name) for name in ("name", "concrete_inputs")]
+        table = rows[[*_NAMES, "peer", "group_ranks"]][places].hstack(said)
+        for place, row in zip(places, table.iter_rows(named=True), strict=True):
+            ends[place] = _peers(names[place], row, scope.trace.meta.rank)
+    return [
         pl.Series("source", [source for source, _ in ends], dtype=pl.Int64),
         pl.Series("destination", [destination for _, destination in ends], dtype=pl.Int64),
-    )
+    ]
 
 
-def _peers(row: dict[str, object], rank: int | None) -> tuple[int | None, int | None]:
-    """Source and destination of a call of this `rank`; None for what is not known."""
-    texts = [str(row[key]) for key in ("record_name", "span_name", "kernel") if row[key]]
-    name = next((name for text in texts if (name := collective_name(text))), None)
-    if name not in ("send", "recv"):
-        return None, None
+_NAMES: Final = ("record_name", "span_name", "kernel")
+
+
+def _peers(name: str, row: dict[str, object], rank: int | None) -> tuple[int | None, int | None]:
+    """Source and destination of a send or receive of this `rank`; None for what is not known."""
     own, other = rank, row["peer"]
     if other is None:
         members = json_list(row["group_ranks"])  # type: ignore[arg-type]
+        texts = [str(row[key]) for key in _NAMES if row[key]]
         in_name = next((match for text in texts if (match := PEER_RANGE.match(text))), None)
-        values = json_list(row["concrete_inputs"]) if row["op"] in _WITH_PEER else []  # type: ignore[arg-type]
+        values = json_list(row["concrete_inputs"]) if row["name"] in _WITH_PEER else []  # type: ignore[arg-type]
         if in_name:
             own, other = int(in_name[2]), int(in_name[3])
         elif len(values) > _PEER_INPUT and _RANK.fullmatch(str(values[_PEER_INPUT])):
@@ -398,6 +406,7 @@ _PEER_INPUT: Final = 2
 """The place of the other rank among the inputs of these operators: tensors, group, rank, tag."""
 
 
+@lru_cache(maxsize=4096)
 def _name(record: str | None, span: str | None, kernel: str) -> str:
     return next(
         (name for text in (record, span, kernel) if text and (name := collective_name(text))), "other"
