@@ -103,7 +103,8 @@ class Scope:
     @property
     def device_ids(self) -> list[int]:
         """The devices that worked in the window, in order."""
-        return self.once("device ids", lambda: codes_of(self.overlapping["device_id"].to_numpy())[1].tolist())
+        devices = self.overlapping["device_id"].to_numpy()
+        return self.once("device ids", lambda: [int(each) for each in codes_of(devices)[1]])
 
     def intervals(self, device_id: int | None = None, *classes: str) -> IntervalSet:
         """The union of the activities of these classes (all when none is named), clipped to the window."""
