@@ -13,7 +13,7 @@ from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, bounded_by_host, longest
 from tracekit.analyses.scope import Scope, step_spans
 from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share
-from tracekit.groups import are_known, at_rows, codes_of, groups, kept
+from tracekit.groups import are_known, at_rows, codes_of, groups, kept, or_none, text_numbers
 from tracekit.spans import BoolArray, Int64Array
 
 __all__ = [
@@ -115,9 +115,9 @@ def _become_slower(scope: Scope) -> Slower | None:
     if scope.on_cpu or scope.window != "steps" or scope.steps.height < KERNELS_SLOW_DOWN_LEAST_STEPS:
         return None
     device = max(scope.device_ids, key=lambda each: (scope.intervals(each).measure, -each))
-    rows = attributed(scope)
-    wanted = (rows["device_id"] == device) & (rows["class"] == "compute")
-    rows = kept(rows, wanted.to_numpy() & are_known(rows["step"]))
+    every = attributed(scope)
+    wanted = _computing(every, device) & are_known(every["step"])
+    rows = kept(every[["name", "grid", "block", "bytes", "op_id", "step", "duration"]], wanted)
     numbers = scope.steps["step"].to_numpy()
     order = np.argsort(numbers)
     steps = groups(order[np.searchsorted(numbers, rows["step"].to_numpy(), sorter=order)])
@@ -126,7 +126,7 @@ def _become_slower(scope: Scope) -> Slower | None:
     if total.size < numbers.size or total.max() < SAME_PART * LEAST_SLOWER * total.min():
         return None
     rows = with_shapes(rows, scope)
-    own, kernels = _compared(rows, steps.of, _alone(scope, device, rows), total)
+    own, kernels = _compared(rows, steps.of, _alone(scope, device)[wanted], total)
     time = own.sum(axis=0)
     if not kernels or not time.min():
         return None
@@ -146,23 +146,22 @@ def _become_slower(scope: Scope) -> Slower | None:
 
 def _compared(rows: pl.DataFrame, step: Int64Array, alone: BoolArray, total: Int64Array) -> tuple[Times, int]:
     """The time in ns of each kernel that can be compared, by step; the number of them in a step, 0 if they are too few."""
-    count = total.size
-    each = rows.select("like", "sized", "duration", pl.Series("step", step), pl.Series("alone", alone))
-    by_step = each.group_by("like", "step").agg(
-        pl.len().alias("count"),
-        pl.col("duration").sum(),
-        pl.col("sized").all(),
-        pl.col("duration").filter("alone").mean().alias("mean"),
-    )
-    everywhere = (pl.len() == count) & (pl.col("count").n_unique() == 1) & pl.col("sized").all()
-    same = by_step.filter(everywhere.over("like"))
-    covered = same.group_by("step").agg(pl.col("duration").sum()).sort("step")
-    if covered.height < count or (covered["duration"].to_numpy() < SAME_PART * total).any():
-        return np.zeros((0, count)), 0
-    solo = same.filter(pl.col("mean").is_not_null().all().over("like")).sort("like", "step")
-    own = (solo["mean"] * solo["count"]).to_numpy().reshape(-1, count)
+    count, nothing = total.size, (np.zeros((0, total.size)), 0)
+    duration, sized = rows["duration"].to_numpy(), rows["sized"].to_numpy()
+    cells = groups(rows["like"].to_numpy(), step)
+    likes = groups(cells.keys[0])
+    counts, unsized = cells.counts, cells.sums(~sized)
+    everywhere = (likes.counts == count) & (likes.sums(unsized) == 0)
+    same = (everywhere & (likes.least(counts) == likes.greatest(counts)))[likes.of]
+    covered = np.zeros(count, dtype=np.int64)
+    np.add.at(covered, cells.keys[1][same], cells.sums(duration)[same])
+    if not same.any() or (covered < SAME_PART * total).any():
+        return nothing
+    lonely = cells.sums(alone)
+    solo = np.flatnonzero(same & (likes.least(lonely) > 0)[likes.of])
+    own = (cells.sums(duration * alone)[solo] / lonely[solo] * counts[solo]).reshape(-1, count)
     enough = own.sum() >= ALONE_PART * total.sum()
-    return own, int(solo["count"].sum()) // count if enough else 0
+    return own, int(counts[solo].sum()) // count if enough else 0
 
 
 def _most_are_slower(own: Times, fast: BoolArray, slow: BoolArray) -> bool:
@@ -173,10 +172,24 @@ def _most_are_slower(own: Times, fast: BoolArray, slow: BoolArray) -> bool:
     return bool(others.any() and before[others & slower].sum() >= max(OTHERS_PART * before[others].sum(), 1))
 
 
-def _alone(scope: Scope, device: int, rows: pl.DataFrame) -> BoolArray:
-    """Beside which of these kernels of a device no other of its streams works, but for a twentieth of their time."""
-    work = kept(scope.overlapping, scope.overlapping["device_id"] == device)
-    stream, _ = codes_of(work["stream_id"].to_numpy())
+def _computing(rows: pl.DataFrame, device: int) -> BoolArray:
+    return ((rows["device_id"] == device) & (rows["class"] == "compute")).to_numpy()
+
+
+def _alone(scope: Scope, device: int) -> BoolArray:
+    """Which activities of the scope compute on a device with no other of its streams beside them, but for a twentieth of their time."""
+    return scope.once(("alone", device), lambda: _all_alone(scope, device))
+
+
+def _all_alone(scope: Scope, device: int) -> BoolArray:
+    alone = _computing(scope.activities, device)
+    work = kept(
+        scope.overlapping[["device_id", "stream_id", "start", "end"]],
+        scope.overlapping["device_id"] == device,
+    )
+    stream, streams = codes_of(work["stream_id"].to_numpy())
+    if streams.size < 2:
+        return alone
     start, end = work["start"].to_numpy(), work["end"].to_numpy()
     order = np.lexsort((start, stream))
     stream, start, end = stream[order], start[order], end[order]
@@ -194,18 +207,20 @@ def _alone(scope: Scope, device: int, rows: pl.DataFrame) -> BoolArray:
         passed: Int64Array = worked[index] + busy[index] * (time - at[index])
         return passed
 
-    both = until(rows["end"].to_numpy()) - until(rows["start"].to_numpy())
-    beside = both - rows["duration"].to_numpy()
-    alone: BoolArray = beside <= (NOISE - 1) * rows["duration"].to_numpy()
+    begin, done, duration = (
+        scope.activities[name].to_numpy()[alone] for name in ("start", "end", "duration")
+    )
+    alone[alone] = until(done) - until(begin) - duration <= (NOISE - 1) * duration
     return alone
 
 
 def with_shapes(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     """The activities with `like`, equal for the same kernel on inputs of the same size, and `sized`, whether that size is known."""
     shapes = at_rows(scope.trace.host["shapes"], rows["op_id"]).alias("shapes")
-    alike = [pl.col(name).to_physical() for name in ("name", "grid", "block", "shapes", "bytes")]
-    sized = pl.any_horizontal(pl.col(name).is_not_null() for name in ("grid", "shapes"))
-    return rows.with_columns(shapes).with_columns(pl.struct(alike).hash().alias("like"), sized.alias("sized"))
+    texts = (rows["name"], rows["grid"], rows["block"], shapes)
+    alike = groups(*(text_numbers(column) for column in texts), or_none(rows["bytes"]))
+    sized = are_known(rows["grid"]) | are_known(shapes)
+    return rows.hstack([shapes, pl.Series("like", alike.of), pl.Series("sized", sized)])
 
 
 def alike_by(rows: pl.DataFrame) -> str:
@@ -284,13 +299,14 @@ def _interrupted(scope: Scope) -> pl.DataFrame | None:
     """The interrupted kernels of the busiest device, with what they take `more`, in ns; None without any."""
     device = max(scope.device_ids, key=lambda each: (scope.intervals(each).measure, -each))
     rows = attributed(scope)
-    rows = kept(rows, (rows["device_id"] == device) & (rows["class"] == "compute"))
+    wanted = np.flatnonzero(_computing(rows, device))
     # Most traces have no kernel that takes so much longer than another of its name.
-    least, most = pl.col("duration").min(), pl.col("duration").max()
-    names = rows.group_by("name").agg((most >= INTERRUPTED_NS) & (most >= INTERRUPTED * least))
-    rows = rows.filter(pl.col("name").is_in(names.filter("duration")["name"].implode()))
-    if not rows.height:
+    duration, names = rows["duration"].to_numpy()[wanted], groups(text_numbers(rows["name"])[wanted])
+    most = names.greatest(duration)
+    wanted = wanted[((most >= INTERRUPTED_NS) & (most >= INTERRUPTED * names.least(duration)))[names.of]]
+    if not wanted.size:
         return None
+    rows = rows[wanted].hstack([pl.Series("alone", _alone(scope, device)[wanted])])
     shaped, in_step = pl.col("shapes").is_not_null(), pl.col("step").is_not_null() & (scope.window == "steps")
     place = pl.when(~shaped).then(pl.int_range(pl.len()).over("step", "like"))
     rows = with_shapes(rows.sort("start"), scope).with_columns(place.alias("place"))
@@ -301,8 +317,8 @@ def _interrupted(scope: Scope) -> pl.DataFrame | None:
         INTERRUPTED * pl.col("more") >= (INTERRUPTED - 1) * pl.col("duration")
     )
     known = shaped | (pl.col("sized") & in_step)
-    wanted = rows.select(far & known & (pl.len().over(equal) >= LEAST_CALLS)).to_series()
-    return kept(rows, wanted & pl.Series(_alone(scope, device, rows))) if wanted.any() else None
+    told = rows.select(far & known & (pl.len().over(equal) >= LEAST_CALLS)).to_series()
+    return kept(rows, told & rows["alone"]) if told.any() else None
 
 
 INTERRUPTED_KERNELS = Rule(
