@@ -26,6 +26,7 @@ __all__ = [
     "at_rows",
     "codes_of",
     "distinct",
+    "distinct_counts",
     "falling",
     "groups",
     "kept",
@@ -176,6 +177,22 @@ def _codes_by_order(key: Int64Array) -> tuple[Int64Array, Int64Array]:
     code = np.empty(key.size, dtype=np.int64)
     code[order] = np.cumsum(begins) - 1
     return code, ordered[begins]
+
+
+def distinct_counts(numbers: Int64Array, of: Groups) -> Int64Array:
+    """How many distinct numbers each group has.
+
+    >>> distinct_counts(np.array([7, 7, 8, 9]), groups(np.array([0, 0, 0, 1]))).tolist()
+    [2, 1]
+    """
+    if (numbers[1:] > numbers[:-1]).all():
+        return of.counts
+    code, values = codes_of(numbers)
+    holder = np.zeros(values.size, dtype=np.int64)
+    holder[code] = of.of
+    if (holder[code] != of.of).any():  # some are in several groups
+        holder = groups(of.of, code).keys[0]
+    return np.bincount(holder, minlength=of.size)
 
 
 def falling(*keys: npt.NDArray[np.generic] | Int64Array) -> Int64Array:

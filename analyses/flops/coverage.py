@@ -16,8 +16,8 @@ from tracekit.analyses.flops.work import DTYPES, is_shape, json_list, operator_n
 from tracekit.analyses.scope import Scope, once
 from tracekit.facts.kernel_rules import VIEWS
 from tracekit.facts.launch_apis import GRAPH_LAUNCH
-from tracekit.groups import are_known, at_rows, kept, none_to_null, or_none
-from tracekit.spans import BoolArray, take
+from tracekit.groups import Groups, are_known, at_rows, distinct_counts, groups, kept, or_none, text_numbers
+from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Schema, Trace, empty
 
 __all__ = [
@@ -221,76 +221,76 @@ def _unmodelled(
     outermost = modelled & (stack.nesting.nearest_ancestor(modelled, include_self=False) < 0)
     span = take(stack.nesting.nearest_ancestor(outermost), anchor)
     operator = or_none(rows["op_id"])
-    named = none_to_null(np.where(span >= 0, span, operator)).alias("span")
+    named = np.where(span >= 0, span, operator)
     replayed = take(stack.named(GRAPH_LAUNCH, "runtime").astype(np.int64), anchor) == 1
     compiled = (
         take(stack.names.which(lambda name: _COMPILED.fullmatch(name) is not None).astype(np.int64), operator)
         == 1
     )
-    shown = rows.with_columns(
-        named,
-        pl.Series("calls others", calling),
-        pl.Series("replayed", replayed),
-        pl.Series("compiled", compiled),
-        pl.Series("modelled", span >= 0),
-        at_rows(host["shapes"], named).alias("shapes"),
-        _untold(host, named).alias("untold"),
-        at_rows(host["name"], named).cast(pl.String).alias("operator"),
-    )
+    traits = {"calls others": calling, "replayed": replayed, "compiled": compiled, "modelled": span >= 0}
+    own = text_numbers(rows["name"]) * (named < 0)
+    first, of = _alike(host, named, own, *traits.values())
+    shown = _texts(host, named[first]).hstack([pl.Series(name, of[first]) for name, of in traits.items()])
     reason = (
         pl.when("replayed").then(pl.lit(REPLAYED))
-        .when(pl.col("span").is_null()).then(pl.lit("no operator"))
+        .when(pl.Series(named[first] < 0)).then(pl.lit("no operator"))
         .when("calls others").then(pl.lit(CALLS_OTHERS))
         .when("compiled").then(pl.lit(COMPILED))
         .when(~pl.col("modelled")).then(pl.lit("no formula for it"))
         .when(pl.col("shapes").is_not_null()).then("untold")
         .otherwise(pl.lit(NO_SHAPES))
     )  # fmt: skip
-    return _by_name(
-        shown.with_columns(
-            pl.coalesce("operator", pl.col("name").cast(pl.String)).alias("name"), reason.alias("reason")
-        ),
-        total,
-    )
+    names = pl.coalesce("operator", rows["name"][first].cast(pl.String))
+    said = shown.select(names.alias("name"), reason.alias("reason"))
+    return _by_name(said, of, named, rows["duration"].to_numpy(), total)
 
 
-def _by_name(rows: pl.DataFrame, total: int) -> pl.DataFrame:
-    """The table of activities with their `name`, `reason` and the `span` of their operator."""
-    return (
-        rows.group_by("name", "reason")
-        .agg(
-            (pl.col("span").drop_nulls().n_unique() + pl.col("span").is_null().sum())
-            .cast(pl.Int64)
-            .alias("calls"),
-            pl.col("duration").sum().alias("device_ns"),
-        )
-        .with_columns((pl.col("device_ns") / total if total else pl.lit(None, pl.Float64)).alias("share"))
-        .sort(pl.col("reason") == CALLS_OTHERS, "device_ns", "name", descending=[False, True, False])
-        .select(list(UNMODELLED))
-    )
+def _alike(
+    host: pl.DataFrame, spans: Int64Array, *more: Int64Array | BoolArray
+) -> tuple[Int64Array, Int64Array]:
+    """Activities by the name and the inputs of the operators of these spans and by more: the first of each kind, and the kind of each."""
+    texts = (text_numbers(at_rows(host[name], spans)) for name in _SAID)
+    found = groups(*texts, *(each.astype(np.int64, copy=False) for each in more))
+    return found.first, found.of
+
+
+_SAID: Final = ("name", "shapes", "dtypes")
+
+
+def _texts(host: pl.DataFrame, spans: Int64Array) -> pl.DataFrame:
+    """Of operators the name (`operator`), the `shapes`, and what their inputs lack, in words (`untold`)."""
+    name, shapes, dtypes = (at_rows(host[column], spans).cast(pl.String) for column in _SAID)
+    words = [_lacking(*pair) for pair in zip(shapes, dtypes, strict=True)]
+    return pl.DataFrame({"operator": name, "shapes": shapes, "untold": pl.Series(words, dtype=pl.String)})
+
+
+def _by_name(
+    said: pl.DataFrame, of: Int64Array, spans: Int64Array, duration: Int64Array, total: int
+) -> pl.DataFrame:
+    """The table of activities: `of` is the row of each in what is `said` (`name` and `reason`), `spans` are their operators."""
+    alike = groups(*(text_numbers(said[name]) for name in ("name", "reason")))
+    of = alike.of[of]
+    found = Groups(of, alike.keys)
+    calls = distinct_counts(np.where(spans >= 0, spans, -1 - np.arange(spans.size)), found)
+    sums = [pl.Series("calls", calls), pl.Series("device_ns", found.sums(duration))]
+    share = (pl.col("device_ns") / total if total else pl.lit(None, pl.Float64)).alias("share")
+    table = said[alike.first].hstack(sums).with_columns(share)
+    order = [pl.col("reason") == CALLS_OTHERS, "device_ns", "name"]
+    return table.sort(order, descending=[False, True, False]).select(list(UNMODELLED))
 
 
 def _half_known(
-    host: pl.DataFrame, rows: pl.DataFrame, span: np.ndarray, total: int, lacking: str
+    host: pl.DataFrame, rows: pl.DataFrame, span: Int64Array, total: int, lacking: str
 ) -> pl.DataFrame:
     """The table of activities of which only FLOPs or bytes are known, and not the other one, `lacking`; `span` is the operator that
     tells them.
     """
     if not rows.height:
         return empty(UNMODELLED)
-    named = none_to_null(span).alias("span")
-    reasons = pl.lit(NO_FLOPS) if lacking == "FLOPs" else pl.lit("bytes: ") + _untold(host, named)
-    names = at_rows(host["name"], named).cast(pl.String).alias("name")
-    return _by_name(rows.with_columns(names, named, reasons.alias("reason")), total)
-
-
-def _untold(host: pl.DataFrame, spans: pl.Series) -> pl.Series:
-    """What the inputs of these operators lack, in words."""
-    inputs = pl.DataFrame([at_rows(host[name], spans).cast(pl.String) for name in ("shapes", "dtypes")])
-    pairs = inputs.unique()
-    words = pl.Series("untold", [_lacking(*pair) for pair in pairs.rows()], dtype=pl.String)
-    joined = inputs.join(pairs.hstack([words]), on=inputs.columns, how="left", nulls_equal=True, maintain_order="left")  # fmt: skip
-    return joined["untold"]
+    first, of = _alike(host, span)
+    reason = pl.lit(NO_FLOPS) if lacking == "FLOPs" else pl.lit("bytes: ") + pl.col("untold")
+    said = _texts(host, span[first]).select(pl.col("operator").alias("name"), reason.alias("reason"))
+    return _by_name(said, of, span, rows["duration"].to_numpy(), total)
 
 
 def _lacking(shapes: str | None, dtypes: str | None) -> str:

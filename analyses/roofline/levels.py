@@ -20,8 +20,8 @@ from tracekit.groups import (
     Groups,
     any_known,
     are_known,
-    codes_of,
     distinct,
+    distinct_counts,
     groups,
     or_none,
     text_numbers,
@@ -217,7 +217,7 @@ class _Kinds(msgspec.Struct, frozen=True, eq=False):
     def sums(self, by: Groups, call: Int64Array) -> pl.DataFrame:
         """The sums of a level, whose rows are these groups; `call` is the number of each piece's call."""
         rows, level = self.rows, by.of[self.of]
-        found = [pl.Series("calls", _distinct(call, level, by.size))]
+        found = [pl.Series("calls", distinct_counts(call, Groups(level, by.keys)))]
         found += [pl.Series(name, by.sums(or_none(rows[name], 0))) for name in _ADDED]
         found += self._sums_of_each(level if self.each.height else level[:0], by.size)
         found += [pl.Series(f"known {name}", by.sums(are_known(rows[name]))) for name in _KNOWN]
@@ -260,18 +260,6 @@ def _number(column: pl.Series) -> Int64Array:
         return text_numbers(column)
     least = column.min()
     return or_none(column, min(least if isinstance(least, int) else 0, 0) - 1)
-
-
-def _distinct(numbers: Int64Array, of: Int64Array, size: int) -> Int64Array:
-    """How many distinct numbers each group has."""
-    if (numbers[1:] > numbers[:-1]).all():
-        return np.bincount(of, minlength=size)
-    code, values = codes_of(numbers)
-    holder = np.zeros(values.size, dtype=np.int64)
-    holder[code] = of
-    if (holder[code] != of).any():  # some are in several groups
-        holder = groups(of, code).keys[0]
-    return np.bincount(holder, minlength=size)
 
 
 def _joined(words: pl.Series, by: Groups) -> pl.Series:
