@@ -94,7 +94,8 @@ def _memory(scope: Scope) -> Memory:
 def copies_of(activities: pl.DataFrame) -> pl.DataFrame:
     """The copies and fills among these activities, as `Memory.copies` has them."""
     kind = activities["kind"]
-    rows = kept(activities, (kind == "memcpy") | (kind == "memset"))
+    rows = activities[["device_id", "kind", "name", "duration", "bytes"]]
+    rows = kept(rows, (kind == "memcpy") | (kind == "memset"))
     if not rows.height:
         return empty(_COPIES)
     name = pl.col("name").cast(pl.String)

@@ -8,7 +8,7 @@ figures of all levels have the same sums.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -92,9 +92,10 @@ def under_roofs(rows: pl.DataFrame, ceilings: Mapping[int, Ceilings]) -> pl.Data
     return timed[[*rows.columns, "compute_ns", "memory_ns", "least_ns", "bound"]]
 
 
-def with_parts(rows: pl.DataFrame) -> pl.DataFrame:
-    """The pieces `under_roofs` with what levels add up; it is made when it is asked for, since it takes more room than they do."""
-    return rows.with_columns(*_OF_EACH, *_WHERE_KNOWN)
+def with_parts(rows: pl.DataFrame, names: Collection[str]) -> pl.DataFrame:
+    """The pieces `under_roofs` with these of what levels add up; all of it takes more room than the pieces do."""
+    parts = {**_of_each(), **_where_known()}
+    return rows.with_columns(part.alias(name) for name, part in parts.items() if name in names)
 
 
 def _at_roof() -> list[pl.Expr]:

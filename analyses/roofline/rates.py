@@ -52,7 +52,7 @@ def tree_rates(scope: Scope, parent: Int64Array, depth: Int64Array) -> dict[str,
 
     `parent` (a row, −1 for a root) and `depth` have an entry for each row of the tree.
     """
-    rows = with_parts(rated_pieces(scope))
+    rows = with_parts(rated_pieces(scope), _SUMS)
     own = rows.group_by(pl.col("layer_id").fill_null(parent.size - 1)).agg(
         pl.col(_COUNTS).sum(),
         # In ps, since small work needs less than 1 ns, and only which is the largest matters.

@@ -42,17 +42,17 @@ def unfused_loss(scope: Scope, _result: Kernels) -> Evidence | None:
     Fires when they take `UNFUSED_LOSS_LEAST_SHARE` of the window or more, with a backward pass among them.
     """
     rows = attributed(scope)
-    rows = kept(rows, rows["class"] == "compute")
-    of_loss = pl.Series(NameTable(rows["operator"]).matching(_OF_LOSS))
-    loss = kept(rows, of_loss)
+    operators, computes = NameTable(rows["operator"]), (rows["class"] == "compute").to_numpy()
+    of_loss = operators.matching(_OF_LOSS)
+    loss = kept(rows, computes & of_loss)
     if not (loss["phase"].cast(pl.String) == "backward").any():
         return None
-    shapes = at_rows(scope.trace.host["shapes"], rows["op_id"]).cast(pl.String)
-    scores = kept(shapes.to_frame(), of_loss).to_series().str.extract(_SCORES).drop_nulls().mode().sort()
+    scores = _shapes(scope, loss).str.extract(_SCORES).drop_nulls().mode().sort()
     casts = rows.clear()
     if scores.len():
-        alike = shapes.str.contains(f"[{scores[0]}]", literal=True).fill_null(value=False)
-        casts = kept(rows, alike & ~of_loss & _casts(scope, rows))
+        copies = kept(rows, computes & ~of_loss & operators.which(_COPY.__eq__))
+        alike = _shapes(scope, copies).str.contains(f"[{scores[0]}]", literal=True).fill_null(value=False)
+        casts = kept(copies, alike & _casts(scope, copies))
     total = int(loss["duration"].sum()) + int(casts["duration"].sum())
     if total < UNFUSED_LOSS_LEAST_SHARE * scope.duration:
         return None
@@ -72,11 +72,17 @@ def unfused_loss(scope: Scope, _result: Kernels) -> Evidence | None:
     )
 
 
-def _casts(scope: Scope, rows: pl.DataFrame) -> pl.Series:
+def _shapes(scope: Scope, rows: pl.DataFrame) -> pl.Series:
+    return at_rows(scope.trace.host["shapes"], rows["op_id"]).cast(pl.String)
+
+
+def _casts(scope: Scope, copies: pl.DataFrame) -> pl.Series:
     """Which of these copies change the type of what they copy."""
-    kinds = at_rows(scope.trace.host["dtypes"], rows["op_id"]).cast(pl.String).str.extract_groups(_TWO_TYPES)
+    kinds = (
+        at_rows(scope.trace.host["dtypes"], copies["op_id"]).cast(pl.String).str.extract_groups(_TWO_TYPES)
+    )
     other = kinds.struct.field("from") != kinds.struct.field("into")
-    return (rows["operator"].cast(pl.String) == _COPY).fill_null(value=False) & other.fill_null(value=False)
+    return other.fill_null(value=False)
 
 
 def _saved(loss: pl.DataFrame, casts: pl.DataFrame, scores: pl.Series, scope: Scope) -> int:

@@ -216,11 +216,10 @@ def updates_one_by_one(scope: Scope, _result: Kernels) -> Evidence | None:
     """
     if scope.window != "steps":
         return None
-    rows = attributed(scope).filter(
-        one_of("phase", *_BESIDE_THE_MODEL)
-        & one_of("category", "elementwise", "copy")
-        & pl.col("operator").cast(pl.String).str.contains(_UPDATE)
-    )
+    rows = attributed(scope)
+    beside = one_of("phase", *_BESIDE_THE_MODEL) & one_of("category", "elementwise", "copy")
+    mask = rows.select(beside.fill_null(value=False)).to_series().to_numpy()
+    rows = kept(rows, mask & NameTable(rows["operator"]).matching(_UPDATE))
     each = rows.height / scope.steps.height
     if each < LEAST_UPDATES_PER_STEP:
         return None

@@ -11,6 +11,7 @@ from tracekit.analyses.roofline.rated import rated_pieces
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded_by_host, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, format_share
+from tracekit.groups import kept
 
 __all__ = ["FAR_BELOW_ROOF", "MEMORY_TRAFFIC"]
 
@@ -104,16 +105,11 @@ def memory_traffic(scope: Scope, _result: Roofline) -> Evidence | None:
     """
     total = int(scope.activities["duration"].sum())
     reached = pl.col("least_ns") / pl.col("piece_ns")
-    columns = ("bound", "category", "piece_ns", "least_ns", "operator")
-    rows = (
-        rated_pieces(scope)
-        .select(columns)
-        .filter(
-            (pl.col("bound") == "memory")
-            & pl.col("category").cast(pl.String).is_in(_STREAMS)
-            & (pl.col("piece_ns") >= SHORTEST_NS)
-            & reached.is_between(NEAR, 1)
-        )
+    rows = rated_pieces(scope)[["bound", "category", "piece_ns", "least_ns", "operator"]]
+    rows = kept(rows, rows["bound"] == "memory").filter(
+        pl.col("category").cast(pl.String).is_in(_STREAMS)
+        & (pl.col("piece_ns") >= SHORTEST_NS)
+        & reached.is_between(NEAR, 1)
     )
     ns = int(rows["piece_ns"].sum())
     if not total or ns / total < MEMORY_TRAFFIC_LEAST_SHARE or ns < LEAST_OF_WINDOW * scope.duration:
