@@ -102,12 +102,6 @@ def test_plots_are_images_in_one_call(report: Report) -> None:
     assert len(section.plot().figures) == len(section.figures)
 
 
-def test_a_notebook_prints_text(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    """rich displayed each line as a cell's output of its own, and the text was empty."""
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    assert report.verdict.headline[:20] in str(report)
-
-
 def test_ipython_shows_it(report: Report) -> None:
     formatters = pytest.importorskip("IPython.core.formatters", reason="IPython is not installed")
     data, _ = formatters.DisplayFormatter().format(report)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import hypothesis
 import polars as pl
@@ -16,6 +18,8 @@ from hypothesis import strategies as st
 from paths import PUBLIC, ROOT, SAMPLES
 from real_traces import report_of, traces
 from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
 
 import tracekit
 from tracekit.analyses import rules
@@ -26,6 +30,7 @@ from tracekit.report.build import build_report, build_section
 from tracekit.report.format import format_source, format_window, legend
 from tracekit.report.formats import Page
 from tracekit.report.model import Advice, Report
+from tracekit.report.terminal.lines import draw
 from tracekit.trace import Trace
 
 SWEEP = "void clover::par_ranged2d_kernel<{}(global_variables&, int)::{{lambda(int, int)#1}}>(clover::Range2d, int)"
@@ -161,6 +166,23 @@ def test_colour_only_when_asked_for(tmp_path: Path) -> None:
     report = build_report(small_traces.host_bound(tmp_path))
     assert "\x1b[" not in terminal.render(report, Page(80))
     assert "\x1b[" in terminal.render(report, Page(80, color=True))
+
+
+@pytest.mark.parametrize("width", [4, 9, 12])
+@pytest.mark.parametrize("color", [False, True])
+def test_lines_are_drawn_as_rich_draws_them(width: int, color: bool) -> None:
+    lines = [
+        (),
+        (("bold", "bold reverse"), ("", "dim"), (" and plain", "")),
+        (("  ", ""), ("幅の広い文字", "bright_black"), (" ", "green"), ("🚀", "bold cyan")),
+        (("  ", ""),),
+    ]
+    out = io.StringIO()
+    system: Literal["standard"] | None = "standard" if color else None
+    console = Console(file=out, width=width, force_terminal=color, color_system=system)
+    text = Text("\n").join(Text.assemble(*line) for line in lines)
+    console.print(text, no_wrap=True, overflow="ellipsis", crop=False)
+    assert draw(lines, width, color) == out.getvalue()
 
 
 def test_hostile_names_reach_no_terminal(tmp_path: Path) -> None:

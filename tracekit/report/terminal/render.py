@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Final
 
 from rich.cells import cell_len
-from rich.text import Text
 
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.report.format import (
@@ -23,7 +22,7 @@ from tracekit.report.format import (
 from tracekit.report.formats import Page
 from tracekit.report.model import Cost, Report, Section, Table, TraceInfo, Verdict
 from tracekit.report.repeats import with_repeats
-from tracekit.report.terminal.lines import Lines, cut, draw, labelled, tagged, wrapped
+from tracekit.report.terminal.lines import Line, Lines, cut, draw, labelled, tagged, wrapped
 from tracekit.report.terminal.section import bars, finding_lines, heat, opening, scalars, tables
 
 __all__ = ["head", "render", "render_section", "section_text", "sort_table", "summary"]
@@ -78,10 +77,10 @@ def render(report: Report, page: Page) -> str:
     below = [
         *_not_captured(silent, width),
         *_health(report, width),
-        Text(),
+        (),
         *wrapped(GLOSSARY, width, "dim"),
     ]
-    made: dict[tuple[str, tuple[int, ...]], list[Text]] = {}
+    made: dict[tuple[str, tuple[int, ...]], list[Line]] = {}
     for shorter in range(SHORTEST + 1):  # by so many rows
         lines = list(above)
         for section in shown:
@@ -227,7 +226,7 @@ def _section(section: Section, width: int, limits: dict[str, int], said: set[str
         yield from finding_lines(finding, width, advice=finding.id not in said, full=False)
     if len(section.findings) > FINDINGS:
         more = f"{len(section.findings) - FINDINGS} more: see `tracekit {section.name}`"
-        yield Text(f"   {more}", style="dim")
+        yield ((f"   {more}", "dim"),)
     for figure in section.figures:
         if figure.name == "breakdown":
             yield from bars(figure, width)
@@ -240,8 +239,8 @@ def _section(section: Section, width: int, limits: dict[str, int], said: set[str
 def _not_captured(sections: Sequence[Section], width: int) -> Lines:
     if not sections:
         return
-    yield Text()
-    yield Text("── Not answered " + "─" * max(0, width - 16), style="bold")
+    yield ()
+    yield (("── Not answered " + "─" * max(0, width - 16), "bold"),)
     for section in sections:
         yield from labelled(f"{section.name:<9}", section.not_captured or "", width, "dim", most=2)
 
@@ -250,11 +249,11 @@ def _health(report: Report, width: int) -> Lines:
     serious = [item for item in report.health if item.severity != "info"]
     if not report.health:
         return
-    yield Text()
-    yield Text("── Health of the trace " + "─" * max(0, width - 23), style="bold")
+    yield ()
+    yield (("── Health of the trace " + "─" * max(0, width - 23), "bold"),)
     for item in serious[:6]:
         yield from wrapped(f"! {format_count(item.count)} × {item.kind}: {item.meaning}", width, "yellow")
     rest = len(report.health) - len(serious[:6])
     if rest:
         what = count_of(rest, "other remark" if serious else "remark")
-        yield Text(f"{what}; see `tracekit doctor`.", style="dim")
+        yield ((f"{what}; see `tracekit doctor`.", "dim"),)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Final
 
 from rich.cells import cell_len
-from rich.text import Text
 
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.findings import Finding
@@ -37,10 +36,10 @@ _GLYPHS: Final = (("█", "green"), ("▓", "magenta"), ("▒", "yellow"), ("·"
 
 def opening(section: Section, width: int) -> Lines:
     """The question, the answer with the points below it, and what was not captured."""
-    yield Text()
+    yield ()
     *above, title = fold(f"── {section.question}", width - 2)
-    yield from (Text(line, style="bold") for line in above)
-    yield Text(f"{title} {'─' * max(0, width - len(title) - 1)}", style="bold")
+    yield from (((line, "bold"),) for line in above)
+    yield ((f"{title} {'─' * max(0, width - len(title) - 1)}", "bold"),)
     if section.error is not None:
         yield from wrapped(f"This analysis failed: {section.error}", width, "red")
         return
@@ -72,13 +71,13 @@ def finding_lines(finding: Finding, width: int, *, advice: bool, full: bool) -> 
         text += f" {finding.evidence}"
     lines = fold(text, width - 3)
     for index, line in enumerate(lines):
-        yield Text.assemble((f"{mark} " if index == 0 else "   ", style), line)
+        yield (f"{mark} " if index == 0 else "   ", style), (line, "")
     if advice and finding.advice:
         steps = fold(f"→ {finding.advice}", width - 3)
         if not full and finding.severity == "info" and len(steps) > 1:
             steps = [cut(f"{steps[0]} …", width - 3)]
         for line in steps:
-            yield Text(f"   {line}", style="green")
+            yield ((f"   {line}", "green"),)
 
 
 def tables(tables: Sequence[Table], width: int, rows: Sequence[int], *, titled: bool) -> Lines:
@@ -113,12 +112,12 @@ def _table(table: Table, width: int, rows: int, *, titled: bool) -> Lines:
             )
             room = width - 2 - len(table.title)
             more = named if len(named) <= room else cut(counted, room)
-        yield Text.assemble(("  " + table.title, "italic"), (more, "dim"))
-    yield Text("  " + lines[0], style="bold cyan")
+        yield ("  " + table.title, "italic"), (more, "dim")
+    yield (("  " + lines[0], "bold cyan"),)
     for line in lines[1:]:
-        yield Text("  " + line)
+        yield (("  " + line, ""),)
     if not titled and table.total_rows > shown:
-        yield Text(f"  … {format_count(table.total_rows - shown)} more", style="dim")
+        yield ((f"  … {format_count(table.total_rows - shown)} more", "dim"),)
 
 
 def bars(figure: Figure, width: int) -> Lines:
@@ -128,19 +127,19 @@ def bars(figure: Figure, width: int) -> Lines:
         if not total:
             continue
         room = width - 2
-        bar, legend, used, passed = Text("  "), Text(), 0, 0
+        bar, legend, used, passed = [("  ", "")], list[tuple[str, str]](), 0, 0
         for part, (glyph, style) in zip(row["parts"], _GLYPHS, strict=False):
             passed += part["value"]
             until = round(room * passed / total)
-            bar.append(glyph * (until - used), style=style)
+            bar.append((glyph * (until - used), style))
             used = until
             if part["value"] < LEAST_SHARE * total:
                 continue
             entry = f"{part['label']} {format_share(part['value'] / total)}"
-            if len(legend) and len(legend) + len(entry) + 4 > width:
+            if legend and sum(len(text) for text, _ in legend) + len(entry) + 4 > width:
                 yield legend
-                legend = Text()
-            legend.append("  ").append(f"{glyph} ", style=style).append(entry)
+                legend = []
+            legend += ("  ", ""), (f"{glyph} ", style), (entry, "")
         yield bar
         yield legend
 
@@ -150,25 +149,22 @@ def heat(figure: Figure, width: int) -> Lines:
     busy, communication, waits = (one["rows"] for one in figure.data["maps"])
     if len(busy) > MOST_HEAT_ROWS:
         return
-    yield Text.assemble(
-        ("  " + figure.title, "italic"), (f"  {format_ns(figure.data['span_ns'])} in all", "dim")
-    )
+    yield ("  " + figure.title, "italic"), (f"  {format_ns(figure.data['span_ns'])} in all", "dim")
     labels = [row["label"] for row in busy]
     margin = max(map(cell_len, labels))
     columns = max(min(width - margin - 4, len(busy[0]["percent"])), 1)
     for label, *rows in zip(labels, busy, communication, waits, strict=True):
-        line = Text(f"  {label.rjust(margin)}  ")
+        line = [(f"  {label.rjust(margin)}  ", "")]
         bins = list(zip(*(row["percent"] for row in rows), strict=True))
         for column in range(columns):
             low = column * len(bins) // columns
-            line.append(*_mostly(bins[low : (column + 1) * len(bins) // columns]))
+            line.append(_mostly(bins[low : (column + 1) * len(bins) // columns]))
         yield line
-    legend = Text("  ")
-    for (glyph, style), name in zip(
-        _DOES, ("computing", "communicating", "waiting for the last rank", "idle"), strict=True
-    ):
-        legend.append(f"{glyph} ", style=style).append(f"{name}  ")
-    yield legend
+    names = ("computing", "communicating", "waiting for the last rank", "idle")
+    parts = [
+        ((f"{glyph} ", style), (f"{name}  ", "")) for (glyph, style), name in zip(_DOES, names, strict=True)
+    ]
+    yield ("  ", ""), *(one for pair in parts for one in pair)
 
 
 def _mostly(bins: Sequence[tuple[int, int, int]]) -> tuple[str, str]:
