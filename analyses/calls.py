@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -413,5 +414,6 @@ def _name(record: str | None, span: str | None, kernel: str) -> str:
     )
 
 
-def _per_text(texts: pl.Series, function: object) -> pl.Series:
-    return texts.map_elements(function, return_dtype=pl.String)  # type: ignore[arg-type]
+def _per_text(texts: pl.Series, function: Callable[[str], str | None]) -> pl.Series:
+    found = [None if text is None else function(text) for text in texts.to_list()]
+    return pl.Series(texts.name, found, dtype=pl.String)
