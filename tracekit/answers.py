@@ -7,7 +7,6 @@ little more than the start of Python.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import sys
@@ -21,7 +20,7 @@ from typing import Final
 import tracekit
 import tracekit.analyses
 from tracekit.analyses.registry import ENTRY_POINT_GROUP
-from tracekit.extensions import entry_points_of
+from tracekit.extensions import entry_points_of, registered_in
 from tracekit.files import cache_root, scratch_folder
 
 __all__ = ["MOST_ANSWERS", "Question", "code_state"]
@@ -42,6 +41,8 @@ class Question:
         self._place: Path | None = None
         if not digests or None in digests:
             return
+        import hashlib  # noqa: PLC0415 - what is not to be kept needs none
+
         key = hashlib.sha256(
             repr((digests, subject, *code_state())).encode("utf-8", "surrogatepass")
         ).hexdigest()
@@ -74,9 +75,14 @@ class Question:
         data = stored[_SUM_DIGITS:]
         return data if self._sum_of(data) == stored[:_SUM_DIGITS] else None
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether an answer will be remembered: the files are, and no other package has a part in it."""
+        return self._place is not None and not _has_plugins()
+
     def keep_data(self, data: bytes) -> None:
         """The same as `keep` for an answer that is no text."""
-        if self._place is None or _has_plugins():
+        if self._place is None or not self.is_kept:
             return
         with suppress(OSError, ValueError):
             folder = self._place.parent
@@ -108,17 +114,7 @@ def code_state() -> Iterator[object]:
     yield from _files()
     # An installed package may bring analyses of its own: to install one changes the folder.
     for entry in sys.path:
-        yield from [_state(Path(entry))] if entry.endswith("-packages") else _packages_in(entry)
-
-
-def _packages_in(folder: str) -> Iterator[tuple[str, str]]:
-    """What the packages register for tracekit that lie in another folder of the path, such as one of PYTHONPATH."""
-    with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
-        for path in sorted(each.path for each in entries if each.name.endswith((".dist-info", ".egg-info"))):
-            with suppress(OSError, ValueError):
-                text = Path(path, "entry_points.txt").read_text("utf-8")
-                if "[tracekit." in text:
-                    yield path, text
+        yield from [_state(Path(entry))] if entry.endswith("-packages") else registered_in(entry)
 
 
 @cache

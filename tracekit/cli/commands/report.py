@@ -165,7 +165,7 @@ class _Asked:
         """Remember the text, and the whole report if there is one."""
         if self.question is not None:
             self.question.keep(text)
-        if self.whole is not None and whole is not None:
+        if whole is not None and self.whole is not None and self.whole.is_kept:
             from tracekit.report.kept import pack
 
             # a name is no Unicode, or a number has more than 64 bits
@@ -334,11 +334,11 @@ def _shown(
 
 def _few(scopes: list[Scope], selection: Selection) -> tuple[list[Scope], Section | None]:
     """The traces to report in full, and an overview of all; no overview if there are few enough for a report each."""
-    from tracekit.report import several
-
     read = [scope.trace for scope in scopes]
     if len(read) <= MOST_IN_FULL:
         return scopes, None
+    from tracekit.report import several
+
     ranks = {trace.meta.rank for trace in read}
     if None not in ranks and len(ranks) == len(read):
         other = "--rank N shows another report"
