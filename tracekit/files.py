@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
 import shutil
@@ -276,6 +275,8 @@ def digest_of(path: Path) -> str | None:
 
     None as well for a database with changes beside it, which is more than its bytes. Processors have instructions for it, so that it is twice as fast as BLAKE2b there.
     """
+    import hashlib  # noqa: PLC0415 - what is not to be cached needs none
+
     digest = hashlib.sha256(_FORMAT.encode())
     try:
         # A pipe can be read only once, and some devices have no end.

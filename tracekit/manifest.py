@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
@@ -147,6 +146,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         None when either was not measured.
         """
         times, base = self.step_times_ns(level), self.step_times_ns("M")
+        from statistics import median  # noqa: PLC0415 - it takes 2 ms, and a trace seldom needs it
+
         return median(times) / median(base) if times and base else None
 
 

@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -248,6 +247,8 @@ def _sentence(text: str) -> str:
         if word in ("help", "version"):
             return f"No such command '{word}'. Did you mean 'tracekit --{word}'?"
         if "://" in word or Path(word).exists():
+            import shlex
+
             fit = "run" if word.endswith(".py") else "report"
             return f"No such command '{word}'. Did you mean 'tracekit {fit} {shlex.quote(word)}'?"
     if match := re.search(r"'([^']*)' is not one of (.*?)\.?$", text):

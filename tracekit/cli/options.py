@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeGuard, TypeVar
 
 import typer
 
@@ -17,9 +17,11 @@ from tracekit.cli.workers import ENGINES, Engine
 from tracekit.errors import UnreadableTraceError
 from tracekit.files import keep_inputs
 from tracekit.limits import Limits
-from tracekit.range_filter import RangeFilter
 from tracekit.report import formats
 from tracekit.report.formats import FIGURE_FORMATS, Can, Format
+
+if TYPE_CHECKING:
+    from tracekit.range_filter import RangeFilter
 
 __all__ = [
     "BY_SUFFIX",
@@ -240,7 +242,11 @@ class NamedRanges:
     def filter(self) -> RangeFilter | None:
         """The choice, None where there is none. Raises UsageError for what is no regular expression."""
         names = [tuple(given or ()) for given in (self.nvtx_include, self.nvtx_exclude, self.nvtx_domain)]
-        return RangeFilter(self.nvtx_depth, *names) if self.nvtx_depth is not None or any(names) else None
+        if self.nvtx_depth is None and not any(names):
+            return None
+        from tracekit.range_filter import RangeFilter
+
+        return RangeFilter(self.nvtx_depth, *names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -24,9 +22,9 @@ from tracekit.errors import UnreadableTraceError, UsageError, nearest
 from tracekit.facts.capture_names import MANIFEST_FILE
 from tracekit.facts.terminal_text import printable
 from tracekit.files import digest_of, keep_inputs
-from tracekit.range_filter import RangeFilter
 
 if TYPE_CHECKING:
+    from tracekit.range_filter import RangeFilter
     from tracekit.readers.ncu import NcuReport
     from tracekit.trace import Trace
 
@@ -346,12 +344,17 @@ def _digests_of(paths: Sequence[Path], *, no_cache: bool) -> list[str | None]:
     """The digest of each file's content, one after the other; None for what is not to be cached."""
     if no_cache:
         return [None] * len(paths)
+    # A pipe cannot be read twice, and a device has no end.
+    files = [path if _is_file(path) else None for path in paths]
+    if sum(file.stat().st_size for file in files if file) <= _LONG_HASH_BYTES:
+        return [digest_of(file) if file else None for file in files]
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(1) as beside:
-        # A pipe cannot be read twice, and a device has no end.
-        hashing = [beside.submit(digest_of, path) if _is_file(path) else None for path in paths]
-        if sum(path.stat().st_size for path, it in zip(paths, hashing, strict=True) if it) > _LONG_HASH_BYTES:
-            # Hashing releases the interpreter, so that it hides the import of Polars, which is needed most times.
-            import tracekit.api  # noqa: F401
+        hashing = [beside.submit(digest_of, file) if file else None for file in files]
+        # Hashing releases the interpreter, so that it hides the import of Polars, which is needed most times.
+        import tracekit.api  # noqa: F401
+
         return [it.result() if it else None for it in hashing]
 
 
@@ -371,6 +374,8 @@ def _suit_libraries(paths: Sequence[Path]) -> None:
     files = [path for path in paths if _is_file(path)]
     size = bytes_of(files)
     if size > _LARGE_BYTES:
+        import ctypes
+
         with suppress(AttributeError, OSError, TypeError):
             library = ctypes.CDLL(None)
             library.mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)

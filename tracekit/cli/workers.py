@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import tracekit
 from tracekit.errors import MissingDependencyError, UsageError
 from tracekit.facts.distribution import DISTRIBUTION, how_to_install
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 __all__ = ["ENGINES", "NO_PROFILE", "Engine", "Workers"]
 
@@ -66,6 +67,8 @@ class Workers:
             raise MissingDependencyError(
                 "--engine dask needs Dask", remedy=how_to_install("distributed")
             ) from error
+        import logging
+
         for name in [each for each in logging.root.manager.loggerDict if each.startswith("distributed")]:
             logging.getLogger(name).setLevel(logging.CRITICAL)  # every failure is one line
         warnings.filterwarnings("ignore", "Creating scratch directories")  # of a busy disk
@@ -91,6 +94,8 @@ def _cores() -> int:
 def _cluster(distributed: Any, scheduler: str | None, count: int) -> Iterator[dict[str, Any]]:
     """How to reach the scheduler: the one at this address or in this file, else that of a new cluster on this machine."""
     if scheduler is None:
+        import logging
+
         from tracekit.files import roomy_place, scratch_folder
         from tracekit.job.engine import interrupts_later
 

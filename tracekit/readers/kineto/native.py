@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -21,7 +21,7 @@ __all__ = ["Block", "decode", "described", "is_built"]
 _INTEGER, _REAL, _LABEL, _RAW = 2, 3, 4, 5
 """The types of columns, as `_native/column.h` numbers them."""
 
-_SEED: Final = secrets.randbits(64)
+_SEED: Final = int.from_bytes(os.urandom(8), "big")
 _CATEGORIES: Final = (*words.HOST_CATEGORIES, *words.DEVICE_CATEGORIES, *words.DEVICE_SYNC_CATEGORIES)
 _Numbered = tuple[bytes, int]
 
