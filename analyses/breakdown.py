@@ -8,7 +8,6 @@ GPU utilisation counts kernels only, over the time of all steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ import polars as pl
 from tracekit.analyses.counters.analysis import how_to_record_device
 from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once, step_spans
+from tracekit.classes import dataclass
 from tracekit.facts.units import format_ns, format_share
 from tracekit.groups import are_known, kept
 from tracekit.intervals import IntervalSet

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -11,6 +10,7 @@ from tracekit.analyses.calls import CALLS, Calls, calls_of, of_one_rank
 from tracekit.analyses.exposure import exposed_by
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once
+from tracekit.classes import dataclass
 from tracekit.facts.device_peaks import peak_link_gbps
 from tracekit.facts.units import count_of, format_bytes, format_count
 from tracekit.groups import are_known, kept

@@ -9,7 +9,7 @@ it may take so much longer without a longer window.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from tracekit.analyses.recording import is_slowed, unrecorded_ns
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, select
 from tracekit.analyses.whole import whole_steps
+from tracekit.classes import dataclass
 from tracekit.facts.idle_names import cause_name
 from tracekit.facts.units import count_of, format_ns, format_share, listed
 from tracekit.groups import none_to_null

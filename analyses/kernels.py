@@ -9,7 +9,6 @@ kernels in this trace.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -20,6 +19,7 @@ from tracekit.analyses.counters.analysis import measured_kernels
 from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView
 from tracekit.analyses.roofline.rates import RATES, with_rates
 from tracekit.analyses.scope import Scope, once
+from tracekit.classes import dataclass
 from tracekit.facts.units import format_ns, format_share
 from tracekit.groups import at_rows, or_none
 from tracekit.names import category_name

@@ -8,7 +8,6 @@ that were launched and have not started.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -18,6 +17,7 @@ import polars as pl
 from tracekit.analyses.counters.analysis import how_to_record_device
 from tracekit.analyses.result import AGGREGATES, NotCaptured, Result, TableView, no_launches
 from tracekit.analyses.scope import Scope, once
+from tracekit.classes import dataclass
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US, count_of, format_ns, format_share
 from tracekit.groups import at_rows, groups, kept, or_none

@@ -6,13 +6,13 @@ bandwidth. The allocator's timeline exists if the profile was recorded with `pro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once
+from tracekit.classes import dataclass
 from tracekit.facts.units import format_bytes, format_ns
 from tracekit.groups import any_known, are_known, kept
 from tracekit.readers import how_to_record

@@ -13,7 +13,6 @@ name twice in the total.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,6 +22,7 @@ from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.result import PHASE_COLUMNS, NotCaptured, Result, TableView
 from tracekit.analyses.roofline.rates import RATES, with_rates
 from tracekit.analyses.scope import Scope, once
+from tracekit.classes import dataclass
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import count_of, format_ns, format_share
 from tracekit.groups import Groups, distinct, groups, kept, or_none, text_numbers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -14,6 +13,7 @@ from tracekit.analyses.carried import carried_layers
 from tracekit.analyses.exposure import POSITIONS, exposed_by, positions
 from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once
+from tracekit.classes import dataclass
 from tracekit.facts.stack_names import GRADIENT_REDUCTION_LAYER
 from tracekit.facts.units import format_ns, format_share
 from tracekit.readers import how_to_record

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from tracekit.classes import dataclass
 from tracekit.errors import UsageError, nearest
 from tracekit.extensions import entry_points_of
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal, get_args
 
 import polars as pl
 
 from tracekit.analyses.scope import Scope
+from tracekit.classes import dataclass
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import count_of

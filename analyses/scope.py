@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal, TypeVar, cast
 
 import numpy as np
@@ -18,6 +18,7 @@ import polars as pl
 from tracekit.analyses.processors import cpu_activities
 from tracekit.analyses.steps_inferred.periods import launch_steps
 from tracekit.analyses.steps_inferred.ranges import InferredSteps, inferred_steps
+from tracekit.classes import dataclass
 from tracekit.classify import ACTIVITY_CLASSES, activity_class
 from tracekit.errors import UsageError, not_a_pattern
 from tracekit.facts.step_names import STEP_PREFIX

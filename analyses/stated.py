@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import polars as pl
+
+from tracekit.classes import dataclass
 
 __all__ = ["Entry", "StatedTable", "in_order", "in_schema"]
 

@@ -9,7 +9,6 @@ it launched, or at its own end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ import polars as pl
 
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, step_spans
+from tracekit.classes import dataclass
 from tracekit.facts.units import format_ns, format_share
 from tracekit.groups import NameTable, kept
 from tracekit.intervals import EMPTY, IntervalSet

@@ -9,7 +9,6 @@ run (docs/definitions.md §10).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
@@ -18,6 +17,7 @@ import polars as pl
 
 from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, launch_times, once
+from tracekit.classes import dataclass
 from tracekit.facts.capture_names import PHASE_PREFIX
 from tracekit.facts.device_peaks import peak_tflops
 from tracekit.facts.units import format_count, format_ns, format_share

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = (
     (
         "_native",
+        "classes",
         "errors",
         "extensions",
         "facts",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from tracekit.classes import dataclass
 from tracekit.facts.units import NS_PER_S
 
 __all__ = [

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from tracekit.classes import dataclass
 
 __all__ = ["LARGEST_NUMBER", "LONGEST_DEFAULT", "LONGEST_NAME", "LONGEST_TEXT", "SMALLEST_ROW", "Limits"]
 

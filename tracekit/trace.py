@@ -7,12 +7,13 @@ never zero.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.facts.ceilings import Ceilings
 from tracekit.manifest import Manifest
 from tracekit.names import clean

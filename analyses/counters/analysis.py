@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
 from tracekit.analyses.result import NotCaptured, Result, TableView
 from tracekit.analyses.scope import Scope, once
+from tracekit.classes import dataclass
 from tracekit.counted_work import COUNTED, WORK_SCHEMA, work_of
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH
 from tracekit.facts.units import count_of

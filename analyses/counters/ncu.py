@@ -18,13 +18,14 @@ Each table of each file is joined by itself. What was joined to an activity is n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import polars as pl
 
 from tracekit.analyses.counters.kernel_spelling import base_of, signature_of
 from tracekit.analyses.scope import launch_times, select
+from tracekit.classes import dataclass
 from tracekit.counted_work import WORK_SCHEMA
 from tracekit.facts.gpu_metrics import DURATIONS, REGISTERS, WORK
 from tracekit.health import HealthLog

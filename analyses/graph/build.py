@@ -6,7 +6,7 @@ A replay of the graph as it is gives the recorded times, and its end is that of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Final
@@ -23,6 +23,7 @@ from tracekit.analyses.graph.streams import Lines, StreamWaits, between_streams
 from tracekit.analyses.idle.span_causes import SpanCauses, span_causes
 from tracekit.analyses.result import has_launch_calls, no_launches
 from tracekit.analyses.scope import Scope
+from tracekit.classes import dataclass
 from tracekit.facts.units import count_of
 from tracekit.readers import how_to_record
 from tracekit.spans import Int64Array, distinct_rows

@@ -7,7 +7,6 @@ vertex on a lane of its own, at which all have come that others wait for, links 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -17,6 +16,7 @@ from tracekit.analyses.graph.build import Dependencies, dependencies, missing_of
 from tracekit.analyses.graph.meetings import RankWaits, meetings
 from tracekit.analyses.graph.model import INFERRED, LINKS, NEVER, Graph, Links, Weights, in_order
 from tracekit.analyses.scope import Scope
+from tracekit.classes import dataclass
 from tracekit.errors import UsageError
 from tracekit.facts.units import count_of
 from tracekit.spans import Int64Array

@@ -6,12 +6,12 @@ count when the first becomes shorter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from tracekit.analyses.graph.model import LINKS, NEVER, Links, Weights
+from tracekit.classes import dataclass
 from tracekit.facts.units import NS_PER_US
 from tracekit.spans import BoolArray, Int64Array
 

@@ -5,7 +5,6 @@ What the trace records comes first. Where it has no streams and events of waits,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from tracekit.analyses.graph.model import NEVER
 from tracekit.analyses.graph.streams import Lines
 from tracekit.analyses.idle.span_causes import awaited_copies
 from tracekit.analyses.scope import Scope
+from tracekit.classes import dataclass
 from tracekit.facts.units import NS_PER_US
 from tracekit.spans import BoolArray, Int64Array
 

@@ -8,7 +8,6 @@ send, if the trace tells both ranks of each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from tracekit.analyses.calls import calls_of
 from tracekit.analyses.flops import json_list
 from tracekit.analyses.graph.build import Dependencies
 from tracekit.analyses.graph.model import NEVER
+from tracekit.classes import dataclass
 from tracekit.facts.collectives import CLOCKS_NS, MESSAGES, SYNCHRONISING, collective_name
 from tracekit.groups import none_to_null
 from tracekit.spans import BoolArray, Int64Array, take

@@ -13,13 +13,14 @@ and the end of each piece follow from those of few others, in one loop over the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 import numpy as np
 
+from tracekit.classes import dataclass
 from tracekit.spans import BoolArray, Int64Array
 
 __all__ = ["INFERRED", "LINKS", "NEVER", "Graph", "Links", "Path", "Pieces", "Weights", "in_order"]

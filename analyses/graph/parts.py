@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -17,6 +16,7 @@ from tracekit.analyses.graph.model import INFERRED, LINKS
 from tracekit.analyses.idle.gaps import KERNEL_GAP_NS
 from tracekit.analyses.idle.host_code import timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
+from tracekit.classes import dataclass
 from tracekit.classify import ACTIVITY_CLASSES
 from tracekit.facts.idle_names import CAUSES, cause_name
 from tracekit.groups import codes_of, groups, none_to_null

@@ -7,7 +7,6 @@ inferred.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -19,6 +18,7 @@ from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.graph.model import NEVER
 from tracekit.analyses.idle.gaps import AT_ONCE_NS, KERNEL_GAP_NS, YOUNG_LAUNCH_NS, wait_events
 from tracekit.analyses.scope import Scope
+from tracekit.classes import dataclass
 from tracekit.facts.launch_apis import STREAM_WAIT_CALL
 from tracekit.groups import or_none
 from tracekit.spans import BoolArray, Int64Array

@@ -9,7 +9,7 @@ an activity without a recorded launch is `unknown`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from tracekit.analyses.idle.causes import IdleTables, idle_causes
 from tracekit.analyses.idle.tables import LISTED_GAPS
 from tracekit.analyses.result import TableView, no_launches
 from tracekit.analyses.scope import Scope, once
+from tracekit.classes import dataclass
 from tracekit.facts.units import NS_PER_US
 from tracekit.groups import at_rows, groups
 from tracekit.trace import Trace

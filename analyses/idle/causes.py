@@ -13,8 +13,6 @@ the launching thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import polars as pl
 
 from tracekit.analyses.attribution import attribution
@@ -34,6 +32,7 @@ from tracekit.analyses.idle.tables import (
 )
 from tracekit.analyses.result import Result, no_launches
 from tracekit.analyses.scope import Scope, once
+from tracekit.classes import dataclass
 from tracekit.facts.idle_names import cause_name
 from tracekit.facts.units import format_count, format_ns, format_share
 from tracekit.groups import any_known, or_none

@@ -13,7 +13,6 @@ layers that it computes again.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -26,6 +25,7 @@ from tracekit.analyses.layers.groups import CHILDREN, HostTimes, by_group, host_
 from tracekit.analyses.result import PHASE_COLUMNS, Result, TableView
 from tracekit.analyses.roofline.rates import RATES, tree_rates, with_rates
 from tracekit.analyses.scope import Scope, launch_times, once
+from tracekit.classes import dataclass
 from tracekit.facts.stack_names import NO_LAYERS, PHASES
 from tracekit.facts.units import format_ns, format_share
 from tracekit.groups import any_known, at_rows, kept, none_to_null, or_none, text_codes

@@ -19,7 +19,7 @@ HIP's calls count like CUDA's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +29,7 @@ from tracekit.analyses.nsys_stats.columns import COLUMNS
 from tracekit.analyses.nsys_stats.ranges import range_name
 from tracekit.analyses.nsys_stats.rows import shape_text
 from tracekit.analyses.stated import Entry
+from tracekit.classes import dataclass
 
 if TYPE_CHECKING:
     from tracekit.analyses.nsys_stats.rows import Rows

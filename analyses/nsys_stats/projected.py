@@ -9,12 +9,12 @@ slice are differences of prefix sums; the earliest start and the latest end come
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace, one_of
 

@@ -12,12 +12,12 @@ first event.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 import polars.selectors as cs
 
+from tracekit.classes import dataclass
 from tracekit.readers import format_named
 from tracekit.trace import Trace, one_of
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import polars as pl
 
@@ -19,6 +18,7 @@ from tracekit.analyses.ranks.matching import (
     missing_calls,
 )
 from tracekit.analyses.ranks.summary import Summary
+from tracekit.classes import dataclass
 from tracekit.facts.collectives import MESSAGES
 from tracekit.groups import groups, with_series
 

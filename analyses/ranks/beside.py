@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -12,6 +11,7 @@ from tracekit.analyses.ranks.align import Alignment
 from tracekit.analyses.ranks.mates import Mates, in_layer
 from tracekit.analyses.ranks.summary import Summary
 from tracekit.analyses.ranks.waits import Waits
+from tracekit.classes import dataclass
 from tracekit.facts.collectives import MESSAGES
 from tracekit.trace import Schema
 

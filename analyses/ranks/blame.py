@@ -7,7 +7,6 @@ computation hides shows again in every collective until somebody is blocked by i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.analyses.ranks.own_clock import Rows, longer_in_collectives, longer_in_messages
+from tracekit.classes import dataclass
 from tracekit.facts.collectives import MESSAGES
 from tracekit.facts.units import NS_PER_US
 from tracekit.spans import BoolArray, Int64Array

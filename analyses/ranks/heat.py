@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +12,7 @@ import polars as pl
 from tracekit.analyses.ranks.align import Alignment
 from tracekit.analyses.ranks.summary import BINS, Summary
 from tracekit.analyses.ranks.waits import Waits
+from tracekit.classes import dataclass
 from tracekit.intervals import IntervalSet
 from tracekit.spans import Int64Array
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
@@ -22,6 +21,7 @@ from tracekit.analyses.idle.causes import idle_causes
 from tracekit.analyses.layers import layers
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.steps import steps
+from tracekit.classes import dataclass
 from tracekit.groups import at_rows, or_none
 from tracekit.names import clean
 from tracekit.spans import Int64Array, take

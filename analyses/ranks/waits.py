@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
@@ -13,6 +13,7 @@ from tracekit.analyses.ranks.blame import blame_of, delays_of
 from tracekit.analyses.ranks.blocked import blocked_by_others
 from tracekit.analyses.ranks.matching import PAIRED
 from tracekit.analyses.ranks.own_clock import together_since
+from tracekit.classes import dataclass
 from tracekit.facts.collectives import MESSAGES, SYNCHRONISING
 from tracekit.spans import Int64Array
 from tracekit.trace import Schema

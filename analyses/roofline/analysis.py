@@ -7,7 +7,6 @@ device the pieces are operators of the processors, with their self times.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -29,6 +28,7 @@ from tracekit.analyses.roofline.rated import (
     rated_pieces,
 )
 from tracekit.analyses.scope import Scope, once
+from tracekit.classes import dataclass
 from tracekit.groups import at_rows, kept, or_none, text_codes
 from tracekit.readers import how_to_record
 from tracekit.trace import Schema, Trace

@@ -7,7 +7,7 @@ that touches nothing changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from tracekit.analyses.what_if.graphs import WHOLE, CudaGraph
 from tracekit.analyses.what_if.operators import operators
 from tracekit.analyses.what_if.replay import Replay, replay
 from tracekit.analyses.whole import whole_steps
+from tracekit.classes import dataclass
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.units import count_of, format_ns, format_share

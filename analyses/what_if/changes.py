@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
@@ -17,6 +16,7 @@ from tracekit.analyses.roofline.pieces import pieces
 from tracekit.analyses.roofline.rated import device_ceilings
 from tracekit.analyses.traits import traits
 from tracekit.analyses.what_if.draft import Draft
+from tracekit.classes import dataclass
 from tracekit.errors import UsageError
 from tracekit.facts.ceilings import Ceilings, chosen_device
 from tracekit.facts.units import NS_PER_US, format_ns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -19,6 +18,7 @@ from tracekit.analyses.graph.model import LINKS, NEVER, Weights
 from tracekit.analyses.idle.host_code import timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
 from tracekit.analyses.result import no_launches
+from tracekit.classes import dataclass
 from tracekit.errors import UsageError, nearest
 from tracekit.facts.idle_names import CAUSES, cause_name
 from tracekit.facts.stack_names import PHASES

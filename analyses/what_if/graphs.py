@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -10,6 +9,7 @@ import polars as pl
 
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER
 from tracekit.analyses.what_if.draft import Draft
+from tracekit.classes import dataclass
 from tracekit.errors import UsageError
 from tracekit.facts.idle_names import PAGEABLE_COPY
 from tracekit.facts.units import NS_PER_US, count_of, format_share

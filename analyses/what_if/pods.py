@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -11,6 +10,7 @@ import polars as pl
 from tracekit.analyses.flops import json_list
 from tracekit.analyses.scope import Scope, step_at
 from tracekit.analyses.what_if.draft import Draft, FloatArray
+from tracekit.classes import dataclass
 from tracekit.errors import UsageError
 from tracekit.facts.collectives import ELEMENT_BYTES
 from tracekit.facts.device_peaks import peak_link_gbps

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.analyses.what_if.changes import Change
 from tracekit.analyses.what_if.draft import Draft, HostTime
 from tracekit.analyses.what_if.graphs import CudaGraph
+from tracekit.classes import dataclass
 from tracekit.errors import UsageError
 from tracekit.facts.units import format_ns
 from tracekit.spans import Int64Array

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import polars as pl
 
 from tracekit.analyses.graph.joint import joint_graph
@@ -12,6 +10,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.analyses.what_if.analysis import path_parts
 from tracekit.analyses.what_if.draft import Draft
 from tracekit.analyses.what_if.replay import replay
+from tracekit.classes import dataclass
 
 __all__ = ["PathShares", "path_shares"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -19,6 +19,7 @@ from tracekit.analyses.xsp.catalogue import CATALOGUE
 from tracekit.analyses.xsp.runs import XspRun, run_of
 from tracekit.analyses.xsp.series import best_run, model_information, model_kernels
 from tracekit.analyses.xsp.views import tables_of
+from tracekit.classes import dataclass
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.manifest import MANIFEST_FILE, Manifest, manifest_beside, read_manifest
 from tracekit.names import told_apart

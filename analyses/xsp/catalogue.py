@@ -6,12 +6,12 @@ They follow Li, Dakkak, Xiong, Wei, Xu and Hwu, "XSP: Across-Stack Profiling and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import polars as pl
 
 from tracekit.analyses.stated import Entry
+from tracekit.classes import dataclass
 
 __all__ = ["CATALOGUE", "COLUMNS", "MISSING", "Analysis", "Figure"]
 

@@ -7,13 +7,12 @@ hardware counters were measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import polars as pl
 
 from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.counters.analysis import has_ranges
 from tracekit.analyses.scope import Scope, launch_times, once, select, step_at
+from tracekit.classes import dataclass
 from tracekit.facts.ceilings import catalogue_ceilings
 from tracekit.facts.device_peaks import fp32_tflops_of_clock, peak_bandwidth_gbps
 from tracekit.groups import or_none

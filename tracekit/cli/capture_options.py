@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
+from tracekit.classes import dataclass
 from tracekit.cli.options import flag
 from tracekit.errors import UsageError
 

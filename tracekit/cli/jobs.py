@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tracekit.classes import dataclass
 from tracekit.cli.options import Reading, Selection
 from tracekit.cli.sources import shown, tell_unread
 from tracekit.cli.workers import Workers

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracekit.classes import dataclass
 from tracekit.cli.output import check_binary, emit, emit_frame, page_for
 from tracekit.report.formats import Can, Format, choose_format, render_data, render_sections
 

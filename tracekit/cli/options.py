@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import field, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeGuard, TypeVar
 
 import typer
 
+from tracekit.classes import dataclass
 from tracekit.cli import completion
 from tracekit.cli.workers import ENGINES, Engine
 from tracekit.errors import UnreadableTraceError

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from tracekit.classes import dataclass
 from tracekit.cli.ceilings import with_ceilings
 from tracekit.cli.jobs import Joint, reading_progress
 from tracekit.cli.sources import shown

@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar, Final
 from urllib.parse import quote
 
+from tracekit.classes import dataclass
 from tracekit.cli.output import say
 from tracekit.errors import UnreadableTraceError, UsageError, reason_of
 

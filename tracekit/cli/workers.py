@@ -7,11 +7,11 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import tracekit
+from tracekit.classes import dataclass
 from tracekit.errors import MissingDependencyError, UsageError
 from tracekit.facts.distribution import DISTRIBUTION, how_to_install
 

@@ -7,11 +7,11 @@ same precision, and precisions over those of one device. What was not measured i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.compare.measured import FIGURES, IDENTITY, OPTION, Measured
 from tracekit.compare.ranks import kendall_taus, pareto_sets
 from tracekit.errors import UsageError

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.manifest import Setting
 from tracekit.trace import Schema
 from tracekit.trajectory import Run, Swept

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tracekit.classes import dataclass
 from tracekit.diff.runs import LARGEST, Run, RunSet, keep
 from tracekit.diff.sides import read_kept
 from tracekit.errors import UnreadableTraceError, UsageError, nearest, reason_of

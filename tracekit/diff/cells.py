@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, TypeAlias
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.diff.matching import TEXTS
 from tracekit.diff.pool import Pool
 from tracekit.diff.replaced import names_replaced

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tracekit.classes import dataclass
 from tracekit.diff.compare import diff_of
 from tracekit.diff.gate import Gate, Judgement, judge_runs, step_times
 from tracekit.diff.model import Diff

@@ -11,7 +11,7 @@ one side that caused it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final, TypeAlias
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.diff.caused import IdleOf
 from tracekit.diff.cells import Cells, Groups, groups_of
 from tracekit.diff.factors import SURE, depths, factors, specific

@@ -8,12 +8,12 @@ sentences tell the same time, and each percentage is that of the cells that it i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.classes import dataclass
 from tracekit.diff.cells import Cells, Groups, groups_of
 
 __all__ = ["SURE", "Factor", "depths", "factors", "specific"]

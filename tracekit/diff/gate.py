@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.diff.compare import diff_of
 from tracekit.diff.gated_layers import MeantLayers, meant_layers, pattern_of
 from tracekit.diff.noise import FEWEST_STEPS, Estimate, Runs, StepComparison, StepFigures, compare_times

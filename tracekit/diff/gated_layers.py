@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 
 import polars as pl
+
+from tracekit.classes import dataclass
 
 __all__ = ["MeantLayers", "meant_layers", "pattern_of"]
 

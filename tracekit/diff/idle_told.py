@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.diff.explain import WAITS
 from tracekit.diff.model import Contribution
 from tracekit.diff.named import PHASES_NAMED, layer_named

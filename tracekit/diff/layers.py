@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.diff.model import LAYERS
 from tracekit.diff.siblings import counts, in_order
 from tracekit.facts.stack_names import WRAPPER_PART

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any, Final, TypeAlias
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.diff.inputs import PRODUCTS, alike, inputs_of
 from tracekit.diff.layers import Nodes
 from tracekit.diff.pool import Pool

@@ -6,12 +6,12 @@ of a step with several devices is the mean over them. So the mean step time of a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.digest import Facts
 from tracekit.trace import Schema
 

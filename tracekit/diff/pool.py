@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.diff.model import SIDE_STEPS, Side
 from tracekit.digest import Digest
 from tracekit.errors import UsageError

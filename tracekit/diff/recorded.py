@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.digest import Facts
 
 __all__ = ["HOST_CODE", "Recorded", "at_common_level", "recorded"]

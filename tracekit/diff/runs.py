@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Annotated, Final
 
 import msgspec
 
+from tracekit.classes import dataclass
 from tracekit.digest import Digest
 from tracekit.errors import TracekitError, UnreadableTraceError
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 from typing import Final
@@ -13,6 +12,7 @@ from typing import Final
 import msgspec
 
 from tracekit.answers import Question
+from tracekit.classes import dataclass
 from tracekit.diff.runs import LARGEST, MARK, Kept, Run, RunSet, kept
 from tracekit.digest import Digest, digest_of
 from tracekit.digest.model import Plain, Versioned, check_version

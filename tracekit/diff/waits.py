@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.diff.cells import Cells
 from tracekit.diff.layers import Nodes
 from tracekit.facts.idle_names import VALUE_OPERATOR

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.diff.cells import Cells
 from tracekit.diff.covered import PARTS, Covered
 from tracekit.diff.explain import WAITS, Found

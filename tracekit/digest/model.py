@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 import msgspec
 import polars as pl
 import zstandard
 
+from tracekit.classes import dataclass
 from tracekit.errors import UnreadableTraceError
 from tracekit.trace import Schema
 

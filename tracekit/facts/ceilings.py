@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from tracekit.classes import dataclass
 from tracekit.errors import UsageError, nearest
 from tracekit.facts.device_peaks import Device, devices, find_device, fp32_tflops_of_clock
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
@@ -25,6 +25,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from tracekit.classes import dataclass
 from tracekit.errors import TracekitError, UnreadableTraceError, UsageError
 from tracekit.files import keep_inputs, roomy_place, scratch_folder
 from tracekit.limits import Limits

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import polars as pl
 
@@ -19,6 +18,7 @@ from tracekit.analyses.ranks import (
     waits_of,
     worst_beside,
 )
+from tracekit.classes import dataclass
 from tracekit.job.rank_set import RankSet
 
 __all__ = ["Job", "job_of"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -10,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.ranks.blame import once
+from tracekit.classes import dataclass
 from tracekit.facts.collectives import MESSAGES
 from tracekit.spans import Int64Array
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 
 from tracekit.analyses.ranks import Summary
+from tracekit.classes import dataclass
 from tracekit.readers.common.trace_frames import place_in_name
 
 __all__ = ["Member", "RankSet", "rank_sets"]

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.facts.capture_names import ENRICHED_CATEGORY, MERGED_KEY
 from tracekit.files import write_chunks
 from tracekit.job import Job

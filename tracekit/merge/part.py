@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 
+from tracekit.classes import dataclass
 from tracekit.errors import UsageError
 from tracekit.job import Job
 from tracekit.readers import format_of

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log
 from typing import Final
 
+from tracekit.classes import dataclass
 from tracekit.mlperf.cells import Cell, kind_of
 
 __all__ = ["UNIT", "Question", "benchmark_of", "in_unit", "is_asked", "place_of", "question_of", "series_for"]

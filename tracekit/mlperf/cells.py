@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import log
@@ -18,6 +17,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.mlperf.runs import LoggedRun
 from tracekit.trace import Schema
 

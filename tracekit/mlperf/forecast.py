@@ -13,13 +13,14 @@ more, K follows the laws of a step that they bear out (`mixture`). The forecast 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, hypot, log, sqrt
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 
+from tracekit.classes import dataclass
 from tracekit.mlperf.asked import (
     UNIT,
     Question,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracekit.classes import dataclass
 from tracekit.mlperf.log import Event, point_of
 
 if TYPE_CHECKING:

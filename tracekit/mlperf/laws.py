@@ -7,12 +7,12 @@ The laws are those of `tracekit.scaling`: compute that follows the batch of a ch
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.mlperf.cells import Cell, ends_of, series_of, sizes_of
 from tracekit.scaling.laws import HOPS, Fit, fit_steps
 from tracekit.trace import Schema

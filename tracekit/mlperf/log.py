@@ -12,11 +12,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import msgspec
+
+from tracekit.classes import dataclass
 
 __all__ = ["Event", "Log", "is_marked", "literal", "number_of", "point_of", "read_log", "time_of"]
 

@@ -8,13 +8,14 @@ by how closely it meets the sizes, and by how likely it was before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import log2, sqrt
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from tracekit.classes import dataclass
 
 __all__ = ["Point", "Steps", "step_at"]
 

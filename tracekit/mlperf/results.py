@@ -8,12 +8,13 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.facts.units import count_of
 from tracekit.mlperf.jumps import with_jumps

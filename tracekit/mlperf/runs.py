@@ -6,9 +6,10 @@ Only what stands in the log before `run_stop` belongs to a run, since evaluation
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
+from tracekit.classes import dataclass
 from tracekit.mlperf.blocks import AT_ONCE_NS, Blocks, trained_in
 from tracekit.mlperf.jumps import Gap, gaps_of
 from tracekit.mlperf.log import Event, Log, number_of, point_of

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.units import count_of, listed
 from tracekit.predict.conformal import Intervals, intervals_of

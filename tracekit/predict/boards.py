@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.classes import dataclass
 from tracekit.errors import InconclusiveError
 from tracekit.facts.device_peaks import Device, find_device
 from tracekit.names import clean

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.classes import dataclass
 from tracekit.predict.describe import CATEGORIES
 from tracekit.predict.support import INSIDE, Places
 from tracekit.predict.table import Floats

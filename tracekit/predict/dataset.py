@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -22,6 +21,7 @@ from tracekit.analyses.roofline.rated import device_ceilings
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.workload import NO_PHASE, workload
 from tracekit.analyses.xsp.analysis import RunFiles, find_runs
+from tracekit.classes import dataclass
 from tracekit.errors import InconclusiveError, UnreadableTraceError
 from tracekit.facts.ceilings import catalogue_ceilings
 from tracekit.facts.device_peaks import peak_link_gbps

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
+from tracekit.classes import dataclass
 from tracekit.errors import UnreadableTraceError, UsageError, nearest
 from tracekit.facts.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from tracekit.files import parse_toml

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.predict.auto import AUTO, fit
 from tracekit.predict.features import categories_of, column, device_names, several, varying

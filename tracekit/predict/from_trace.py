@@ -8,7 +8,7 @@ get enough work; so more work hides the host's time, and less work shows it. Mor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.analyses.what_if.replay import USUAL_SLOWING, host_speeds
 from tracekit.analyses.whole import whole_steps
 from tracekit.analyses.workload import workload
+from tracekit.classes import dataclass
 from tracekit.errors import InconclusiveError, UsageError
 from tracekit.facts.ceilings import chosen_device
 from tracekit.facts.device_peaks import peak_link_gbps

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.classes import dataclass
 from tracekit.predict.features import one_each, sampled
 from tracekit.predict.model import MODELS, Doubts, Fitted, Refits, Term, model_of
 from tracekit.predict.models import boosting

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.classes import dataclass
 from tracekit.errors import InconclusiveError, UsageError, nearest
 from tracekit.names import clean
 from tracekit.predict.describe import CATEGORIES

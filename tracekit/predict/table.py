@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.errors import InconclusiveError, UnreadableTraceError, UsageError, nearest, reason_of
 from tracekit.facts.units import count_of
 from tracekit.limits import LARGEST_NUMBER

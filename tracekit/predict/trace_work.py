@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from tracekit.analyses.roofline.other_device import There
 from tracekit.analyses.roofline.pieces import pieces
 from tracekit.analyses.roofline.rated import device_ceilings
 from tracekit.analyses.scope import Scope
+from tracekit.classes import dataclass
 from tracekit.facts.ceilings import Ceilings
 from tracekit.facts.collectives import ELEMENT_BYTES
 from tracekit.facts.stack_names import ACCUMULATE_NODE

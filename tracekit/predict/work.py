@@ -8,7 +8,6 @@ recorded, or null, and `unknown` the share of it that operators took whose FLOPs
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
 from typing import Final
@@ -20,6 +19,7 @@ import polars as pl
 from tracekit.analyses.attribution import attribution
 from tracekit.analyses.attribution.layer_spans import OF_MODEL
 from tracekit.analyses.scope import Scope
+from tracekit.classes import dataclass
 from tracekit.errors import InconclusiveError
 from tracekit.names import clean
 from tracekit.predict.table import Floats, Runs

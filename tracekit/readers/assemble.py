@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.classify import categorise
 from tracekit.facts.kernel_rules import OPTIMIZER_UPDATE
 from tracekit.facts.launch_apis import LAUNCH

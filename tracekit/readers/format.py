@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tracekit.classes import dataclass
 from tracekit.limits import Limits
 
 if TYPE_CHECKING:

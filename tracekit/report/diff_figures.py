@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.diff.compared import Compared
 from tracekit.diff.model import Diff
 from tracekit.facts.idle_names import cause_name

@@ -7,12 +7,13 @@ Nothing heavy is imported here, so that `--help` can name the formats.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, Flag, auto
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from tracekit.classes import dataclass
 from tracekit.errors import UsageError
 from tracekit.files import is_special, refuse_input
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import Any, Final, Literal
 
 import polars as pl
 
 from tracekit.analyses.result import UNITS, Column, Unit, column_of
+from tracekit.classes import dataclass
 from tracekit.digest import Digest
 from tracekit.findings import BOUNDS, Bound, Finding
 from tracekit.names import clean_frame

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from dataclasses import dataclass
 from html import escape
 from typing import Final
 
+from tracekit.classes import dataclass
 from tracekit.facts.units import format_count
 from tracekit.names import clean, shorten_names
 from tracekit.notebook import ROWS, block, grid, heading, items, paragraph

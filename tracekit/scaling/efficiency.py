@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from statistics import median
@@ -17,6 +17,7 @@ from typing import Final, Literal
 import numpy as np
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.scaling.laws import Fit, fit_messages, fit_steps
 from tracekit.scaling.runs import PARTS, Run
 from tracekit.trace import Schema

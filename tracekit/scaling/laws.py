@@ -7,7 +7,7 @@ one of 1 ms), so each time weighs as much as any other. Intervals are those of l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from math import isqrt, log, log2, sqrt
 from typing import Any, Final
@@ -15,6 +15,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+
+from tracekit.classes import dataclass
 
 __all__ = ["HOPS", "Fit", "fit_messages", "fit_steps", "non_negative", "t_quantile"]
 

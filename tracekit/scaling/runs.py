@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 import polars as pl
 
 from tracekit.analyses.ranks import Summary
+from tracekit.classes import dataclass
 from tracekit.job.job import Job, job_of
 from tracekit.job.rank_set import Member, RankSet, rank_sets
 from tracekit.manifest import Manifest, manifest_beside

@@ -11,12 +11,12 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.files import roomy_place, scratch_folder
 from tracekit.readers.nsys.columns import COLUMNS

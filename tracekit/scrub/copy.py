@@ -5,11 +5,11 @@ device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.groups import at_rows
 from tracekit.readers.nsys import vocabulary as facts
 from tracekit.readers.nsys.columns import COLUMNS, STRING_COLUMNS

@@ -6,9 +6,10 @@ logarithms of the ratios of these. What lies within the noise of the points is n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import exp, log
 from typing import Final, Literal
+
+from tracekit.classes import dataclass
 
 __all__ = ["ABOVE", "ASSUMED_ERROR", "ASSUMED_SPREAD", "FELT", "KEYS", "NEAR", "Intensity", "Kind", "Label", "Point", "Segment", "segment_of"]  # fmt: skip
 

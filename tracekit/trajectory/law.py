@@ -7,7 +7,6 @@ from them the law. Its error is that of the runs, of the law's factors, of what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import exp, log, sqrt
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.classes import dataclass
 from tracekit.scaling.laws import t_quantile
 
 __all__ = ["NUMERIC", "SIDES", "Laws", "Trial"]

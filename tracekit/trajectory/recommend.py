@@ -7,12 +7,13 @@ among the runs; beyond them it is a guess, so such a prediction must be faster b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 from math import exp, hypot, log
 from statistics import NormalDist
 from typing import Final
 
+from tracekit.classes import dataclass
 from tracekit.trajectory.labels import FELT
 from tracekit.trajectory.law import NUMERIC, SIDES, Laws, Trial
 

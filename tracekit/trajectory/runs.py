@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import hypot, log, sqrt
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ from tracekit.analyses.roofline.levels import level
 from tracekit.analyses.roofline.rated import device_ceilings, rated_pieces
 from tracekit.analyses.scope import Scope, select
 from tracekit.analyses.xsp.analysis import RunFiles, find_runs
+from tracekit.classes import dataclass
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts.ceilings import Ceilings
 from tracekit.facts.units import count_of

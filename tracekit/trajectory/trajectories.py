@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.manifest import PRECISIONS, Setting
 from tracekit.trace import Schema
 from tracekit.trajectory.labels import KEYS, Point, segment_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import polars as pl
@@ -16,6 +16,7 @@ from tracekit.analyses.scope import Scope
 from tracekit.analyses.what_if import Change, predicted
 from tracekit.analyses.what_if.written import changes_of
 from tracekit.analyses.whole import whole_steps
+from tracekit.classes import dataclass
 from tracekit.errors import UsageError
 from tracekit.facts.units import count_of, format_ns, format_share, listed
 from tracekit.verdict.advice import LEAST_SHARE

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tracekit.classes import dataclass
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import Bound, Severity, Stretches, bound_name
 from tracekit.notebook import block, grid, heading, items, paragraph

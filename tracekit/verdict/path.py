@@ -11,6 +11,7 @@ from tracekit.analyses.recording import is_slowed, unrecorded_ns
 from tracekit.analyses.rules.rule import REPLAYED
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.whole import whole_steps
+from tracekit.classes import dataclass
 from tracekit.errors import InconclusiveError
 from tracekit.facts.units import format_share
 from tracekit.findings import SHOWN_SHARE, Bound
@@ -33,7 +34,7 @@ _BUSY: Final[tuple[Bound, ...]] = ("compute-bound", "communication-bound", "memo
 _OF_THE_HOST: Final[tuple[Bound, ...]] = ("host-bound", "input-bound", "launch/short-kernel-bound")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Path:
     """The critical path of a window: as it was recorded, or as it is without recording where a capture measured that this makes a
     difference (`measured`).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tracekit.analyses.registry import ON_REQUEST
+from tracekit.classes import dataclass
 from tracekit.cli import completion
 from tracekit.cli import options as flags
 from tracekit.cli import output as out

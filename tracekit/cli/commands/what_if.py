@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tracekit.analyses.registry import Analysis
+from tracekit.classes import dataclass
 from tracekit.cli import completion
 from tracekit.cli import options as flags
 from tracekit.cli import output as out

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from tracekit.classes import dataclass
 from tracekit.errors import MissingDependencyError
 from tracekit.facts.distribution import how_to_install
 from tracekit.predict.features import column, one_each, sampled, several, varying

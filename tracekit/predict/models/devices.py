@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.errors import InconclusiveError
 from tracekit.predict.boards import Boards, boards_of
 from tracekit.predict.model import Term

@@ -7,12 +7,12 @@ on a device that was never seen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.classes import dataclass
 from tracekit.errors import InconclusiveError
 from tracekit.names import clean
 from tracekit.predict.boards import Boards

@@ -8,13 +8,13 @@ near it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median_low
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.classes import dataclass
 from tracekit.errors import InconclusiveError
 from tracekit.predict.boards import Boards, boards_of
 from tracekit.predict.model import Term

@@ -10,13 +10,13 @@ degree, and whether in logarithms is chosen by cross-validation in which no conf
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.classes import dataclass
 from tracekit.errors import MissingDependencyError
 from tracekit.facts.distribution import how_to_install
 from tracekit.predict.features import matrix, one_each, sampled, several, varying

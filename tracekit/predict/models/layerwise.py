@@ -9,13 +9,13 @@ fitted to the measured steps, make the sum of the layers a step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.errors import InconclusiveError, MissingDependencyError, nearest
 from tracekit.facts.distribution import how_to_install
 from tracekit.facts.units import NS_PER_S, format_share

@@ -14,12 +14,12 @@ that was measured in several layouts, such as how well its shapes fit the device
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.classes import dataclass
 from tracekit.errors import InconclusiveError
 from tracekit.predict.model import Term
 from tracekit.predict.table import Floats, Runs

@@ -7,13 +7,14 @@ FLOPs grow.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import isclose, isfinite, log
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.classes import dataclass
 from tracekit.errors import UsageError
 from tracekit.predict.describe import NUMBERS
 from tracekit.predict.model import Term

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.classes import dataclass
 from tracekit.errors import MissingDependencyError
 from tracekit.facts.distribution import how_to_install
 from tracekit.predict.models.structural_law import GROUPS, Form, Jobs, Law, jobs_of

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.classes import dataclass
 from tracekit.predict.table import Floats, Runs
 
 __all__ = ["GROUPS", "PARAMETERS", "Form", "Jobs", "Law", "Parameter", "jobs_of"]

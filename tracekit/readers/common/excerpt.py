@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.facts.launch_apis import GRAPH_COPY
 from tracekit.facts.step_names import STEP_PREFIX
 from tracekit.groups import or_none

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.errors import TracekitError, UsageError
 from tracekit.files import roomy_place, scratch_folder
 

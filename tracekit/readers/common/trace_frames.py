@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.groups import any_known, are_known, distinct, kept, with_series
 from tracekit.health import HealthLog
 from tracekit.readers.assemble import assemble, conform

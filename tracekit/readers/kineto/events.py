@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
+from tracekit.classes import dataclass
 from tracekit.errors import UnreadableTraceError
 from tracekit.limits import Limits
 from tracekit.readers.kineto import native

@@ -7,7 +7,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from math import prod
 from operator import mul
@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.facts.gpu_metrics import COUNTER_RANGE_CATEGORY
 from tracekit.groups import any_known
 from tracekit.readers.common.store import FrameStore

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import Any, Final
@@ -12,6 +11,7 @@ import msgspec
 import numpy as np
 
 from tracekit._native import decoder
+from tracekit.classes import dataclass
 from tracekit.readers.kineto import vocabulary as words
 from tracekit.readers.kineto.args import LABEL, REAL, MemoryArgs, record_of
 from tracekit.readers.kineto.groups import COMMON, Columns, Key, Records, Text

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+
+from tracekit.classes import dataclass
 
 __all__ = ["Defects", "decode_object", "depth_of", "end_of_value", "salvage"]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.health import HealthLog
 

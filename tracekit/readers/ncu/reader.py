@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.counted_work import WORK_SCHEMA, work_of
 from tracekit.errors import UnreadableTraceError
 from tracekit.facts.gpu_metrics import DURATIONS, REGISTERS

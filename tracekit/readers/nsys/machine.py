@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from tracekit.classes import dataclass
 from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.ids import process_of
 from tracekit.readers.nsys.pages import ColumnKind

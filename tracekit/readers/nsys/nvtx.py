@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.health import HealthLog
 from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.collectives import collectives_in

@@ -9,9 +9,10 @@ from __future__ import annotations
 import shutil
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from tracekit.classes import dataclass
 
 __all__ = ["with_texts_as_bytes"]
 

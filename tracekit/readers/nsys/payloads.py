@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.readers.nsys import vocabulary as words
 from tracekit.readers.nsys.pages import ColumnKind
 from tracekit.readers.nsys.tables import Tables, whole

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.errors import UnreadableTraceError, reason_of
 from tracekit.facts.units import count_of
 from tracekit.health import HealthLog

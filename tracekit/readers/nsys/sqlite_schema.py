@@ -7,11 +7,11 @@ take exponential time to resolve.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.errors import UnreadableTraceError
 from tracekit.limits import LONGEST_DEFAULT
 

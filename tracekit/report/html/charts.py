@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
+from tracekit.classes import dataclass
 from tracekit.facts.units import format_share
 from tracekit.names import category_name
 from tracekit.report.format import format_cell

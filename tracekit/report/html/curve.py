@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, floor, log
 from typing import Any, Final
 
+from tracekit.classes import dataclass
 from tracekit.report.model import Figure
 
 __all__ = ["Curve", "Curves", "curves"]

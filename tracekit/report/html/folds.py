@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.facts.units import format_count
 from tracekit.names import shorten_names
 from tracekit.report.format import (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from tracekit.classes import dataclass
 
 __all__ = ["HeatMap", "HeatRow", "heat_maps"]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import polars as pl
+
+from tracekit.classes import dataclass
 
 __all__ = ["SUMMARY", "Detail"]
 

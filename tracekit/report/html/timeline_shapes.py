@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from tracekit.analyses.graph.parts import bars_of, part_name, parts_of
 from tracekit.analyses.idle.pieces import idle_pieces
 from tracekit.analyses.layers.tracks import layer_tracks
 from tracekit.analyses.scope import Scope, select
+from tracekit.classes import dataclass
 from tracekit.facts.idle_names import CAUSES, cause_name
 from tracekit.groups import at_rows
 from tracekit.names import clean

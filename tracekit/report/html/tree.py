@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Final
 
 import polars as pl
 
+from tracekit.classes import dataclass
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import format_ns
 from tracekit.names import shorten_name
