@@ -65,8 +65,12 @@ _OWN_CODE: Final = (
     "unsafe_split|value_selecting_reduction_backward|values|view_as|view_as_complex|view_as_real|vsplit|"
     "vstack|zeros|zeros_like|fft_i?r?fft[2n]?"
 )
+_OWN_PATTERNS: Final = frozenset(one for one in _OWN_CODE.split("|") if "?" in one)
+_OWN_NAMES: Final = frozenset(_OWN_CODE.split("|")) - _OWN_PATTERNS
+"""A pattern of all of them takes longer to compile than most reports to use it."""
 _CALLS_OTHERS: Final = re.compile(
-    rf"(?:aten::)?(?:{_OWN_CODE})_?|autograd::engine::.*|torch::autograd::.*|\w+Backward\d+"
+    rf"(?:aten::)?(?:{'|'.join(_OWN_PATTERNS)})_?"
+    r"|autograd::engine::.*|torch::autograd::.*|\w+Backward\d+"
     # A collective goes on in a thread of its backend, as `gloo:…`. What a compiled function calls first are checks of its inputs.
     r"|c10d::.*|torch(?:::|\.)distributed.*reducer::.*"
     r"|TorchDynamo Cache Lookup|Pregraph bytecode|AOTDispatcher Runtime Wrapper Prologue",
@@ -185,6 +189,9 @@ def _coverage(scope: Scope) -> Coverage:
 
 
 def _only_calls(name: str) -> bool:
+    own = name.removeprefix("aten::")
+    if own in _OWN_NAMES or own.removesuffix("_") in _OWN_NAMES:
+        return True
     return _CALLS_OTHERS.fullmatch(name) is not None or is_composite(name)
 
 
