@@ -6,8 +6,9 @@ rows, or by few keys; there these functions are faster.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final
 
 import msgspec
@@ -375,13 +376,33 @@ def _which_match(texts: list[str | None], pattern: str) -> list[bool]:
     if len(texts) > _MOST_REMEMBERED:
         return pl.Series(texts, dtype=pl.String).str.contains(pattern).fill_null(value=False).to_list()
     known = _remembered.get(pattern, {None: False})
-    new = [text for text in texts if text not in known]
+    if len(known) + len(texts) > _MOST_REMEMBERED:
+        known = {None: False}
+    new = [text for text in texts if text is not None and text not in known]
     if new:
-        if len(known) + len(new) > _MOST_REMEMBERED:
-            known, new = {None: False}, texts
-        known.update(zip(new, pl.Series(new, dtype=pl.String).str.contains(pattern), strict=True))
+        begins = _begins(pattern)
+        known.update(dict.fromkeys(new, False))
+        if likely := [text for text in new if text.startswith(begins)]:
+            known.update(zip(likely, pl.Series(likely, dtype=pl.String).str.contains(pattern), strict=True))
         _remembered[pattern] = known
     return [known[text] for text in texts]
+
+
+_BEGINNING: Final = re.compile(
+    r"\^((?:[\w:/ #]|\\[.#])+)(?![?*{])"  # plain letters, the last one not repeated
+    r"(?:[^|()\[\]\\]|\\[\w.#$]|\((?:[^()\[\]\\]|\\[\w.#$]|\[[^\[\]()]*\])*\)|\[[^\[\]()|]*\])*"  # no `|` outside of brackets
+)
+
+
+@cache
+def _begins(pattern: str) -> str:
+    r"""What every text begins with that the pattern matches, as far as that is plain to see: most patterns fit no text.
+
+    >>> _begins(r"^Optimizer\.(step|zero_grad)#"), _begins("^aten::_?embedding"), _begins("^a|^b")
+    ('Optimizer.', 'aten::', '')
+    """
+    found = _BEGINNING.fullmatch(pattern)
+    return found[1].replace("\\", "") if found else ""
 
 
 def any_matching(texts: list[str | None], pattern: str) -> bool:
