@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import Final
+
+import numpy as np
 
 from tracekit.analyses.scope import Scope
 
@@ -22,7 +23,7 @@ def unrecorded_ns(scope: Scope) -> int | None:
     if scope.on_cpu or manifest is None or scope.window != "steps" or not steps:
         return None
     times = manifest.step_times_ns("M")
-    return min(round(median(times) * steps), scope.duration) if times else None
+    return min(round(float(np.median(times)) * steps), scope.duration) if times else None
 
 
 def is_slowed(scope: Scope) -> bool:

@@ -9,7 +9,6 @@ run (docs/definitions.md §10).
 
 from __future__ import annotations
 
-from statistics import median
 from typing import Final
 
 import numpy as np
@@ -143,7 +142,7 @@ def _workload(scope: Scope) -> Workload:
 
 def _step_ns(manifest: Manifest | None) -> float | None:
     times = () if manifest is None else manifest.step_times_ns("M") or manifest.step_times_ns("MLG")
-    return float(median(times)) if times else None
+    return float(np.median(times)) if times else None
 
 
 def _utilisation(manifest: Manifest | None, achieved: float | None) -> float | None:
@@ -164,7 +163,7 @@ def _levels(manifest: Manifest) -> pl.DataFrame:
         times = manifest.step_times_ns(level)
         if times:
             ranks = sum(run.level == level for run in manifest.runs)
-            middle, mean = float(median(times)), trimmed_mean(times)
+            middle, mean = float(np.median(times)), trimmed_mean(times)
             rows.append((level, ranks, len(times), middle, mean, min(times), manifest.overhead(level)))
     return pl.DataFrame(rows, schema=_LEVEL_COLUMNS, orient="row")
 

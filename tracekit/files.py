@@ -26,6 +26,7 @@ __all__ = [
     "digest_of",
     "is_special",
     "keep_inputs",
+    "machines_folder",
     "make_directory",
     "parse_toml",
     "read_small",
@@ -259,6 +260,14 @@ def cache_root() -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The specification of that variable has programs ignore a path that is not absolute.
     return (base if base.is_absolute() else Path.home() / ".cache") / "tracekit"
+
+
+def machines_folder() -> Path:
+    """Where measurements of machines lie by default. Raises UsageError when no home folder is known, and no variable names another."""
+    try:
+        return cache_root() / "machines"
+    except RuntimeError as error:
+        raise UsageError("no home folder is known", remedy="name a file with -o") from error
 
 
 def changes_beside(path: Path) -> Path | None:

@@ -16,7 +16,7 @@ import msgspec
 from tracekit.errors import UnreadableTraceError, UsageError, reason_of
 from tracekit.facts.ceilings import Ceilings
 from tracekit.facts.units import count_of
-from tracekit.files import cache_root, read_small
+from tracekit.files import machines_folder, read_small
 
 __all__ = [
     "MACHINE_VERSION",
@@ -105,16 +105,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def machine_path(device_name: str) -> Path:
-    """Where the measurement of a device lies by default: in the folder `machines` of tracekit's cache folder.
-
-    Raises UsageError when the user has no home folder, and no variable names another.
-    """
+    """Where the measurement of a device lies by default. Raises UsageError as `machines_folder` does."""
     plain = re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")[:60]
     exact = hashlib.sha256(device_name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    try:
-        return cache_root() / "machines" / f"{plain}-{exact}.json"
-    except RuntimeError as error:
-        raise UsageError("no home folder is known", remedy="name a file with -o") from error
+    return machines_folder() / f"{plain}-{exact}.json"
 
 
 def read_machine(path: Path) -> Machine:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tracekit.cli.output import say
 from tracekit.errors import UnreadableTraceError, UsageError
 from tracekit.facts.units import count_of
-from tracekit.files import digest_of
+from tracekit.files import digest_of, machines_folder
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
@@ -22,10 +22,8 @@ _OTHER = "leave --machine out, or measure the device of the trace with tracekit 
 
 def kept_measurements() -> list[tuple[str, str | None]]:
     """The measurements in tracekit's folder, each with the digest of its content: an answer may depend on them."""
-    from tracekit.machine_file import machine_path
-
     try:
-        return [(path.name, digest_of(path)) for path in sorted(machine_path("").parent.glob("*.json"))]
+        return [(path.name, digest_of(path)) for path in sorted(machines_folder().glob("*.json"))]
     except OSError:
         return []  # the folder may not be entered
 
@@ -36,10 +34,10 @@ def with_ceilings(trace: Trace, file: Path | None) -> tuple[Trace, bool]:
 
     Raises UnreadableTraceError for a file that is no measurement, and UsageError for one of another device.
     """
-    from tracekit.machine_file import read_machine
-
     if file is None:
         return _with_kept(trace)
+    from tracekit.machine_file import read_machine
+
     machine, threads = read_machine(file), _threads_of(trace)
     if (machine.device == "cpu") == trace.has_device:
         ran = "on a device" if trace.has_device else "on processors alone"
@@ -64,15 +62,18 @@ def with_ceilings(trace: Trace, file: Path | None) -> tuple[Trace, bool]:
 
 
 def _with_kept(trace: Trace) -> tuple[Trace, bool]:
-    from tracekit.facts.ceilings import catalogue_ceilings
-    from tracekit.machine_file import stored_ceilings
-
     names = {one.name for one in trace.meta.devices}
     if not trace.has_device:
         names = set() if trace.manifest is None else {trace.manifest.device_name}
     name = names.pop() if len(names) == 1 else ""
-    if not name or catalogue_ceilings(name) is not None:
+    if not name:
         return trace, True
+    from tracekit.facts.ceilings import catalogue_ceilings
+
+    if catalogue_ceilings(name) is not None:
+        return trace, True
+    from tracekit.machine_file import stored_ceilings
+
     try:
         return replace(trace, ceilings=stored_ceilings(name, _threads_of(trace))), True
     except UnreadableTraceError as error:

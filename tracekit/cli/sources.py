@@ -89,6 +89,8 @@ class Sources:
 
     def question(self, *subject: object) -> Question:
         """What is asked about these files; an answer that depends on what cannot be cached is not kept."""
+        if self._reading.no_cache:
+            return Question(self._digests)
         metrics = _digests_of(self._ncu, no_cache=self._reading.no_cache)
         # A manifest beside a trace may say more of it.
         names = [(path.name, digest_of(path.parent / MANIFEST_FILE)) for path in self._paths]

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from tracekit.analyses.graph.build import dependencies
 from tracekit.analyses.recording import is_slowed, unrecorded_ns
 from tracekit.analyses.rules.rule import REPLAYED
 from tracekit.analyses.scope import Scope
@@ -114,6 +113,8 @@ def path_of(scope: Scope) -> Path | None:
         ((scope,), _) = whole_steps([scope])
     except InconclusiveError:
         return None
+    from tracekit.analyses.graph.build import dependencies  # noqa: PLC0415 - without a device it is not needed
+
     if not dependencies(scope).count("launch"):
         return None
     from tracekit.analyses.what_if.replay import USUAL_SLOWING  # noqa: PLC0415 - loading it takes as long as the replay
