@@ -102,7 +102,8 @@ def calls_of(scope: Scope) -> Calls:
 
 def of_one_rank(calls: pl.DataFrame) -> bool:
     """Whether all of these calls are known to be in groups of one rank, and so exchange nothing."""
-    return calls.height > 0 and bool((calls["group_size"] == 1).fill_null(value=False).all())
+    sizes = calls["group_size"]
+    return sizes.min() == sizes.max() == 1 and not sizes.null_count()
 
 
 def _calls(scope: Scope) -> Calls:

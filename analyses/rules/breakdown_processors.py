@@ -42,6 +42,10 @@ class Few(msgspec.Struct, frozen=True, eq=False):
 
 def told_apart(scope: Scope) -> pl.DataFrame:
     """The calls (columns of `calls.CALLS`, and `call`, their row in that table) that have a finding of their own here."""
+    return scope.once(told_apart, lambda: _told_apart(scope))
+
+
+def _told_apart(scope: Scope) -> pl.DataFrame:
     found = [_barriers(scope), _objects(scope)]
     rows = [each.rows for each in found if each is not None]
     return pl.concat(rows) if rows else _calls(scope).clear()
@@ -49,6 +53,10 @@ def told_apart(scope: Scope) -> pl.DataFrame:
 
 def _calls(scope: Scope) -> pl.DataFrame:
     """The calls of a run without a device that exchange something, with their row as `call`; by the time at which they begin."""
+    return scope.once(_calls, lambda: _exchanging(scope))
+
+
+def _exchanging(scope: Scope) -> pl.DataFrame:
     table = calls_of(scope).table
     rows = table.with_row_index("call").with_columns(pl.col("call").cast(pl.Int64))
     return rows if scope.on_cpu and not of_one_rank(table) else rows.clear()
