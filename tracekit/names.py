@@ -372,8 +372,11 @@ def _any_unfit(texts: pl.Series) -> bool:
     """Whether a text is to be cleaned; of few texts Python finds out sooner than a query."""
     if texts.len() > _FEW_TEXTS:
         return bool(texts.str.contains(_UNFIT).any())
-    # No pattern matches across a space between two texts.
-    return _UNFIT_RE.search(" ".join(text for text in texts.to_list() if text)) is not None
+    # No pattern matches across a space between two texts. In what is printable only a home folder is unfit.
+    whole = " ".join(filter(None, texts.to_list()))
+    if whole.isprintable() and "/home" not in whole and "users" not in whole.lower():
+        return False
+    return _UNFIT_RE.search(whole) is not None
 
 
 _FEW_TEXTS: Final = 1 << 10

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
 from tracekit.report.format import (
+    arranged,
     bound_name,
     format_source,
     format_window,
@@ -80,14 +81,16 @@ def render(report: Report, page: Page) -> str:
         (),
         *wrapped(GLOSSARY, width, "dim"),
     ]
+    overviews = {section.name: _overview(section) for section in shown}
     made: dict[tuple[str, tuple[int, ...]], list[Line]] = {}
     for shorter in range(SHORTEST + 1):  # by so many rows
         lines = list(above)
         for section in shown:
-            limits = _limits(section, page.top, shorter)
+            listed = overviews[section.name]
+            limits = _limits(section, listed, page.top, shorter)
             key = section.name, tuple(limits.values())
             if key not in made:
-                made[key] = [*_section(section, width, limits, said)]
+                made[key] = [*_section(section, listed, width, limits, said)]
             lines += made[key]
         if page.top is not None or len(lines) + len(below) <= MOST_LINES:
             break
@@ -207,20 +210,29 @@ def _first_sentence(text: str) -> str:
 
 
 def _overview(section: Section) -> list[Table]:
+    """The tables of a section, trees arranged."""
     if section.name not in OVERVIEW:
-        return [table for table in section.tables if not table.series][:2]
+        return [_arranged(table) for table in section.tables if not table.series][:2]
     found = (section.table(name) for name, _ in OVERVIEW[section.name])
-    return [with_repeats(table)[0] for table in found if table is not None]
+    return [_arranged(with_repeats(table)[0]) for table in found if table is not None]
 
 
-def _limits(section: Section, top: int | None, shorter: int) -> dict[str, int]:
+def _arranged(table: Table) -> Table:
+    if table.tree is None:
+        return table
+    return replace(table, frame=arranged(table), tree=replace(table.tree, largest_first=False))
+
+
+def _limits(section: Section, listed: Sequence[Table], top: int | None, shorter: int) -> dict[str, int]:
     few = dict(OVERVIEW.get(section.name, ()))
-    shown = _overview(section)[: 1 if shorter >= ONE_TABLE else None]
+    shown = listed[: 1 if shorter >= ONE_TABLE else None]
     least = {table.name: LEAST_ROWS if table.tree is None else LEAST_LAYERS for table in shown}
     return {name: top or max(few.get(name, 4) - shorter, rows) for name, rows in least.items()}
 
 
-def _section(section: Section, width: int, limits: dict[str, int], said: set[str]) -> Lines:
+def _section(
+    section: Section, listed: Sequence[Table], width: int, limits: dict[str, int], said: set[str]
+) -> Lines:
     yield from opening(section, width)
     for finding in section.findings[:FINDINGS]:
         yield from finding_lines(finding, width, advice=finding.id not in said, full=False)
@@ -230,7 +242,7 @@ def _section(section: Section, width: int, limits: dict[str, int], said: set[str
     for figure in section.figures:
         if figure.name == "breakdown":
             yield from bars(figure, width)
-    yield from tables(_overview(section), width, list(limits.values()), titled=len(limits) > 1)
+    yield from tables(listed, width, list(limits.values()), titled=len(limits) > 1)
 
 
 # -- the end ---------------------------------------------------------------------------------------
