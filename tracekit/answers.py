@@ -120,21 +120,26 @@ def code_state() -> Iterator[object]:
 @cache
 def _files() -> list[tuple[str, int, int]]:
     """Those of tracekit as they are at the first question: what runs has been read from them."""
-    return [
-        _state(Path(folder) / name)
-        for module in (tracekit, tracekit.analyses)
-        for folder, _, names in sorted(os.walk(Path(module.__file__ or "").parent))
-        for name in sorted(names)
-        if not name.endswith(".pyc")
-    ]
+    folders = (Path(module.__file__ or "").parent for module in (tracekit, tracekit.analyses))
+    return sorted(state for folder in folders for state in _below(str(folder)))
 
 
-def _state(path: Path) -> tuple[str, int, int]:
+def _below(folder: str) -> Iterator[tuple[str, int, int]]:
+    """The files below a folder but for what Python compiles; of hundreds, paths as texts take half of the time."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for each in entries:
+            if not each.is_dir():
+                yield _state(each)
+            elif each.name != "__pycache__" and not each.is_symlink():
+                yield from _below(each.path)
+
+
+def _state(path: Path | os.DirEntry[str]) -> tuple[str, int, int]:
     try:
         status = path.stat()
     except OSError:
-        return str(path), 0, 0
-    return str(path), status.st_size, status.st_mtime_ns
+        return os.fspath(path), 0, 0
+    return os.fspath(path), status.st_size, status.st_mtime_ns
 
 
 def _has_plugins() -> bool:
