@@ -127,7 +127,7 @@ def _by_size(scope: Scope, calls: Calls) -> pl.DataFrame:
     number: dict[tuple[object, ...], int] = {}
     same = [number.setdefault(row, len(number)) for row in kinds[[*alike, "size"]].rows()]
     kinds = kinds.hstack([pl.Series("kind", same, dtype=pl.Int64)])
-    exposed = exposed_by(scope, calls.parts.join(kinds[["call", "kind"]], on="call"), ["kind"])
+    exposed = exposed_by(scope, calls.parts.join(kinds[["call", "kind"]], on="call"), "kind")
     return (
         kinds.group_by("kind")
         .agg(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -11,8 +10,8 @@ import polars as pl
 from tracekit.analyses.attribution.attribute import attributed
 from tracekit.analyses.scope import Scope
 from tracekit.facts.stack_names import PHASES
-from tracekit.groups import distinct, kept
-from tracekit.intervals import IntervalSet
+from tracekit.groups import groups, kept
+from tracekit.intervals import EMPTY, IntervalSet
 from tracekit.spans import Int64Array
 from tracekit.trace import Schema, empty
 
@@ -31,37 +30,30 @@ POSITIONS: Final[Schema] = {
 """Columns of `positions`."""
 
 
-def exposed_by(scope: Scope, parts: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """For each value of the keys `communication_ns`, the time in which an activity of it runs, and `exposed_ns`, the part in which
-    nothing computes on the same device.
+def exposed_by(scope: Scope, parts: pl.DataFrame, key: str) -> pl.DataFrame:
+    """For each value of the key, a number, `communication_ns`, the time in which an activity of it runs, and `exposed_ns`, the part in
+    which nothing computes on the same device.
 
-    `parts` has the keys, `device_id`, `start` and `end`. Times are those of the window, summed over devices. Activities with other
+    `parts` has the key, `device_id`, `start` and `end`. Times are those of the window, summed over devices. Activities with other
     keys are not subtracted, so values that communicate at once share their time, and the sum may exceed that of the device.
     """
-    if not parts.height:
-        return parts[list(keys)].with_columns(
-            communication_ns=pl.lit(0, pl.Int64), exposed_ns=pl.lit(0, pl.Int64)
-        )
-    place = [*keys, "device_id"]
-    rows = parts.with_columns(pl.col("start", "end").clip(scope.start, scope.end)).sort(
-        *place, "start", nulls_last=True
-    )
-    reach = pl.col("end").cum_max().shift().over(place)
-    merged = (
-        rows.with_columns((pl.col("start") > reach).fill_null(value=True).cum_sum().alias("piece"))
-        .group_by(*place, "piece")
-        .agg(pl.col("start").min(), pl.col("end").max())
-    )
-    hidden = np.zeros(merged.height, dtype=np.int64)
-    for device in distinct(merged["device_id"]):
-        mine = (merged["device_id"] == device).to_numpy()
-        starts, ends = merged["start"].to_numpy()[mine], merged["end"].to_numpy()[mine]
-        hidden[mine] = scope.intervals(device, "compute").coverage(starts, ends)
-    length = pl.col("end") - pl.col("start")
-    return (
-        merged.hstack([pl.Series("hidden", hidden)])
-        .group_by(keys)
-        .agg(length.sum().alias("communication_ns"), (length - pl.col("hidden")).sum().alias("exposed_ns"))
+    placed = groups(parts[key].to_numpy(), parts["device_id"].to_numpy())
+    start, end = (parts[name].to_numpy().clip(scope.start, scope.end) for name in ("start", "end"))
+    regions = [IntervalSet.of(start[rows], end[rows]) for rows in placed.rows()]
+    of = np.repeat(np.arange(placed.size), [len(region) for region in regions])
+    start = np.concatenate([EMPTY.starts, *(region.starts for region in regions)])
+    end = np.concatenate([EMPTY.ends, *(region.ends for region in regions)])
+    hidden = np.zeros(of.size, dtype=np.int64)
+    for device in set(placed.keys[1].tolist()):
+        mine = placed.keys[1][of] == device
+        hidden[mine] = scope.intervals(device, "compute").coverage(start[mine], end[mine])
+    took, exposed = np.zeros(placed.size, dtype=np.int64), np.zeros(placed.size, dtype=np.int64)
+    np.add.at(took, of, end - start)
+    np.add.at(exposed, of, end - start - hidden)
+    found = groups(placed.keys[0])
+    return pl.DataFrame(
+        {key: found.keys[0], "communication_ns": found.sums(took), "exposed_ns": found.sums(exposed)},
+        schema={key: parts.schema[key], "communication_ns": pl.Int64, "exposed_ns": pl.Int64},
     )
 
 

@@ -163,7 +163,7 @@ def _lacks(scope: Scope, layers: pl.DataFrame | None) -> NotCaptured | None:
 def _timed(scope: Scope, keyed: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     """The calls with these keys (`call` is their row) by key: their number, bytes and times; those with exposed time first."""
     numbered = keyed.with_columns(pl.struct(keys).rank("dense").cast(pl.Int64).alias("key"))
-    times = exposed_by(scope, calls_of(scope).parts.join(numbered[["call", "key"]], on="call"), ["key"])
+    times = exposed_by(scope, calls_of(scope).parts.join(numbered[["call", "key"]], on="call"), "key")
     size = [pl.col("bytes").sum()] if "bytes" in keyed.columns else []
     hidden = pl.col("communication_ns") - pl.col("exposed_ns")
     return (

@@ -198,7 +198,7 @@ def _largest(scope: Scope) -> dict[str, Any] | None:
         pl.int_range(pl.len(), dtype=pl.Int64).alias("call"),
         pl.struct("name", "group").rank("dense").alias("key"),
     ).join(told_apart(scope)[["call"]], on="call", how="anti", maintain_order="left")
-    rows = exposed_by(scope, calls.parts.join(keyed[["call", "key"]], on="call"), ["key"])
+    rows = exposed_by(scope, calls.parts.join(keyed[["call", "key"]], on="call"), "key")
     rows = rows.filter(pl.col("exposed_ns") > 0).sort("exposed_ns", "key", descending=[True, False])
     if not rows.height:
         return None
