@@ -28,6 +28,7 @@ __all__ = [
     "narrow",
     "nest",
     "nesting_of",
+    "ranges",
     "take",
     "thread_codes",
 ]
@@ -263,6 +264,17 @@ def distinct_rows(rows: Int64Array, size: int) -> tuple[Int64Array, Int64Array]:
     occurs = np.zeros(size + 1, dtype=bool)
     occurs[rows + 1] = True
     return np.flatnonzero(occurs) - 1, (np.cumsum(occurs) - 1)[rows + 1]
+
+
+def ranges(first: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Each i, repeated counts[i] times, and beside it the numbers first[i] … first[i] + counts[i] − 1.
+
+    >>> [found.tolist() for found in ranges(np.array([7, 3]), np.array([1, 2]))]
+    [[0, 1, 1], [7, 3, 4]]
+    """
+    which = np.repeat(np.arange(first.size), counts)
+    before = np.cumsum(counts) - counts
+    return which, np.repeat(first - before, counts) + np.arange(which.size)
 
 
 def _in_order(thread: Int64Array, time: Int64Array) -> bool:

@@ -17,12 +17,14 @@ from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.attribution.recomputed import recomputed_spans
 from tracekit.facts.program_names import TRAINING_KERNEL
 from tracekit.facts.stack_names import BACKWARD_NODE, ENGINE_THREAD
-from tracekit.groups import NameTable, any_matching, are_known, distinct, kept, none_to_null, or_none
-from tracekit.spans import BoolArray, Int64Array, NarrowArray, narrow, take
+from tracekit.groups import NameTable, any_matching, codes_of, distinct, falling, groups, kept, or_none
+from tracekit.spans import BoolArray, Int64Array, NarrowArray, narrow, ranges, take
 from tracekit.trace import Trace
 
 __all__ = ["Backward", "backward_of"]
 
+_UNTOLD = np.iinfo(np.int64).min
+"""The number of a forward thread where the profile does not tell it."""
 _MOST_VOTES = 4_000_000
 """The number of pairs of forward threads and their numbers that are counted: enough to match them, and little memory."""
 
@@ -50,20 +52,18 @@ class Backward(msgspec.Struct, frozen=True, eq=False):
 
 def backward_of(trace: Trace, stack: HostStack) -> Backward:
     """The backward nodes of a trace, each with its forward operator."""
-    forward_thread, named = stack.frame["forward_thread"], stack.named(BACKWARD_NODE, "op")
-    of_node = (or_none(forward_thread, 0) > 0) | (~are_known(forward_thread) & named)
-    numbered = of_node & (stack.sequence >= 0)
+    number, named = or_none(stack.frame["forward_thread"], _UNTOLD), stack.named(BACKWARD_NODE, "op")
+    numbered = ((number > 0) | ((number == _UNTOLD) & named)) & (stack.sequence >= 0)
     is_node = stack.of_kind("op") & (numbered | named)
     node = stack.nesting.nearest_ancestor(is_node)
-    forward = _forward_operators(trace, stack, is_node, numbered, node)
+    forward = _forward_operators(trace, stack, is_node, np.flatnonzero(is_node & numbered), node, number)
     engine = _engine_threads(trace, stack, is_node, node)
     between = _between_nodes(stack, is_node, engine)
     if between.any():
         is_node |= between
         node = stack.nesting.nearest_ancestor(is_node)
     follows = is_node & ~numbered
-    source = _last_numbered(stack, is_node, numbered, node)
-    forward = np.where(follows, take(forward, source), forward)
+    forward[follows] = take(forward, _last_numbered(stack, is_node, numbered, node)[follows])
     again = recomputed_spans(stack, is_node, node, forward)
     hidden = not engine.size and not stack.of_kind("op").any() and _trains(trace)
     node, forward = narrow(node, stack.size), narrow(forward, stack.size)
@@ -85,10 +85,10 @@ def _engine_threads(trace: Trace, stack: HostStack, is_node: BoolArray, node: In
     forwards = stack.of_kind("step", "annotation", "module") | (
         stack.of_kind("op") & (stack.sequence >= 0) & ~is_node
     )
-    others = np.zeros(0, dtype=np.int64)
-    if forwards.any():
-        others = np.unique(stack.thread[forwards & (node < 0)])
-    threads: Int64Array = np.union1d(np.setdiff1d(stack.thread[is_node], others), named[named >= 0])
+    others = codes_of(stack.thread[forwards & (node < 0)])[1]
+    threads: Int64Array = np.union1d(
+        np.setdiff1d(codes_of(stack.thread[is_node])[1], others), named[named >= 0]
+    )
     return threads
 
 
@@ -96,8 +96,9 @@ def _between_nodes(stack: HostStack, is_node: BoolArray, engine: Int64Array) -> 
     """Outermost operators of the engine's threads that lie in no node; old profiles record no span of the engine."""
     if not engine.size:
         return np.zeros(stack.size, dtype=bool)
-    outermost = stack.of_kind("op") & (stack.nesting.parent < 0)
-    return outermost & np.isin(stack.thread, engine) & ~is_node
+    between = stack.of_kind("op") & (stack.nesting.parent < 0) & ~is_node
+    between[between] = np.isin(stack.thread[between], engine)
+    return between
 
 
 def _last_numbered(stack: HostStack, is_node: BoolArray, numbered: BoolArray, node: Int64Array) -> Int64Array:
@@ -109,150 +110,133 @@ def _last_numbered(stack: HostStack, is_node: BoolArray, numbered: BoolArray, no
     rows = np.flatnonzero(is_node)
     if not rows.size:
         return source
-    carrier = is_node & numbered
     parent = take(node, stack.nesting.parent[rows])
-    frame = pl.DataFrame(
-        {
-            "row": none_to_null(np.where(carrier[rows], rows, -1)),
-            "thread": stack.thread[rows],
-            "parent": parent,
-        }
-    )
-    frame = frame.with_columns(pl.col("row").forward_fill().over("thread", "parent").alias("before"))
-    source[rows] = or_none(frame["before"])
+    beside = np.where(parent >= 0, parent, -1 - stack.thread[rows])
+    order = np.argsort(beside, kind="stable")
+    rows, beside = rows[order], beside[order]
+    first = np.flatnonzero(np.append(True, beside[1:] != beside[:-1]))
+    at = np.maximum.accumulate(np.where(numbered[rows], np.arange(rows.size), -1))
+    known = at >= np.repeat(first, np.diff(first, append=rows.size))
+    source[rows[known]] = rows[at[known]]
     # The engine's span of a node without a number has what comes before it, and the node in it inherits that.
     return take(source, stack.nesting.nearest_ancestor(source >= 0))
 
 
 def _forward_operators(
-    trace: Trace, stack: HostStack, is_node: BoolArray, numbered: BoolArray, node: Int64Array
+    trace: Trace,
+    stack: HostStack,
+    is_node: BoolArray,
+    nodes: Int64Array,
+    node: Int64Array,
+    number: Int64Array,
 ) -> Int64Array:
+    """For each span that is one of these `nodes` its forward operator; −1 for all else. `number` is the profiler's own one of the
+    forward thread.
+    """
     forward = np.full(stack.size, -1, dtype=np.int64)
-    numbered_nodes = np.flatnonzero(is_node & numbered)
-    offered = np.flatnonzero(stack.of_kind("op") & (stack.sequence >= 0) & ~is_node)
-    if not numbered_nodes.size or not offered.size:
+    ops = np.flatnonzero(stack.of_kind("op") & (stack.sequence >= 0) & ~is_node)
+    if not nodes.size or not ops.size:
         return forward
-    nodes = pl.DataFrame(
-        {
-            "row": numbered_nodes,
-            "process": stack.process[numbered_nodes],
-            "number": stack.frame["forward_thread"][numbered_nodes],
-            "sequence": stack.sequence[numbered_nodes],
-            "start": stack.start[numbered_nodes],
-        }
-    )
-    ops = pl.DataFrame(
-        {
-            "found": offered,
-            "process": stack.process[offered],
-            "thread": stack.thread[offered],
-            "sequence": stack.sequence[offered],
-            "start": stack.start[offered],
-        }
-    )
-    with_thread_number = kept(nodes, are_known(nodes["number"]))
-    if with_thread_number.height:
-        threads = _thread_of_number(trace, stack, with_thread_number, ops)
-        _match(
-            forward, with_thread_number.join(threads, on=["process", "number"], how="inner"), ops, "thread"
-        )
-    if with_thread_number.height < nodes.height:
-        _match_untold(
-            forward,
-            stack,
-            is_node & (take(node, stack.nesting.parent) < 0),
-            kept(nodes, ~are_known(nodes["number"])),
-            ops,
-        )
+    told = number[nodes] != _UNTOLD
+    if told.any():
+        rows = nodes[told]
+        threads = _thread_of_number(trace, stack, rows, number[rows], ops)
+        _match(forward, stack, rows, threads, ops, stack.thread[ops])
+    if not told.all():
+        in_none = is_node & (take(node, stack.nesting.parent) < 0)
+        _match_untold(forward, stack, in_none, nodes[~told], ops)
     return forward
 
 
-def _match(forward: Int64Array, nodes: pl.DataFrame, ops: pl.DataFrame, place: str) -> None:
-    """Link each node to the latest operator of its number and `place` (a column of both) that starts before it."""
-    matched = nodes.sort("start").join_asof(
-        ops.select("found", place, "sequence", "start").sort("start", maintain_order=True),
-        on="start",
-        by=[place, "sequence"],
-        strategy="backward",
-        check_sortedness=False,
-    )
-    matched = kept(matched[["row", "found"]], are_known(matched["found"]))
-    forward[matched["row"].to_numpy()] = matched["found"].to_numpy()
+def _match(
+    forward: Int64Array, stack: HostStack, nodes: Int64Array, at: Int64Array, ops: Int64Array, of: Int64Array
+) -> None:
+    """Link each node to the latest operator of its number and place that starts before it. `at` and `of` are the places of nodes and
+    of operators; those of operators are known.
+    """
+    place, _ = codes_of(np.concatenate([of, at]))
+    sequence, numbers = codes_of(stack.sequence[np.concatenate([ops, nodes])])
+    key = place * numbers.size + sequence
+    key, wanted = key[: ops.size], key[ops.size :]
+    order = np.lexsort((stack.start[ops], key))
+    key, ops = key[order], ops[order]
+    low, high = (np.searchsorted(key, wanted, side=side) for side in ("left", "right"))
+    first, begin, time = low.copy(), stack.start[ops], stack.start[nodes]
+    halving = np.flatnonzero(low < high)
+    while halving.size:
+        middle = (low[halving] + high[halving]) // 2
+        before = begin[middle] <= time[halving]
+        low[halving[before]], high[halving[~before]] = middle[before] + 1, middle[~before]
+        halving = halving[low[halving] < high[halving]]
+    found = low > first
+    forward[nodes[found]] = ops[low[found] - 1]
 
 
 def _match_untold(
-    forward: Int64Array, stack: HostStack, in_none: BoolArray, nodes: pl.DataFrame, ops: pl.DataFrame
+    forward: Int64Array, stack: HostStack, in_none: BoolArray, nodes: Int64Array, ops: Int64Array
 ) -> None:
     """The same for nodes without a forward thread; `in_none` marks the nodes inside no other node."""
     outermost = stack.nesting.nearest_ancestor(in_none)
-    inside = outermost[ops["found"].to_numpy()] >= 0
-    _match(forward, nodes, ops.filter(~inside), "process")
-    around = outermost[nodes["row"].to_numpy()]
-    again = ops.filter(inside).with_columns(pl.Series("node", outermost[ops["found"].to_numpy()][inside]))
-    _match(forward, nodes.with_columns(pl.Series("node", around)), again, "node")
+    inside = outermost[ops] >= 0
+    outside, again = ops[~inside], ops[inside]
+    _match(forward, stack, nodes, stack.process[nodes], outside, stack.process[outside])
+    _match(forward, stack, nodes, outermost[nodes], again, outermost[again])
 
 
-def _thread_of_number(trace: Trace, stack: HostStack, nodes: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """`process`, `number` (the profiler's own number of a forward thread) and `thread`, the thread it means.
+def _thread_of_number(
+    trace: Trace, stack: HostStack, nodes: Int64Array, number: Int64Array, ops: Int64Array
+) -> Int64Array:
+    """For each of these nodes the thread that its `number` means, the profiler's own one of a forward thread; −1 for none.
 
     The flows from forward to backward say so; without them it is the thread whose operators bear the most of the
     numbers of those nodes.
     """
-    votes = _votes_of_flows(trace, stack, nodes)
-    if votes is None:
-        votes = _votes_of_sequences(nodes, ops)
-    counted = votes.group_by("process", "number", "thread").len()
-    return _one_to_one(counted.sort("len", "number", "thread", descending=[True, False, False]))
+    of_node = groups(stack.process[nodes], number)
+    votes = _votes_of_flows(trace, stack, nodes, of_node.of)
+    counted = groups(*(_votes_of_sequences(stack, nodes, of_node.of, ops) if votes is None else votes))
+    group, thread = counted.keys
+    # Each number has one thread and each thread one number, the pair with the most votes first.
+    meant = np.full(of_node.size, -1, dtype=np.int64)
+    for at in falling(-counted.counts, of_node.keys[1][group], thread).tolist():
+        if meant[group[at]] < 0 and thread[at] not in meant:
+            meant[group[at]] = thread[at]
+    return meant[of_node.of]
 
 
-def _votes_of_sequences(nodes: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Each number with each thread that bears one of its sequence numbers; those that the fewest share come first."""
-    key = ["process", "sequence"]
-    distinct_nodes = nodes.select(*key, "number").unique()
-    offered = ops.select(*key, "thread").unique()
-    pairs = pl.col("len") * pl.col("len_offered")
-    few = (
-        distinct_nodes.group_by(key)
-        .len()
-        .join(offered.group_by(key).len(), on=key, suffix="_offered")
-        .with_columns(pairs.cast(pl.Int64).alias("pairs"))
-        .sort("pairs", *key)
-        .filter(pl.col("pairs").cum_sum() <= _MOST_VOTES)
-        .select(key)
-    )
-    return distinct_nodes.join(few, on=key).join(offered, on=key)[["process", "number", "thread"]]
+def _votes_of_sequences(
+    stack: HostStack, nodes: Int64Array, of_node: Int64Array, ops: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Groups of nodes, each with a thread that bears a sequence number of theirs; at most `_MOST_VOTES`, of the numbers that the
+    fewest share.
+    """
+    key = groups(*(column[np.concatenate([nodes, ops])] for column in (stack.process, stack.sequence)))
+    several, threads = int(of_node.max()) + 1, int(stack.thread[-1]) + 1
+    asked = codes_of(key.of[: nodes.size] * several + of_node)[1]
+    offered = codes_of(key.of[nodes.size :] * threads + stack.thread[ops])[1]
+    offers = np.bincount(offered // threads, minlength=key.size)
+    pairs = np.bincount(asked // several, minlength=key.size) * offers
+    fewest = np.argsort(pairs, kind="stable")
+    counted = np.zeros(key.size, dtype=bool)
+    counted[fewest[np.cumsum(pairs[fewest]) <= _MOST_VOTES]] = True
+    asked = asked[counted[asked // several]]
+    of = asked // several
+    which, at = ranges((np.cumsum(offers) - offers)[of], offers[of])
+    return asked[which] % several, offered[at] % threads
 
 
-def _one_to_one(counted: pl.DataFrame) -> pl.DataFrame:
-    """Each number with one thread and each thread with one number, the pair with the most votes first."""
-    chosen: dict[tuple[int, int], int] = {}
-    taken: set[int] = set()
-    for process, number, thread, _ in counted.rows():
-        if (process, number) not in chosen and thread not in taken:
-            chosen[process, number] = thread
-            taken.add(thread)
-    return pl.DataFrame(
-        [(process, number, thread) for (process, number), thread in chosen.items()],
-        schema={"process": pl.Int64, "number": pl.Int64, "thread": pl.Int64},
-        orient="row",
-    )
-
-
-def _votes_of_flows(trace: Trace, stack: HostStack, nodes: pl.DataFrame) -> pl.DataFrame | None:
+def _votes_of_flows(
+    trace: Trace, stack: HostStack, nodes: Int64Array, of_node: Int64Array
+) -> tuple[Int64Array, Int64Array] | None:
+    """Groups of nodes, each with the thread from which a flow leads to one of them; None without any."""
     if trace.flows is None or not trace.flows.height:
         return None
     target = stack.code_of(trace.flows["target_process"], trace.flows["target_thread"])
     source = stack.code_of(trace.flows["source_process"], trace.flows["source_thread"])
-    landed = stack.nesting.innermost_at(target, trace.flows["target_time"].to_numpy())
-    landed = take(stack.nesting.nearest_ancestor(_marked(stack, nodes["row"].to_numpy())), landed)
-    frame = pl.DataFrame({"row": landed, "thread": source}).filter(
-        (pl.col("row") >= 0) & (pl.col("thread") >= 0)
-    )
-    votes = frame.join(nodes[["row", "process", "number"]], on="row", how="inner")
-    return votes[["process", "number", "thread"]] if votes.height else None
-
-
-def _marked(stack: HostStack, rows: Int64Array) -> BoolArray:
     marked = np.zeros(stack.size, dtype=bool)
-    marked[rows] = True
-    return marked
+    marked[nodes] = True
+    landed = stack.nesting.innermost_at(target, trace.flows["target_time"].to_numpy())
+    landed = take(stack.nesting.nearest_ancestor(marked), landed)
+    linked = (landed >= 0) & (source >= 0)
+    if not linked.any():
+        return None
+    return of_node[np.searchsorted(nodes, landed[linked])], source[linked]

@@ -20,7 +20,7 @@ from tracekit.groups import (
     none_to_null,
     or_none,
 )
-from tracekit.spans import Int64Array, take
+from tracekit.spans import Int64Array, ranges, take
 from tracekit.trace import SYNC_SCHEMA, Schema, Trace, empty
 
 __all__ = [
@@ -365,16 +365,9 @@ def _waits_of(gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
         at = own["waited"].to_numpy()
         low = np.searchsorted(at, or_none(mine["before"], -_LATEST), side="left")
         high = np.searchsorted(at, mine["launched"].to_numpy(), side="right")
-        which, wait = _ranges(low, np.maximum(high - low, 0))
+        which, wait = ranges(low, np.maximum(high - low, 0))
         parts.append(pl.concat([mine[which], own[["wait_on_stream", "recorded"]][wait]], how="horizontal"))
     return pl.concat(parts) if parts else rows.clear()
-
-
-def _ranges(first: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Each i, repeated counts[i] times, and the numbers first[i] … first[i] + counts[i] − 1."""
-    which = np.repeat(np.arange(first.size), counts)
-    before = np.cumsum(counts) - counts
-    return which, np.repeat(first - before, counts) + np.arange(which.size)
 
 
 def _by_time(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
