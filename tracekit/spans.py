@@ -9,6 +9,7 @@ each other's ancestors, and nothing is moved or dropped.
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -24,6 +25,7 @@ __all__ = [
     "NarrowArray",
     "Nesting",
     "distinct_rows",
+    "greatest_before",
     "kept_nesting",
     "narrow",
     "nest",
@@ -264,6 +266,18 @@ def distinct_rows(rows: Int64Array, size: int) -> tuple[Int64Array, Int64Array]:
     occurs = np.zeros(size + 1, dtype=bool)
     occurs[rows + 1] = True
     return np.flatnonzero(occurs) - 1, (np.cumsum(occurs) - 1)[rows + 1]
+
+
+def greatest_before(values: Int64Array, first: Int64Array, none: int) -> Int64Array:
+    """For each row the greatest value before it in its group, `none` for the first one. `first` has the first row of each group.
+
+    >>> greatest_before(np.array([5, 3, 9, 1, 2]), np.array([0, 3]), -1).tolist()
+    [-1, 5, 5, -1, 1]
+    """
+    found = np.full(values.size, none, dtype=np.int64)
+    for low, high in pairwise([*first.tolist(), values.size]):
+        np.maximum.accumulate(values[low : high - 1], out=found[low + 1 : high])
+    return found
 
 
 def ranges(first: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
