@@ -11,6 +11,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -20,9 +21,10 @@ from tracekit.analyses.scope import Scope, once
 from tracekit.classes import dataclass
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.units import NS_PER_US, count_of, format_ns, format_share
-from tracekit.groups import at_rows, groups, kept, or_none
+from tracekit.groups import Groups, at_rows, falling, in_order, kept, or_none, runs, text_codes
+from tracekit.spans import BoolArray, Int64Array, greatest_before, take
 from tracekit.statistics import duration_aggregates
-from tracekit.trace import DEVICE_SCHEMA, Schema, Trace, empty
+from tracekit.trace import Trace
 
 __all__ = ["SHORT_NS", "TABLES", "Launches", "launches"]
 
@@ -95,13 +97,13 @@ def launches(scope: Scope | Trace) -> Launches:
 
 def _launches(scope: Scope) -> Launches:
     rows = _linked(scope)
-    count = rows.height
-    bound = int(rows["launch_bound"].sum())
+    count = rows.start.size
+    bound = int(rows.bound.sum())
     kernels = scope.activities["duration"].filter(scope.activities["kind"] == "kernel")
     short = int((kernels < SHORT_NS).sum())
     short_share = short / kernels.len() if kernels.len() else None
     queue, queues = _queue(rows)
-    late = float(rows["late"].sum()) / count if count else None
+    late = float(rows.late.sum()) / count if count else None
     return Launches(
         answer=_answer(rows, bound, short_share, late, _idle_before_late(scope)),
         not_captured=_not_captured(scope, count),
@@ -118,110 +120,108 @@ def _launches(scope: Scope) -> Launches:
     )
 
 
-def _linked(scope: Scope) -> pl.DataFrame:
+class _Linked(msgspec.Struct, frozen=True, eq=False):
+    """Activities with a launch call, by stream (`first` has the first row of each) and time. Times in ns; a delay of −1 is not known."""
+
+    streams: pl.DataFrame
+    first: Int64Array
+    name: pl.Series
+    start: Int64Array
+    launch: Int64Array
+    call_start: Int64Array
+    device_time: Int64Array
+    launch_call: Int64Array
+    launch_delay: Int64Array
+    queue_delay: Int64Array
+    bound: BoolArray
+    late: BoolArray
+
+
+def _linked(scope: Scope) -> _Linked:
     """Activities with a launch call, and the delays of each."""
-    columns = (
-        "device_id",
-        "stream_id",
-        "start",
-        "end",
-        "launch_id",
-        "name",
-        "duration",
-    )
-    host, rows = scope.trace.host, scope.activities[list(columns)]
+    host = scope.trace.host
+    rows = scope.activities[["device_id", "stream_id", "start", "end", "launch_id", "name", "duration"]]
     rows = kept(rows, at_rows(host["kind"], rows["launch_id"]) == "runtime")
-    if not rows.height:
-        return empty(_LINKED)
-    rows = rows.sort("device_id", "stream_id", "start", "end")
-    rows = rows.hstack(
-        [
-            at_rows(host["start"], rows["launch_id"]).alias("call_start"),
-            at_rows(host["duration"], rows["launch_id"]).alias("launch_call"),
-        ]
-    )
-    dry = pl.col("end").cum_max().shift(1).over("device_id", "stream_id")
-    call_end = pl.col("call_start") + pl.col("launch_call")
-    return rows.select(
-        "launch_id",
-        "device_id",
-        "stream_id",
-        "name",
-        "start",
-        "call_start",
-        pl.col("duration").alias("device_time"),
-        "launch_call",
-        # exact in integers: duration < call / n
-        (pl.col("duration") * pl.len().over("launch_id") < pl.col("launch_call")).alias("launch_bound"),
-        (pl.col("call_start") > dry).fill_null(value=True).alias("late"),
+    rows = in_order(rows, "device_id", "stream_id", "start", "end")
+    launch, start, length, end = (or_none(rows[name]) for name in ("launch_id", "start", "duration", "end"))
+    called, took = (take(host[name].to_numpy(), launch) for name in ("start", "duration"))
+    first = runs(*(or_none(rows[name]) for name in ("device_id", "stream_id")))
+    dry = greatest_before(end, first, np.iinfo(np.int64).min)
+    delay = start - called
+    return _Linked(
+        streams=rows[["device_id", "stream_id"]],
+        first=first,
+        name=rows["name"],
+        start=start,
+        launch=launch,
+        call_start=called,
+        device_time=length,
+        launch_call=took,
         # Where the clocks of host and device disagree (`activity_before_launch`), the delay is unknown.
-        pl.when(pl.col("start") >= pl.col("call_start"))
-        .then(pl.col("start") - pl.col("call_start"))
-        .alias("launch_delay"),
-        (pl.col("start") - call_end).clip(lower_bound=0).alias("queue_delay"),
+        launch_delay=np.maximum(delay, -1),
+        queue_delay=np.maximum(delay - took, 0),
+        # exact in integers: duration < call / n
+        bound=length * np.bincount(launch)[launch] < took,
+        late=called > dry,
     )
-
-
-_LINKED: Final[Schema] = {
-    **{name: DEVICE_SCHEMA[name] for name in ("activity_id", "launch_id", "device_id", "stream_id")},
-    **{name: DEVICE_SCHEMA[name] for name in ("kind", "name", "start")},
-    **dict.fromkeys(("call_start", "device_time", "launch_call"), pl.Int64),
-    **dict.fromkeys(("launch_bound", "late"), pl.Boolean),
-    **dict.fromkeys(("launch_delay", "queue_delay"), pl.Int64),
-}
 
 
 def _idle_before_late(scope: Scope) -> float:
     """The share of the window in which a device was idle and what ended that was launched only meanwhile; the mean of the devices."""
-    rows = scope.activities[["device_id", "start", "end", "launch_id"]].sort("device_id", "start", "end")
-    whole = scope.duration * rows["device_id"].n_unique()
+    device, start, end, launch = (
+        or_none(scope.activities[name]) for name in ("device_id", "start", "end", "launch_id")
+    )
+    order = falling(device, start, end)
+    device, start, end, launch = device[order], start[order], end[order], launch[order]
+    first = runs(device)
+    whole = scope.duration * first.size
     if whole <= 0:
         return 0.0
-    dry = pl.col("end").cum_max().shift(1).over("device_id").fill_null(scope.start)
-    called = at_rows(scope.trace.host["start"], rows["launch_id"]).alias("called")
-    gaps = rows.hstack([called]).select(
-        pl.when((pl.col("called") > dry) & (pl.col("start") > dry)).then(pl.col("start") - dry)
-    )
-    return int(gaps.to_series().sum()) / whole
+    dry = greatest_before(end, first, scope.start)
+    late = (launch >= 0) & (take(scope.trace.host["start"].to_numpy(), launch) > dry) & (start > dry)
+    return int((start - dry)[late].sum()) / whole
 
 
-def _delays(rows: pl.DataFrame) -> pl.DataFrame:
+def _delays(rows: _Linked) -> pl.DataFrame:
     # A queue delay exists only where it is positive; zero means that the device was already on it. A delay may be unknown.
     parts = []
     for measure in _MEASURES:
-        chosen = kept(rows, rows[measure] > (0 if measure == "queue_delay" else -1))
+        times = getattr(rows, measure)
+        chosen = pl.DataFrame({measure: times[times > (0 if measure == "queue_delay" else -1)]})
         parts.append(chosen.select(pl.lit(measure).alias("measure"), *duration_aggregates(measure)))
     return pl.concat(parts)
 
 
-def _by_name(rows: pl.DataFrame) -> pl.DataFrame:
-    return (
-        rows.group_by("name")
-        .agg(
-            pl.len().cast(pl.Int64).alias("count"),
-            pl.col("device_time").mean().alias("mean_device_ns"),
-            pl.col("launch_call").mean().alias("mean_call_ns"),
-            pl.col("launch_delay").mean().alias("mean_delay_ns"),
-            pl.col("launch_bound").mean().alias("launch_bound_share"),
-        )
-        .with_columns(pl.col("name").cast(pl.String))
-        .sort("count", "name", descending=[True, False])
+def _by_name(rows: _Linked) -> pl.DataFrame:
+    code, names = text_codes(rows.name)
+    of = Groups(code, (np.arange(len(names)),))
+    known, bound = (
+        np.bincount(code[which], minlength=len(names)) for which in (rows.launch_delay >= 0, rows.bound)
     )
+    delays = of.sums(np.maximum(rows.launch_delay, 0))
+    table = pl.DataFrame(
+        {
+            "name": pl.Series(names, dtype=pl.String),
+            "count": of.counts,
+            "mean_device_ns": of.sums(rows.device_time) / of.counts,
+            "mean_call_ns": of.sums(rows.launch_call) / of.counts,
+            "mean_delay_ns": pl.Series(delays / np.maximum(known, 1)).set(pl.Series(known == 0), None),
+            "launch_bound_share": bound / of.counts,
+        }
+    )
+    return table.sort("count", "name", descending=[True, False])
 
 
-def _queue(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _queue(rows: _Linked) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The tables `queue` and `queues`."""
-    stream = rows[["device_id", "stream_id"]]  # the rows are in their order
-    borders = groups(*(or_none(column) for column in stream)).first if rows.height else np.zeros(0, np.int64)
-    started = rows["start"].to_numpy()
-    called = np.minimum(rows["call_start"].to_numpy(), started)
+    started, called = rows.start, np.minimum(rows.call_start, rows.start)
     times, lengths, ever = [started[:0]], [started[:0]], list[int]()
-    for begin, end in pairwise([*borders.tolist(), rows.height]):
-        # What is nearly in order is sorted fastest by merging.
-        entered, left = np.sort(called[begin:end], kind="stable"), started[begin:end]
-        time = np.sort(np.concatenate([entered, left]), kind="stable")
-        time = time[np.append(True, time[1:] != time[:-1])]
-        length = np.searchsorted(entered, time, side="right") - np.searchsorted(left, time, side="right")
+    for begin, end in pairwise([*rows.first.tolist(), started.size]):
+        both = np.concatenate([called[begin:end], started[begin:end]])
+        order = np.argsort(both, kind="stable")  # what is nearly in order is sorted fastest by merging
+        time, length = both[order], np.cumsum(np.where(order < end - begin, 1, -1))
+        last = np.append(time[1:] != time[:-1], True)
+        time, length = time[last], length[last]
         changed = np.diff(length, prepend=0) != 0  # changes at one time are one change
         if not changed.any():  # nothing ever waited
             continue
@@ -233,20 +233,20 @@ def _queue(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     waited = [int((length[:-1] * last).sum()) for length, last in zip(lengths[1:], lasted, strict=True)]
     whole = [int(last.sum()) for last in lasted]
     streams = np.array(ever, dtype=np.int64)
-    queues = stream[streams].with_columns(
+    queues = rows.streams[streams].with_columns(
         mean_length=pl.Series(waited, dtype=pl.Int64) / pl.Series(whole, dtype=pl.Int64),
         max_length=pl.Series([int(length.max()) for length in lengths[1:]], dtype=pl.Int64),
     )
     of = np.repeat(streams, np.array([time.size for time in times[1:]], dtype=np.int64))
-    queue = stream[of].with_columns(time=np.concatenate(times), length=np.concatenate(lengths))
+    queue = rows.streams[of].with_columns(time=np.concatenate(times), length=np.concatenate(lengths))
     return queue, queues
 
 
-def _calls(scope: Scope, linked: pl.DataFrame) -> pl.DataFrame:
+def _calls(scope: Scope, linked: _Linked) -> pl.DataFrame:
     rows = scope.host("runtime", columns=["name", "start", "duration"])
-    if scope.window == "trace" and linked.height:
+    if scope.window == "trace" and linked.start.size:
         # Calls that were over before the first launch of the window set the process up; they are not its cost.
-        first = linked["call_start"].min()
+        first = int(linked.call_start.min())
         rows = kept(rows, rows["start"] + rows["duration"] > first)
     name = pl.col("name").cast(pl.String)
     role = (
@@ -262,12 +262,11 @@ def _calls(scope: Scope, linked: pl.DataFrame) -> pl.DataFrame:
     return grouped.with_columns(name, role.alias("role")).sort("total_ns", "name", descending=[True, False])
 
 
-def _answer(
-    rows: pl.DataFrame, bound: int, short_share: float | None, late: float | None, idle: float
-) -> str:
-    if not rows.height or late is None:
+def _answer(rows: _Linked, bound: int, short_share: float | None, late: float | None, idle: float) -> str:
+    count = rows.start.size
+    if not count or late is None:
         return "No launch of device work was recorded."
-    calls = rows["launch_id"].n_unique()
+    calls = int(np.count_nonzero(np.bincount(rows.launch)))
     verdict = (
         f"{'The device waits for the host: ' if idle >= _LITTLE else ''}{format_share(late)} of the activities were launched only after "
         "their stream had run dry"
@@ -279,8 +278,8 @@ def _answer(
     elif late < _HOST_LATE and idle >= _FELT:
         verdict += f". Before the others, the device was idle for {format_share(idle)} of the time"
     return (
-        f"{verdict}. {count_of(calls, 'call')} launched {count_of(rows.height, 'activity', 'activities')}. "
-        f"{format_share(bound / rows.height)} are shorter than their launch call, and "
+        f"{verdict}. {count_of(calls, 'call')} launched {count_of(count, 'activity', 'activities')}. "
+        f"{format_share(bound / count)} are shorter than their launch call, and "
         f"{format_share(short_share)} of the kernels take less than {format_ns(SHORT_NS)}."
     )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Final
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -21,7 +22,8 @@ from tracekit.analyses.result import TableView, no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.classes import dataclass
 from tracekit.facts.units import NS_PER_US
-from tracekit.groups import at_rows, groups
+from tracekit.groups import Groups, falling, in_order, or_none, runs
+from tracekit.spans import Int64Array, greatest_before, take
 from tracekit.trace import Trace
 
 __all__ = ["KERNEL_WAIT_NS", "TABLES", "Idle", "idle"]
@@ -135,7 +137,7 @@ def idle(scope: Scope | Trace) -> Idle:
 def _idle(scope: Scope) -> Idle:
     causes = idle_causes(scope)
     gaps = _gaps(scope)
-    streams = _streams(scope.activities, gaps)
+    streams = _streams(gaps)
     total, unknown = int(streams["idle_ns"].sum()), int(streams["unknown_ns"].sum())
     host = None if total and unknown == total else int(streams["host_wait_ns"].sum())
     return Idle(
@@ -151,60 +153,74 @@ def _idle(scope: Scope) -> Idle:
     )
 
 
-def _streams(activities: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
+class _Gaps(msgspec.Struct, frozen=True, eq=False):
+    """The gaps of each stream. `rows` are the activities by stream and time, `stream` the number of each one's stream; `ended` are
+    those that ended a gap, and beside them stand begin and length in ns of the gap, and its reason as a number into CATEGORIES.
+    """
+
+    rows: pl.DataFrame
+    stream: Groups
+    ended: Int64Array
+    start: Int64Array
+    length: Int64Array
+    category: Int64Array
+
+
+def _streams(gaps: _Gaps) -> pl.DataFrame:
     """The table of that name."""
-    of = groups(*(np.append(gaps[name].to_numpy(), activities[name].to_numpy()) for name in _STREAM))
-    length = np.append(gaps["duration_ns"].to_numpy(), np.zeros(activities.height, dtype=np.int64))
-    busy = np.append(np.zeros(gaps.height, dtype=np.int64), activities["duration"].to_numpy())
-    found = dict(zip(_STREAM, of.keys, strict=True)) | {"idle_ns": of.sums(length)}
-    for name in CATEGORIES:
-        waits = np.zeros_like(length)
-        waits[: gaps.height] = (gaps["category"] == name).to_numpy() * gaps["duration_ns"].to_numpy()
-        found[f"{name}_ns"] = of.sums(waits)
-    found |= {
-        "gaps": of.sums((np.arange(length.size) < gaps.height).astype(np.int64)),
-        "busy_ns": of.sums(busy),
+    of, ended = gaps.stream, Groups(gaps.stream.of[gaps.ended], gaps.stream.keys)
+    waits = {
+        f"{name}_ns": ended.sums(gaps.length * (gaps.category == number))
+        for number, name in enumerate(CATEGORIES)
     }
-    return pl.DataFrame(found)
+    return gaps.rows[list(_STREAM)][of.keys[0]].with_columns(
+        idle_ns=ended.sums(gaps.length),
+        **waits,
+        gaps=ended.counts,
+        busy_ns=of.sums(gaps.rows["duration"].to_numpy()),
+    )
 
 
 _STREAM: Final = ("device_id", "stream_id")
 
 
-def _longest(gaps: pl.DataFrame) -> pl.DataFrame:
-    length = gaps["duration_ns"].to_numpy()
-    if length.size > LISTED_GAPS:
-        gaps = gaps.filter(length >= np.partition(length, -LISTED_GAPS)[-LISTED_GAPS])
-    ordered = gaps.sort("duration_ns", "start", descending=[True, False])
-    return ordered.head(LISTED_GAPS).with_columns(pl.col("name").cast(pl.String))
+def _longest(gaps: _Gaps) -> pl.DataFrame:
+    length = gaps.length
+    least = np.partition(length, -LISTED_GAPS)[-LISTED_GAPS] if length.size > LISTED_GAPS else 0
+    few = np.flatnonzero(length >= least)
+    few = few[falling(-length[few], gaps.start[few])[:LISTED_GAPS]]
+    rows = gaps.rows[gaps.ended[few]]
+    return pl.DataFrame(
+        {
+            "device_id": rows["device_id"],
+            "stream_id": rows["stream_id"],
+            "start": gaps.start[few],
+            "duration_ns": length[few],
+            "category": [CATEGORIES[number] for number in gaps.category[few]],
+            "name": rows["name"].cast(pl.String),
+            "activity_id": rows["activity_id"],
+        },
+        schema_overrides={"category": pl.String},
+    )
 
 
-def _gaps(scope: Scope) -> pl.DataFrame:
+def _gaps(scope: Scope) -> _Gaps:
     """The gaps of each stream, with the activity that ended each."""
-    columns = ["device_id", "stream_id", "start", "end", "name", "activity_id", "launch_id"]
-    launched = at_rows(scope.trace.host["start"], scope.activities["launch_id"]).alias("launch_start")
-    rows = scope.activities[columns].hstack([launched]).sort([*_STREAM, "start", "end"])
-    before = pl.col("end").cum_max().shift(1).over(_STREAM)
-    rows = rows.with_columns(before.alias("gap_start")).filter(pl.col("start") > pl.col("gap_start"))
-    length = pl.col("start") - pl.col("gap_start")
-    category = (
-        pl.when(pl.lit(scope.on_cpu) | (pl.col("launch_start") > pl.col("gap_start")))
-        .then(pl.lit("host_wait"))
-        .when(pl.col("launch_start").is_null())
-        .then(pl.lit("unknown"))
-        .when(length < KERNEL_WAIT_NS)
-        .then(pl.lit("kernel_wait"))
-        .otherwise(pl.lit("other"))
+    columns = [*_STREAM, "start", "end", "duration", "name", "activity_id", "launch_id"]
+    rows = in_order(scope.activities[columns], *_STREAM, "start", "end")
+    first = runs(*(or_none(rows[name]) for name in _STREAM))
+    start, stream = rows["start"].to_numpy(), np.zeros(rows.height, dtype=np.int64)
+    stream[first] = 1
+    free = greatest_before(rows["end"].to_numpy(), first, np.iinfo(np.int64).max)
+    ended = np.flatnonzero(start > free)
+    start, free, launch = start[ended], free[ended], or_none(rows["launch_id"])[ended]
+    late = (launch >= 0) & (take(scope.trace.host["start"].to_numpy(), launch) > free)
+    category = np.select(
+        [late | scope.on_cpu, launch < 0, start - free < KERNEL_WAIT_NS],
+        [CATEGORIES.index(name) for name in ("host_wait", "unknown", "kernel_wait")],
+        CATEGORIES.index("other"),
     )
-    return rows.select(
-        "device_id",
-        "stream_id",
-        pl.col("gap_start").alias("start"),
-        length.alias("duration_ns"),
-        category.alias("category"),
-        "name",
-        "activity_id",
-    )
+    return _Gaps(rows, Groups(np.cumsum(stream) - 1, (first,)), ended, free, start - free, category)
 
 
 def _not_captured(scope: Scope) -> str | None:

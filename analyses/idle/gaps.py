@@ -13,14 +13,17 @@ from tracekit.groups import (
     any_known,
     are_known,
     at_rows,
+    codes_of,
     distinct,
     falling,
     groups,
+    in_order,
     kept,
     none_to_null,
     or_none,
+    runs,
 )
-from tracekit.spans import Int64Array, ranges, take
+from tracekit.spans import greatest_before, ranges, take
 from tracekit.trace import SYNC_SCHEMA, Schema, Trace, empty
 
 __all__ = [
@@ -206,24 +209,25 @@ def _ready(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
 
 def _lines(trace: Trace) -> tuple[pl.Series, pl.Series]:
     """For each activity of the devices `free` and `before`: the end and the launch of its stream's last activity before it."""
-    device = trace.device
-    line = (
-        device[["activity_id", "device_id", "stream_id", "start", "duration"]]
-        .hstack([_launched(trace, device["launch_id"])[0].alias("call")])
-        .sort("device_id", "stream_id", "start", "duration", maintain_order=True)
-        .select(
-            pl.col("activity_id").alias("ended_by"),
-            (pl.col("start") + pl.col("duration"))
-            .cum_max()
-            .shift(1)
-            .over("device_id", "stream_id")
-            .alias("free"),
-            pl.col("call").cum_max().shift(1).over("device_id", "stream_id").alias("before"),
-        )
+    columns = ["activity_id", "device_id", "stream_id", "start", "duration", "launch_id"]
+    line = in_order(trace.device[columns], "device_id", "stream_id", "start", "duration")
+    first, launch = (
+        runs(*(or_none(line[name]) for name in ("device_id", "stream_id"))),
+        or_none(line["launch_id"]),
     )
+    ends = line["start"].to_numpy() + line["duration"].to_numpy()
+    calls = np.where(launch >= 0, take(trace.host["start"].to_numpy(), launch), -_LATEST)
+    alone = np.zeros(line.height, dtype=bool)
+    alone[first] = True
+    unlaunched = alone.copy()
+    unlaunched[1:] |= launch[:-1] < 0
     place = np.empty(line.height, dtype=np.int64)
-    place[line["ended_by"].to_numpy()] = np.arange(line.height)
-    return at_rows(line["free"], place), at_rows(line["before"], place)
+    place[line["activity_id"].to_numpy()] = np.arange(line.height)
+    free, before = (
+        pl.Series(name, greatest_before(times, first, -_LATEST)[place]).set(pl.Series(none[place]), None)
+        for name, times, none in (("free", ends, alone), ("before", calls, unlaunched))
+    )
+    return free, before
 
 
 def _by_events(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
@@ -377,7 +381,12 @@ def _by_time(scope: Scope, gaps: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame(schema={"gap_id": pl.Int64, "source": pl.Int64})
     ended = scope.overlapping["device_id", "end", "stream_id", "activity_id"]
     # Of millions of activities few end where such a gap begins.
-    ended = ended[np.flatnonzero(np.isin(ended["end"].to_numpy(), gaps["start"].to_numpy()))]
+    order, begins = np.argsort(ended["end"].to_numpy(), kind="stable"), codes_of(gaps["start"].to_numpy())[1]
+    low, high = (
+        np.searchsorted(ended["end"].to_numpy(), begins, side=side, sorter=order)
+        for side in ("left", "right")
+    )
+    ended = ended[order[ranges(low, high - low)[1]]]
     last = (
         ended.sort("device_id", "end", "activity_id")
         .unique(["device_id", "end"], keep="first", maintain_order=True)
