@@ -112,9 +112,6 @@ def test_what_lies_in_a_span_is_a_range_of_rows(spans: list[tuple[int, int, int]
     group = np.array([random.randrange(3) for _ in rows], dtype=np.int64)
     same = [any(group[outer] == group[row] for outer in chains[row][1:]) for row in range(len(rows))]
     assert nesting.in_same(group).tolist() == same
-    lasting = np.array([row for row, (_, start, end) in enumerate(rows) if end > start], dtype=np.int64)
-    alone = nest(nesting.thread[lasting], nesting.start[lasting], nesting.end[lasting])
-    assert nesting.of_lasting(lasting).parent.tolist() == alone.parent.tolist()
 
 
 def chain(nesting: Nesting, row: int) -> list[int]:
@@ -160,6 +157,17 @@ def test_unsorted_spans_are_refused() -> None:
         nest([0, 0], [5, 1], [6, 2])
 
 
+@given(SPANS, st.integers(-1, 3))
+def test_at_each_moment_of_a_thread_the_innermost_is_the_last_that_began(
+    spans: list[tuple[int, int, int]], thread: int
+) -> None:
+    rows, nesting = ordered(spans)
+    mine = [(row, start, end) for row, (of, start, end) in enumerate(rows) if of == thread and end > start]
+    times = sorted({time for _, start, end in mine for time in (start, end)})
+    open_ = [max((row for row, start, end in mine if start <= time < end), default=-1) for time in times]
+    assert [found.tolist() for found in nesting.moments(thread)] == [times, open_]
+
+
 def test_a_parent_behind_its_child_ends_a_native_pass() -> None:
     """Nothing else could lead beyond an array."""
     if span_passes.native is None:
@@ -171,6 +179,13 @@ def test_a_parent_behind_its_child_ends_a_native_pass() -> None:
                 run(rows)
         with pytest.raises(ValueError, match="behind its child"):
             span_passes.nearest(rows, rows > 0)
+        columns = np.zeros(rows.size, dtype=np.int64), np.arange(rows.size), np.arange(rows.size) + 1, rows
+        with pytest.raises(ValueError, match="behind its child"):
+            span_passes.may_overlap(columns)
+        if wrong[0] == 0:  # the next span begins as this one ends, so nobody asks what lies around it
+            continue
+        with pytest.raises(ValueError, match="behind its child"):
+            span_passes.moments(columns, 0, rows.size)
     with pytest.raises(ValueError, match="different lengths"):
         span_passes.nearest(np.array([-1]), np.array([True, False]))
 

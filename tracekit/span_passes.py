@@ -21,6 +21,8 @@ __all__ = [
     "by_numpy",
     "depth",
     "innermost",
+    "may_overlap",
+    "moments",
     "native",
     "nearest",
     "parents",
@@ -32,6 +34,8 @@ Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 NarrowArray = npt.NDArray[np.signedinteger[Any]]
 """Numbers in as few bits as hold them."""
+Spans = tuple[Int64Array, Int64Array, Int64Array, NarrowArray]
+"""Thread, start, end and parent of spans."""
 
 PATIENCE = 64
 """Levels that are walked one by one, which is fast for traces of real programs; beyond it a search that has no worst case."""
@@ -115,16 +119,21 @@ def nearest(parent: NarrowArray, wanted: BoolArray) -> Int64Array:
     return _along(native.nearest, parent, flags)
 
 
-def innermost(
-    spans: tuple[Int64Array, Int64Array, Int64Array, NarrowArray], thread: Int64Array, time: Int64Array
-) -> Int64Array:
-    """For each (thread, time) the row of the innermost of these spans (their thread, start, end, parent) that is open then, or −1."""
+def _arrays(spans: Spans) -> Spans:
+    thread, start, end, parent = *map(_whole, spans[:3]), _rows(spans[3])
+    if not thread.size == start.size == end.size == parent.size:
+        raise ValueError("arrays of different lengths")
+    return thread, start, end, parent
+
+
+def innermost(spans: Spans, thread: Int64Array, time: Int64Array) -> Int64Array:
+    """For each (thread, time) the row of the innermost of these spans that is open then, or −1."""
     if native is None:
         row, pending = _innermost(spans, thread, time)
     else:
-        span_thread, start, end = map(_whole, spans[:3])
-        parent, thread, time = _rows(spans[3]), _whole(thread), _whole(time)
-        if not (span_thread.size == start.size == end.size == parent.size and thread.size == time.size):
+        span_thread, start, end, parent = _arrays(spans)
+        thread, time = _whole(thread), _whole(time)
+        if thread.size != time.size:
             raise ValueError("arrays of different lengths")
         row = np.empty(time.size, dtype=np.int64)
         places = (
@@ -144,6 +153,38 @@ def innermost(
         last = _last_reaching(spans[2], row[pending] + 1, time[pending] + 1)
         row[pending] = np.where(take(spans[0], last) == thread[pending], last, -1)
     return row
+
+
+def may_overlap(spans: Spans) -> bool:
+    """Whether a span may overlap one partly that began before it; False is certain.
+
+    All that lies between a span and its parent has ended when the span begins, where none does.
+    """
+    if native is None:
+        return _may_overlap(spans)
+    thread, start, end, parent = _arrays(spans)
+    found: bool = native.overlap(_at(thread), _at(start), _at(end), _at(parent), parent.itemsize, parent.size)
+    return found
+
+
+def moments(spans: Spans, low: int, high: int) -> tuple[Int64Array, Int64Array]:
+    """The times at which one of the rows from `low` to `high`, those of one thread, begins or ends, and the innermost that is open from
+    then on, or −1. Spans of no length count as nothing.
+    """
+    thread, start, end, parent = _arrays(spans)
+    lasting = low + np.flatnonzero(end[low:high] > start[low:high])
+    ends = np.sort(end[lasting], kind="stable")  # in order nearly: so it takes a tenth of the time
+    if native is None:
+        times = np.sort(np.concatenate([start[lasting], ends]), kind="stable")
+        times = times[np.append(True, times[1:] > times[:-1])[: times.size]]
+        number = np.full(parent.size + 1, -1, dtype=np.int64)
+        number[lasting] = np.arange(lasting.size)
+        alone = thread[lasting], start[lasting], end[lasting], number[parent[lasting]]
+        return times, take(lasting, innermost(alone, np.repeat(thread[low : low + 1], times.size), times))
+    times, found = np.empty(2 * ends.size, dtype=np.int64), np.empty(2 * ends.size, dtype=np.int64)
+    rows = _at(start), _at(end), _at(parent), parent.itemsize, parent.size
+    count = native.moments(*rows, low, high, _at(ends), ends.size, _at(times), _at(found))
+    return times[:count], found[:count]
 
 
 def take(values: NarrowArray, rows: Int64Array) -> Int64Array:
@@ -214,9 +255,22 @@ def _nearest(parent: NarrowArray, wanted: BoolArray) -> Int64Array:
     return skip
 
 
-def _innermost(
-    spans: tuple[Int64Array, Int64Array, Int64Array, NarrowArray], thread: Int64Array, time: Int64Array
-) -> tuple[Int64Array, Int64Array]:
+def _may_overlap(spans: Spans) -> bool:
+    thread, start, end, parent = spans
+    rows = 1 + np.flatnonzero((parent[1:] != np.arange(parent.size - 1)) & (thread[1:] == thread[:-1]))
+    before = rows - 1
+    for _ in range(PATIENCE):
+        if (end[before] > start[rows]).any():
+            return True
+        before = parent[before].astype(np.int64)
+        further = before != parent[rows]
+        rows, before = rows[further], before[further]
+        if not rows.size:
+            return False
+    return True
+
+
+def _innermost(spans: Spans, thread: Int64Array, time: Int64Array) -> tuple[Int64Array, Int64Array]:
     """The row where the search stands for each place, and for which of them it has not ended."""
     span_thread, start, end, parent = spans
     row = _last_started(span_thread, start, thread, time)

@@ -50,6 +50,10 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
     end: Int64Array
     parent: NarrowArray
 
+    @property
+    def _columns(self) -> passes.Spans:
+        return self.thread, self.start, self.end, self.parent
+
     @cached_property
     def after(self) -> NarrowArray:
         """For each span the row after all that lie in it: those from its own row on, up to this one, are the span and all
@@ -106,17 +110,6 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
         before = np.append(0, np.cumsum(met))
         return np.flatnonzero(before[self.after] > before[:-1])
 
-    def of_lasting(self, rows: Int64Array) -> Nesting:
-        """The nesting of these spans (in order) among themselves, if whatever lasts and lies around one of them is one of them,
-        and all of them last.
-        """
-        if rows.size == self.parent.size:
-            return self
-        number = np.zeros(int(rows.max(initial=-1)) + 2, dtype=np.int64)
-        number[rows] = np.arange(rows.size)
-        number[-1] = -1
-        return Nesting(self.thread[rows], self.start[rows], self.end[rows], number[self.parent[rows]])
-
     def depth(self) -> Int64Array:
         """How many ancestors each span has (0 for a root)."""
         return passes.depth(self.parent)
@@ -144,8 +137,17 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
         many = passes.by_numpy() and _SPARSE * self.start.size < query_time.size
         if many and _in_order(query_thread, query_time):
             return self._innermost_of_many(query_thread, query_time)
-        spans = self.thread, self.start, self.end, self.parent
-        return passes.innermost(spans, query_thread, query_time)
+        return passes.innermost(self._columns, query_thread, query_time)
+
+    def moments(self, thread: int) -> tuple[Int64Array, Int64Array]:
+        """The times at which a span of a thread begins or ends, and the row of the innermost one that is open from then on, or −1. Spans
+        of no length count as nothing.
+
+        >>> [found.tolist() for found in nest([1, 1, 1, 2], [0, 1, 5, 0], [9, 4, 9, 3]).moments(1)]
+        [[0, 1, 4, 5, 9], [0, 1, 0, 2, -1]]
+        """
+        low, high = np.searchsorted(self.thread, [thread, thread + 1]).tolist()
+        return passes.moments(self._columns, low, high)
 
     def _innermost_of_many(self, query_thread: Int64Array, query_time: Int64Array) -> Int64Array:
         """The same of far more times than there are spans, in order: what is open changes only at the edges of spans."""
@@ -165,23 +167,8 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
         return row
 
     def may_overlap(self) -> bool:
-        """Whether a span may overlap one partly that began before it; False is certain.
-
-        All that lies between a span and its parent has ended when the span begins, where none does.
-        """
-        rows = 1 + np.flatnonzero(
-            (self.parent[1:] != np.arange(self.parent.size - 1)) & (self.thread[1:] == self.thread[:-1])
-        )
-        before = rows - 1
-        for _ in range(PATIENCE):
-            if (self.end[before] > self.start[rows]).any():
-                return True
-            before = self.parent[before]
-            further = before != self.parent[rows]
-            rows, before = rows[further], before[further]
-            if not rows.size:
-                return False
-        return True
+        """Whether a span may overlap one partly that began before it; False is certain."""
+        return passes.may_overlap(self._columns)
 
     def nearest_ancestor(self, wanted: npt.NDArray[np.bool_], *, include_self: bool = True) -> Int64Array:
         """For each span, the row of its nearest ancestor for which `wanted` is true, or −1."""

@@ -285,7 +285,7 @@ def _code(made: Dependencies, path: Stretches) -> tuple[Int64Array, Int64Array, 
         start[begins],
         end[np.append(begins[1:], end.size)[: begins.size] - 1],
     )
-    pieces = timeline(made.stack, thread).split(thread, start, end)
+    pieces = timeline(made.stack.nesting, thread).split(thread, start, end)
     ns = pieces.end
     ns -= pieces.start  # in place: there may be millions
     if not waits.any():

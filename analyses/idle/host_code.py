@@ -7,8 +7,7 @@ running threads are sampled, so samples say nothing about waits of the thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -39,19 +38,6 @@ HOST_CODE: Final = ("python", "host_code")
 
 LEAST_SAMPLES: Final = 20
 """Fewer samples give no reliable share."""
-
-
-class _Threads(msgspec.Struct, frozen=True, eq=False):
-    """The columns of a timeline: intervals of threads, by thread and start."""
-
-    thread: Int64Array
-    start: Int64Array
-    end: Int64Array
-
-    @property
-    def nesting(self) -> Nesting:
-        """How they nest."""
-        return nest(self.thread, self.start, self.end)
 
 
 def host_code(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
@@ -101,7 +87,7 @@ def _split(intervals: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """The time inside calls: `os_call`, `total_ns`, `calls`."""
     code = intervals["code"].to_numpy().astype(np.int64)
     start = calls["start"].to_numpy()
-    line = _Threads(calls["code"].to_numpy().astype(np.int64), start, start + calls["duration"].to_numpy())
+    line = nest(calls["code"].to_numpy(), start, start + calls["duration"].to_numpy())
     pieces = timeline(line, code).split(code, intervals["start"].to_numpy(), intervals["end"].to_numpy())
     inside = pieces.span >= 0
     rows = pl.DataFrame(
@@ -175,29 +161,6 @@ def formats_text(functions: pl.DataFrame | None) -> str | None:
 # Of spans that overlap without one containing the other the innermost is the one that started last.
 
 _EARLIEST = np.iinfo(np.int64).min // 2
-_LATEST = np.iinfo(np.int64).max // 2
-_PORTION = 1 << 18
-"""The number of spans whose edges are sorted together."""
-
-
-class _Spans(Protocol):
-    """Spans by thread and start: those of a `HostStack`, or calls that are not in the host frame."""
-
-    @property
-    def thread(self) -> Int64Array:
-        """The number of each span's thread."""
-
-    @property
-    def start(self) -> Int64Array:
-        """Each span's start in ns."""
-
-    @property
-    def end(self) -> Int64Array:
-        """Each span's end in ns."""
-
-    @property
-    def nesting(self) -> Nesting:
-        """How they nest."""
 
 
 class Pieces(msgspec.Struct, frozen=True, eq=False):
@@ -250,60 +213,13 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
         return Pieces(counts, begin, until, span)
 
 
-def timeline(stack: _Spans, threads: Int64Array) -> Timeline:
-    """The timeline of these threads (codes of the stack). Spans of no length own no time."""
-    # Some threads after the others, since the arrays of all edges are the largest that there are.
-    codes, nesting = np.unique(threads), stack.nesting
-    parts = [part for portion in _portions(stack, codes) for part in _of_threads(stack, nesting, portion)]
-    none = np.zeros(0, dtype=np.int64)
-    start, span = (np.concatenate([none, *(part[side] for part in parts)]) for side in (0, 1))
-    return Timeline(codes, np.append(np.flatnonzero(start == _EARLIEST), start.size), start, span)
-
-
-def _portions(stack: _Spans, codes: Int64Array) -> list[Int64Array]:
-    """The threads in groups of about as many spans; each group has at least one thread."""
-    sizes = np.searchsorted(stack.thread, codes + 1) - np.searchsorted(stack.thread, codes)
-    cuts = np.flatnonzero(np.diff(np.cumsum(sizes) // _PORTION)) + 1
-    return [portion for portion in np.split(codes, cuts) if portion.size]
-
-
-def _of_threads(
-    stack: _Spans, nesting: Nesting, codes: Int64Array
-) -> Iterator[tuple[Int64Array, Int64Array]]:
-    """Start and span of the pieces of these threads, which are in order; of one with many spans in several parts."""
-    low, high = np.searchsorted(stack.thread, [codes[0], codes[-1] + 1])
-    rows = low + np.flatnonzero(
-        (stack.end[low:high] > stack.start[low:high]) & np.isin(stack.thread[low:high], codes)
-    )
-    cuts = _cuts(stack, rows) if codes.size == 1 else rows[:0]
-    edges = np.concatenate([[_EARLIEST], stack.start[rows[cuts]], [_LATEST]])
-    for part, first, last in zip(np.split(rows, cuts), edges[:-1], edges[1:], strict=True):
-        yield _of_rows(nesting, part, codes, first, last)
-
-
-def _cuts(stack: _Spans, rows: Int64Array) -> Int64Array:
-    """Where the spans of one thread can be cut in portions, since none is open; no more cuts than are needed."""
-    if rows.size <= _PORTION:
-        return rows[:0]
-    clear = 1 + np.flatnonzero(stack.start[rows[1:]] >= np.maximum.accumulate(stack.end[rows[:-1]]))
-    at = np.searchsorted(clear, np.arange(_PORTION, rows.size, _PORTION))
-    return np.unique(clear[at[at < clear.size]])
-
-
-def _of_rows(
-    whole: Nesting, rows: Int64Array, codes: Int64Array, first: int, last: int
-) -> tuple[Int64Array, Int64Array]:
-    """Start and span of the pieces from `first` to `last` (ns) of spans of these threads."""
-    nesting = whole.of_lasting(rows)
-    edge = np.concatenate([nesting.start, nesting.end, np.repeat([first, last], codes.size)])
-    if codes.size == 1:
-        of_edge = np.broadcast_to(codes, edge.shape)
-        edge.sort(kind="stable")  # starts are in order and ends almost: so it takes a tenth of the time
-    else:
-        of_edge = np.concatenate([nesting.thread, nesting.thread, codes, codes])
-        order = np.lexsort((edge, of_edge))
-        of_edge, edge = of_edge[order], edge[order]
-    # Each edge begins a piece that the next one ends; of equal edges the last, of a thread all but the last.
-    begins = np.flatnonzero((of_edge[1:] == of_edge[:-1]) & (edge[1:] > edge[:-1]))
-    start = edge[begins]
-    return start, take(rows, nesting.innermost_at(of_edge[begins], start))
+def timeline(nesting: Nesting, threads: Int64Array) -> Timeline:
+    """The timeline of these threads of the spans. Spans of no length own no time."""
+    codes = np.unique(threads)
+    first, starts, spans = [0], [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for code in codes.tolist():
+        times, found = nesting.moments(code)
+        starts += [np.array([_EARLIEST]), times]  # before its first span none is open
+        spans += [np.array([-1]), found]
+        first.append(first[-1] + 1 + times.size)
+    return Timeline(codes, np.array(first), np.concatenate(starts), np.concatenate(spans))

@@ -161,7 +161,7 @@ def _host_part(
         late = np.flatnonzero(end > start)
         launch = at_rows(gaps["launch_id"], late).to_numpy().astype(np.int64)
         thread = stack.thread[launch]
-    pieces = timeline(stack, thread).split(thread, start[late], end[late])
+    pieces = timeline(stack.nesting, thread).split(thread, start[late], end[late])
     if not scope.on_cpu:
         pieces = _before_backward(owners, pieces, thread, main[late])
     span = _inside_steps(stack, pieces)
@@ -180,7 +180,7 @@ def _before_backward(owners: Attribution, pieces: Pieces, thread: Int64Array, ma
     if not lost.size:
         return pieces
     callers = main[of[lost]]
-    parts = timeline(stack, callers).split(callers, pieces.start[lost], pieces.end[lost])
+    parts = timeline(stack.nesting, callers).split(callers, pieces.start[lost], pieces.end[lost])
     waits = stack.inside(ENGINE_CALL, parts.span, "python")
     untold = waits | (take(stack.of_kind("step").astype(np.int64), parts.span) == 1)
     each = np.ones(pieces.span.size, dtype=np.int64)

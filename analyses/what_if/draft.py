@@ -58,7 +58,7 @@ class HostTime:
         low, high = np.full(threads.size, made.begin), np.full(threads.size, made.end)
         stack = made.stack
         if threads.size:
-            pieces = timeline(stack, threads).split(threads, low, high)
+            pieces = timeline(stack.nesting, threads).split(threads, low, high)
             self.thread = threads[pieces.interval]
             self.start, self.end, self.span = pieces.start, pieces.end, pieces.span
         else:

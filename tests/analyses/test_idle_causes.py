@@ -177,7 +177,7 @@ def test_time_goes_to_the_innermost_span_as_counted_ns_by_ns(seed: int) -> None:
     starts = np.array([rng.randint(-5, 100) for _ in threads])
     ends = starts + np.array([rng.randint(0, 40) for _ in threads])
     coded = np.array([codes[thread] for thread in threads])
-    pieces = timeline(stack, coded).split(coded, starts, ends)
+    pieces = timeline(stack.nesting, coded).split(coded, starts, ends)
     got: dict[tuple[int, int], int] = {}
     for interval, low, high, span in zip(pieces.interval, pieces.start, pieces.end, pieces.span, strict=True):
         for time in range(low, high):

@@ -176,6 +176,54 @@ static PyObject *innermost(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Whether a span overlaps one partly that began before it: whatever lies between a span and its parent must have ended. */
+static PyObject *overlap(PyObject *module, PyObject *args) {
+    Spans spans;
+    Parents parents;
+    Address thread_at, start_at, end_at, rows_at;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "KKKKin:overlap", &thread_at, &start_at, &end_at, &rows_at, &parents.width, &spans.count)) return NULL;
+    spans.thread = AT(const int64_t, thread_at), spans.start = AT(const int64_t, start_at), spans.end = AT(const int64_t, end_at);
+    parents.rows = AT(const void, rows_at), parents.count = spans.count;
+    if (!rise(&parents)) return NULL;
+    for (Py_ssize_t row = 1; row < spans.count; row++) {
+        int64_t parent = number_at(&parents, row), before = spans.thread[row - 1] == spans.thread[row] ? row - 1 : -1;
+        for (; before > parent; before = number_at(&parents, (Py_ssize_t)before))
+            if (spans.end[before] > spans.start[row]) Py_RETURN_TRUE;
+    }
+    Py_RETURN_FALSE;
+}
+
+/* The times at which one of the rows from `low` to `high`, those of one thread, begins or ends, and the innermost one that is open from then
+on, or -1; how many there are. Spans of no length count as nothing; `ends` are the ends of all others, in order. */
+static PyObject *moments(PyObject *module, PyObject *args) {
+    Parents parents;
+    Address start_at, end_at, rows_at, ends_at, times_at, out_at;
+    Py_ssize_t low, high, number, found = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "KKKinnnKnKK:moments", &start_at, &end_at, &rows_at, &parents.width, &parents.count, &low, &high, &ends_at,
+                          &number, &times_at, &out_at))
+        return NULL;
+    const int64_t *start = AT(const int64_t, start_at), *end = AT(const int64_t, end_at), *ends = AT(const int64_t, ends_at);
+    int64_t *times = AT(int64_t, times_at), *out = AT(int64_t, out_at), current = -1;
+    parents.rows = AT(const void, rows_at);
+    for (Py_ssize_t row = low, ended = 0;; found++) {
+        while (row < high && end[row] <= start[row]) row++;
+        if (row >= high && ended >= number) break;
+        int64_t time = row >= high || (ended < number && ends[ended] < start[row]) ? ends[ended] : start[row];
+        for (; row < high && start[row] <= time; row++)
+            if (end[row] > start[row]) current = row;
+        while (ended < number && ends[ended] <= time) ended++;
+        while (current >= 0 && end[current] <= time) {
+            int64_t around = number_at(&parents, (Py_ssize_t)current);
+            if (around < -1 || around >= current) return PyErr_SetString(PyExc_ValueError, "a parent stands behind its child"), NULL;
+            current = around;
+        }
+        times[found] = time, out[found] = current;
+    }
+    return PyLong_FromSsize_t(found);
+}
+
 static PyMethodDef METHODS[] = {
     {"parents", parents_of, METH_VARARGS, "parents(thread, end, count, out)"},
     {"after", after, METH_VARARGS, "after(parents, width, count, out)"},
@@ -183,6 +231,8 @@ static PyMethodDef METHODS[] = {
     {"nearest", nearest, METH_VARARGS, "nearest(parents, width, count, wanted, out)"},
     {"take", take, METH_VARARGS, "take(values, width, count, rows, number, out)"},
     {"innermost", innermost, METH_VARARGS, "innermost(thread, start, end, parents, width, count, places, times, number, out, patience)"},
+    {"overlap", overlap, METH_VARARGS, "overlap(thread, start, end, parents, width, count)"},
+    {"moments", moments, METH_VARARGS, "moments(start, end, parents, width, count, low, high, ends, number, times, out)"},
     {NULL, NULL, 0, NULL},
 };
 

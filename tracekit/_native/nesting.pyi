@@ -17,3 +17,18 @@ def innermost(
     patience: int,
     /,
 ) -> None: ...
+def overlap(thread: int, start: int, end: int, parents: int, width: int, count: int, /) -> bool: ...
+def moments(
+    start: int,
+    end: int,
+    parents: int,
+    width: int,
+    count: int,
+    low: int,
+    high: int,
+    ends: int,
+    number: int,
+    times: int,
+    out: int,
+    /,
+) -> int: ...
