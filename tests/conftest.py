@@ -6,6 +6,7 @@ import os
 import signal
 import zlib
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,16 @@ def _trace(item: pytest.Item) -> str:
     callspec = getattr(item, "callspec", None)
     path = callspec.params.get("path") if callspec else None
     return str(path) if isinstance(path, Path) else ""
+
+
+@pytest.fixture(scope="module", params=["native", "numpy"])
+def both_passes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All that is tested with it holds of both ways to pass over spans and intervals."""
+    from tracekit import span_passes
+
+    if request.param == "native" and span_passes.native is None:
+        pytest.skip("the native passes are not built")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "numpy":
+            patch.setattr(span_passes, "native", None)
+        yield

@@ -26,6 +26,7 @@ ROOMS = (
         "names",
         "notebook",
         "panics",
+        "interval_passes",
         "span_passes",
         "spans",
         "statistics",

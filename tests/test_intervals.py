@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from tracekit.intervals import EMPTY, IntervalSet, union
 
+pytestmark = pytest.mark.usefixtures("both_passes")
+
 POINT = st.integers(-30, 30)
 PAIRS = st.lists(st.tuples(POINT, POINT), max_size=12)
 

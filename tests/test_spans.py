@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from random import Random
 from time import process_time
 
@@ -20,15 +19,7 @@ SECONDS = 10
 """A fast machine needs far less than one; before, it took minutes."""
 
 
-@pytest.fixture(scope="module", params=["native", "numpy"], autouse=True)
-def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """All that is tested here holds of both ways to pass over the rows."""
-    if request.param == "native" and span_passes.native is None:
-        pytest.skip("the native passes are not built")
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "numpy":
-            patch.setattr(span_passes, "native", None)
-        yield
+pytestmark = pytest.mark.usefixtures("both_passes")
 
 
 def ordered(spans: list[tuple[int, int, int]]) -> tuple[list[tuple[int, int, int]], Nesting]:

@@ -12,6 +12,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tracekit import interval_passes as passes
+
 __all__ = ["EMPTY", "IntervalSet", "union"]
 
 Int64Array = npt.NDArray[np.int64]
@@ -43,23 +45,7 @@ class IntervalSet(msgspec.Struct, frozen=True, eq=False):
         if start.shape != end.shape or start.ndim != 1:
             message = f"starts and ends must be flat and of one length, got {start.shape} and {end.shape}"
             raise ValueError(message)
-        keep = end > start
-        if not keep.all():
-            start, end = start[keep], end[keep]
-        if start.size == 0:
-            return EMPTY
-        if (start[1:] < start[:-1]).any():
-            order = np.argsort(start, kind="stable")
-            start, end = start[order], end[order]
-        if (start[1:] > end[:-1]).all():
-            return cls(start, end)
-        reach = np.maximum.accumulate(end)
-        # A new interval begins where a start lies beyond everything that came before; touching ones merge.
-        first = np.empty(start.size, dtype=bool)
-        first[0] = True
-        np.greater(start[1:], reach[:-1], out=first[1:])
-        last = np.append(np.flatnonzero(first)[1:] - 1, start.size - 1)
-        return cls(start[first], reach[last])
+        return cls(*passes.joined((start, end)))
 
     @classmethod
     def window(cls, start: int, end: int) -> IntervalSet:
@@ -88,39 +74,25 @@ class IntervalSet(msgspec.Struct, frozen=True, eq=False):
         """The intervals as a list of (start, end)."""
         return list(zip(self.starts.tolist(), self.ends.tolist(), strict=True))
 
+    def _pairs(self) -> passes.Pairs:
+        return self.starts, self.ends
+
     def __or__(self, other: IntervalSet) -> IntervalSet:
-        return union([self, other])
+        return IntervalSet(*passes.joined(self._pairs(), other._pairs()))
 
     def __and__(self, other: IntervalSet) -> IntervalSet:
-        if not self or not other:
-            return EMPTY
-        # Of one set, the intervals that each of the other meets lie side by side; no two pieces touch.
-        first = np.searchsorted(other.ends, self.starts, side="right")
-        met = np.searchsorted(other.starts, self.ends, side="left") - first
-        mine = np.repeat(np.arange(len(self)), met)
-        theirs = np.arange(mine.size) + np.repeat(first - (np.cumsum(met) - met), met)
-        return IntervalSet(
-            np.maximum(self.starts[mine], other.starts[theirs]),
-            np.minimum(self.ends[mine], other.ends[theirs]),
-        )
+        return IntervalSet(*passes.common(self._pairs(), other._pairs()))
 
     def __sub__(self, other: IntervalSet) -> IntervalSet:
-        if not self or not other:
-            return self
-        return self & other.complement(int(self.starts[0]), int(self.ends[-1]))
+        return IntervalSet(*passes.without(self._pairs(), other._pairs()))
 
     def complement(self, start: int, end: int) -> IntervalSet:
         """What of the window [start, end) this set does not cover: the gaps."""
-        if end <= start:
-            return EMPTY
-        inside = (self.ends > start) & (self.starts < end)
-        gap_starts = np.concatenate([[start], self.ends[inside]])
-        gap_ends = np.concatenate([self.starts[inside], [end]])
-        return IntervalSet.of(np.maximum(gap_starts, start), np.minimum(gap_ends, end))
+        return IntervalSet.window(start, end) - self
 
     def clip(self, start: int, end: int) -> IntervalSet:
         """The part of this set that lies inside [start, end)."""
-        return IntervalSet.of(np.clip(self.starts, start, end), np.clip(self.ends, start, end))
+        return self & IntervalSet.window(start, end)
 
     def contains(self, points: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """For each time point, whether the set covers it."""
@@ -138,20 +110,11 @@ class IntervalSet(msgspec.Struct, frozen=True, eq=False):
         """
         low = np.asarray(starts, dtype=np.int64)
         high = np.asarray(ends, dtype=np.int64)
-        return np.asarray(np.maximum(self._covered_until(high) - self._covered_until(low), 0), dtype=np.int64)
-
-    def _covered_until(self, points: Int64Array) -> Int64Array:
-        """How many ns of the set lie before each point."""
-        if not self:
-            return np.zeros(points.shape, dtype=np.int64)
-        before = np.concatenate([[0], np.cumsum(self.ends - self.starts)])
-        index = np.searchsorted(self.starts, points, side="right")
-        last = np.maximum(index - 1, 0)
-        overshoot = np.where(index > 0, np.maximum(self.ends[last] - points, 0), 0)
-        return np.asarray(before[index] - overshoot, dtype=np.int64)
+        before, until = (passes.covered(self._pairs(), points) for points in (low, high))
+        return np.asarray(np.maximum(until - before, 0), dtype=np.int64)
 
 
-EMPTY = IntervalSet(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+EMPTY = IntervalSet(*passes.NONE)
 
 
 def union(sets: Iterable[IntervalSet]) -> IntervalSet:

@@ -17,6 +17,8 @@ __all__ = [
     "BoolArray",
     "Int64Array",
     "NarrowArray",
+    "Spans",
+    "address",
     "after",
     "by_numpy",
     "depth",
@@ -28,6 +30,7 @@ __all__ = [
     "parents",
     "sums_of_paths",
     "take",
+    "whole",
 ]
 
 Int64Array = npt.NDArray[np.int64]
@@ -46,14 +49,15 @@ def by_numpy() -> bool:
     return native is None
 
 
-def _at(array: npt.NDArray[Any]) -> int:
+def address(array: npt.NDArray[Any]) -> int:
     """The address of an array for a native pass, which takes rows one behind the other."""
     if not array.flags.c_contiguous:
         raise ValueError("an array with gaps")
     return int(array.ctypes.data)
 
 
-def _whole(values: npt.NDArray[Any]) -> Int64Array:
+def whole(values: npt.NDArray[Any]) -> Int64Array:
+    """Numbers of 64 bits, one behind the other."""
     return np.ascontiguousarray(values, dtype=np.int64)
 
 
@@ -71,11 +75,11 @@ def parents(thread: Int64Array, end: Int64Array) -> Int64Array:
     """
     if native is None:
         return _parents(thread, end)
-    thread, end = _whole(thread), _whole(end)
+    thread, end = whole(thread), whole(end)
     if thread.size != end.size:
         raise ValueError("arrays of different lengths")
     found = np.empty(end.size, dtype=np.int64)
-    native.parents(_at(thread), _at(end), end.size, _at(found))
+    native.parents(address(thread), address(end), end.size, address(found))
     return found
 
 
@@ -101,7 +105,7 @@ def _along(native_pass: Any, parent: NarrowArray, *more: npt.NDArray[Any]) -> In
     parent = _rows(parent)
     found = np.empty(parent.size, dtype=np.int64)
     if parent.size:
-        native_pass(_at(parent), parent.itemsize, parent.size, *map(_at, more), _at(found))
+        native_pass(address(parent), parent.itemsize, parent.size, *map(address, more), address(found))
     return found
 
 
@@ -120,7 +124,7 @@ def nearest(parent: NarrowArray, wanted: BoolArray) -> Int64Array:
 
 
 def _arrays(spans: Spans) -> Spans:
-    thread, start, end, parent = *map(_whole, spans[:3]), _rows(spans[3])
+    thread, start, end, parent = *map(whole, spans[:3]), _rows(spans[3])
     if not thread.size == start.size == end.size == parent.size:
         raise ValueError("arrays of different lengths")
     return thread, start, end, parent
@@ -132,21 +136,21 @@ def innermost(spans: Spans, thread: Int64Array, time: Int64Array) -> Int64Array:
         row, pending = _innermost(spans, thread, time)
     else:
         span_thread, start, end, parent = _arrays(spans)
-        thread, time = _whole(thread), _whole(time)
+        thread, time = whole(thread), whole(time)
         if thread.size != time.size:
             raise ValueError("arrays of different lengths")
         row = np.empty(time.size, dtype=np.int64)
         places = (
-            _at(parent),
+            address(parent),
             parent.itemsize,
             start.size,
-            _at(thread),
-            _at(time),
+            address(thread),
+            address(time),
             time.size,
-            _at(row),
+            address(row),
             PATIENCE,
         )
-        native.innermost(_at(span_thread), _at(start), _at(end), *places)
+        native.innermost(address(span_thread), address(start), address(end), *places)
         pending = np.flatnonzero(row < -1)
         row[pending] = -2 - row[pending]
     if pending.size:
@@ -163,7 +167,9 @@ def may_overlap(spans: Spans) -> bool:
     if native is None:
         return _may_overlap(spans)
     thread, start, end, parent = _arrays(spans)
-    found: bool = native.overlap(_at(thread), _at(start), _at(end), _at(parent), parent.itemsize, parent.size)
+    found: bool = native.overlap(
+        address(thread), address(start), address(end), address(parent), parent.itemsize, parent.size
+    )
     return found
 
 
@@ -182,8 +188,8 @@ def moments(spans: Spans, low: int, high: int) -> tuple[Int64Array, Int64Array]:
         alone = thread[lasting], start[lasting], end[lasting], number[parent[lasting]]
         return times, take(lasting, innermost(alone, np.repeat(thread[low : low + 1], times.size), times))
     times, found = np.empty(2 * ends.size, dtype=np.int64), np.empty(2 * ends.size, dtype=np.int64)
-    rows = _at(start), _at(end), _at(parent), parent.itemsize, parent.size
-    count = native.moments(*rows, low, high, _at(ends), ends.size, _at(times), _at(found))
+    rows = address(start), address(end), address(parent), parent.itemsize, parent.size
+    count = native.moments(*rows, low, high, address(ends), ends.size, address(times), address(found))
     return times[:count], found[:count]
 
 
@@ -196,9 +202,9 @@ def take(values: NarrowArray, rows: Int64Array) -> Int64Array:
     if not values.size:
         return np.full(rows.size, -1, dtype=np.int64)
     if native is not None:
-        values, rows = _rows(values), _whole(rows)
+        values, rows = _rows(values), whole(rows)
         found = np.empty(rows.size, dtype=np.int64)
-        native.take(_at(values), values.itemsize, values.size, _at(rows), rows.size, _at(found))
+        native.take(address(values), values.itemsize, values.size, address(rows), rows.size, address(found))
         return found
     values_of_rows: Int64Array = values.take(rows).astype(np.int64, copy=False)  # faster than an index
     values_of_rows[rows < 0] = -1

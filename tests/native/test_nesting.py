@@ -1,4 +1,6 @@
-"""The native passes over nested spans, built with sanitizers: what `tests/test_spans.py` asks of them touches nothing beyond an array."""
+"""The native passes over nested spans and sets of intervals, built with sanitizers: what `tests/test_spans.py` and `tests/test_intervals.py` ask of them touches nothing
+beyond an array.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tracekit import span_passes
 span_passes.native = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(span_passes.native)
 import pytest
-sys.exit(pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", "-k", "native", "-W", "ignore::pytest.PytestAssertRewriteWarning", sys.argv[2]]))
+sys.exit(pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", "-k", "native", "-W", "ignore::pytest.PytestAssertRewriteWarning", *sys.argv[2:]]))
 """
 
 
@@ -54,7 +56,13 @@ def test_sanitizers_find_nothing(tmp_path: Path) -> None:
         for name in ("asan", "ubsan")
     ]
     run = subprocess.run(
-        [sys.executable, "-c", _RUN, str(built), str(ROOT / "tests" / "test_spans.py")],
+        [
+            sys.executable,
+            "-c",
+            _RUN,
+            str(built),
+            *(str(ROOT / "tests" / f"test_{of}.py") for of in ("spans", "intervals")),
+        ],
         check=False,
         capture_output=True,
         text=True,

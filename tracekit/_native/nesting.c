@@ -1,6 +1,7 @@
-/* The Python module: passes over the rows of nested spans. Rows rise from parents to children, so one pass each way is enough.
+/* The Python module: passes over the rows of nested spans, which rise from parents to children, and over sets of intervals, which are in order:
+so one pass is enough.
 
-Arrays come as addresses and lengths; `tracekit/span_passes.py`, their only caller, sees to types and sizes. A parent that does not
+Arrays come as addresses and lengths; `tracekit/span_passes.py` and `interval_passes.py`, their only callers, see to types and sizes. A parent that does not
 rise ends a pass with an error, so nothing is read or written beyond an array. */
 
 #define Py_LIMITED_API 0x030A0000
@@ -130,7 +131,8 @@ typedef struct {
 } Spans;
 
 static inline bool begun(const Spans *spans, Py_ssize_t row, int64_t thread, int64_t time) {
-    return spans->thread[row] < thread || (spans->thread[row] == thread && spans->start[row] <= time);
+    if (spans->thread != NULL && spans->thread[row] != thread) return spans->thread[row] < thread;
+    return spans->start[row] <= time;
 }
 
 /* How many spans begin up to a place; `known` of them do for certain. */
@@ -224,6 +226,98 @@ static PyObject *moments(PyObject *module, PyObject *args) {
     return PyLong_FromSsize_t(found);
 }
 
+/* Intervals are spans without a thread, in order of their starts; in a normal set no two of them touch. */
+typedef struct {
+    int64_t *start, *end;
+    Py_ssize_t count;
+} Found;
+
+static inline void add(Found *found, int64_t start, int64_t end) {
+    if (start >= end) return;
+    found->start[found->count] = start;
+    found->end[found->count++] = end;
+}
+
+/* Two lists of intervals, and where the answers go, of which there are at most as many as there are intervals. */
+static bool two_sets(PyObject *args, const char *format, Spans *one, Spans *other, Found *found) {
+    Address at[6];
+    if (!PyArg_ParseTuple(args, format, &at[0], &at[1], &one->count, &at[2], &at[3], &other->count, &at[4], &at[5])) return false;
+    one->thread = other->thread = NULL;
+    one->start = AT(const int64_t, at[0]), one->end = AT(const int64_t, at[1]);
+    other->start = AT(const int64_t, at[2]), other->end = AT(const int64_t, at[3]);
+    found->start = AT(int64_t, at[4]), found->end = AT(int64_t, at[5]), found->count = 0;
+    return true;
+}
+
+/* The union of two lists of intervals, which may overlap, touch and be empty; -1 where one of them is out of order. */
+static PyObject *joined(PyObject *module, PyObject *args) {
+    Spans one, other;
+    Found found;
+    (void)module;
+    if (!two_sets(args, "KKnKKnKK:joined", &one, &other, &found)) return NULL;
+    for (Py_ssize_t i = 0, j = 0; i < one.count || j < other.count;) {
+        bool first = j >= other.count || (i < one.count && one.start[i] <= other.start[j]);
+        const Spans *from = first ? &one : &other;
+        Py_ssize_t row = first ? i++ : j++;
+        int64_t start = from->start[row], end = from->end[row];
+        if (row > 0 && start < from->start[row - 1]) return PyLong_FromLong(-1);
+        if (start >= end) continue;
+        if (found.count > 0 && start <= found.end[found.count - 1]) {
+            if (end > found.end[found.count - 1]) found.end[found.count - 1] = end;
+        } else add(&found, start, end);
+    }
+    return PyLong_FromSsize_t(found.count);
+}
+
+/* What two normal sets have in common. */
+static PyObject *common(PyObject *module, PyObject *args) {
+    Spans one, other;
+    Found found;
+    (void)module;
+    if (!two_sets(args, "KKnKKnKK:common", &one, &other, &found)) return NULL;
+    for (Py_ssize_t i = 0, j = 0; i < one.count && j < other.count;) {
+        int64_t start = one.start[i] > other.start[j] ? one.start[i] : other.start[j];
+        if (one.end[i] < other.end[j]) add(&found, start, one.end[i++]);
+        else add(&found, start, other.end[j++]);
+    }
+    return PyLong_FromSsize_t(found.count);
+}
+
+/* What a normal set has and another one has not. */
+static PyObject *without(PyObject *module, PyObject *args) {
+    Spans one, other;
+    Found found;
+    (void)module;
+    if (!two_sets(args, "KKnKKnKK:without", &one, &other, &found)) return NULL;
+    for (Py_ssize_t i = 0, j = 0; i < one.count; i++) {
+        int64_t start = one.start[i];
+        for (; j < other.count && other.start[j] < one.end[i]; j++) {
+            add(&found, start, other.start[j]);
+            if (other.end[j] > start) start = other.end[j];
+            if (start >= one.end[i]) break;
+        }
+        add(&found, start, one.end[i]);
+    }
+    return PyLong_FromSsize_t(found.count);
+}
+
+/* How much of a normal set lies before each point; `until` is how much lies before each of its intervals, and in all. */
+static PyObject *covered(PyObject *module, PyObject *args) {
+    Spans set;
+    Address start_at, end_at, until_at, points_at, out_at;
+    Py_ssize_t number, low = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "KKKnKnK:covered", &start_at, &end_at, &until_at, &set.count, &points_at, &number, &out_at)) return NULL;
+    set.thread = NULL, set.start = AT(const int64_t, start_at), set.end = AT(const int64_t, end_at);
+    const int64_t *until = AT(const int64_t, until_at), *points = AT(const int64_t, points_at);
+    int64_t *out = AT(int64_t, out_at);
+    for (Py_ssize_t i = 0; i < number; i++) {
+        low = begun_until(&set, i > 0 && points[i] >= points[i - 1] ? low : 0, 0, points[i]);
+        out[i] = until[low] - (low > 0 && set.end[low - 1] > points[i] ? set.end[low - 1] - points[i] : 0);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef METHODS[] = {
     {"parents", parents_of, METH_VARARGS, "parents(thread, end, count, out)"},
     {"after", after, METH_VARARGS, "after(parents, width, count, out)"},
@@ -233,13 +327,17 @@ static PyMethodDef METHODS[] = {
     {"innermost", innermost, METH_VARARGS, "innermost(thread, start, end, parents, width, count, places, times, number, out, patience)"},
     {"overlap", overlap, METH_VARARGS, "overlap(thread, start, end, parents, width, count)"},
     {"moments", moments, METH_VARARGS, "moments(start, end, parents, width, count, low, high, ends, number, times, out)"},
+    {"joined", joined, METH_VARARGS, "joined(starts, ends, count, more_starts, more_ends, more, out_starts, out_ends)"},
+    {"common", common, METH_VARARGS, "common(starts, ends, count, other_starts, other_ends, others, out_starts, out_ends)"},
+    {"without", without, METH_VARARGS, "without(starts, ends, count, other_starts, other_ends, others, out_starts, out_ends)"},
+    {"covered", covered, METH_VARARGS, "covered(starts, ends, until, count, points, number, out)"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyModuleDef_Slot SLOTS[] = {{0, NULL}};
 
 static PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT, "nesting", "Passes over the rows of nested spans.", 0, METHODS, SLOTS, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "nesting", "Passes over the rows of nested spans, and over sets of intervals.", 0, METHODS, SLOTS, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit_nesting(void) { return PyModuleDef_Init(&MODULE); }

@@ -32,3 +32,39 @@ def moments(
     out: int,
     /,
 ) -> int: ...
+def joined(
+    starts: int,
+    ends: int,
+    count: int,
+    others_starts: int,
+    others_ends: int,
+    others: int,
+    out_starts: int,
+    out_ends: int,
+    /,
+) -> int: ...
+def common(
+    starts: int,
+    ends: int,
+    count: int,
+    others_starts: int,
+    others_ends: int,
+    others: int,
+    out_starts: int,
+    out_ends: int,
+    /,
+) -> int: ...
+def without(
+    starts: int,
+    ends: int,
+    count: int,
+    others_starts: int,
+    others_ends: int,
+    others: int,
+    out_starts: int,
+    out_ends: int,
+    /,
+) -> int: ...
+def covered(
+    starts: int, ends: int, until: int, count: int, points: int, number: int, out: int, /
+) -> None: ...
