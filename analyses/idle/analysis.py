@@ -17,12 +17,12 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.idle.causes import IdleTables, idle_causes
-from tracekit.analyses.idle.tables import LISTED_GAPS
+from tracekit.analyses.idle.tables import longest_rows
 from tracekit.analyses.result import TableView, no_launches
 from tracekit.analyses.scope import Scope, once
 from tracekit.classes import dataclass
 from tracekit.facts.units import NS_PER_US
-from tracekit.groups import Groups, falling, in_order, or_none, runs
+from tracekit.groups import Groups, in_order, or_none, runs
 from tracekit.spans import Int64Array, greatest_before, take
 from tracekit.trace import Trace
 
@@ -185,17 +185,14 @@ _STREAM: Final = ("device_id", "stream_id")
 
 
 def _longest(gaps: _Gaps) -> pl.DataFrame:
-    length = gaps.length
-    least = np.partition(length, -LISTED_GAPS)[-LISTED_GAPS] if length.size > LISTED_GAPS else 0
-    few = np.flatnonzero(length >= least)
-    few = few[falling(-length[few], gaps.start[few])[:LISTED_GAPS]]
+    few = longest_rows(gaps.length, gaps.start)
     rows = gaps.rows[gaps.ended[few]]
     return pl.DataFrame(
         {
             "device_id": rows["device_id"],
             "stream_id": rows["stream_id"],
             "start": gaps.start[few],
-            "duration_ns": length[few],
+            "duration_ns": gaps.length[few],
             "category": [CATEGORIES[number] for number in gaps.category[few]],
             "name": rows["name"].cast(pl.String),
             "activity_id": rows["activity_id"],

@@ -48,8 +48,8 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
     lies in one is a range of rows.
     """
 
-    rows: Int64Array
-    """The span of each row, in order."""
+    given: Int64Array
+    """The row of each of the spans for which they were made; −1 for none."""
     after: Int64Array
     """For each row the one after all that lie in it."""
     calls: Int64Array
@@ -88,42 +88,38 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
         caller = take(nesting.nearest_ancestor(wanted), rows)
         code = (caller >= 0) & stack.of_kind("python")[rows]
         return cls(
-            rows=rows,
+            given=take(before, spans),
             after=after,
             calls=calls,
             function=function[outer],
             depth=stack.frame["depth"].to_numpy()[span].astype(np.int64),
             length=nesting.end[span] - nesting.start[span],
-            caller=np.where(code, np.searchsorted(span, caller), -1),
+            caller=take(np.cumsum(wanted) - 1, np.where(code, caller, -1)),
             names=at_rows(names, outer),
             window=window,
         )
 
-    def innermost(self, spans: Int64Array, ns: Int64Array) -> str | None:
+    def innermost(self, rows: Int64Array, ns: Int64Array) -> str | None:
         """The innermost frame or API call that holds more than half of these times.
 
-        `spans` are the innermost host spans at these times, of `ns` each (−1 for none). A function that is open for nearly the whole
+        `rows` are the innermost host spans at these times, of `ns` each (−1 for none). A function that is open for nearly the whole
         window is named only if that much time is its own, or if these times fill its several calls: it encloses nothing else then. None
         if there is no such call.
         """
-        return self._innermost(self._rows_of(spans), ns)
+        caller = take(self.caller, rows)
+        own = np.bincount(caller + 1, weights=ns, minlength=self.calls.size + 1)[1:].astype(np.int64)
+        likely = self._likely(self._held(rows, ns), _MOSTLY * int(ns.sum()), own)
+        return None if likely is None else self._text(likely, int(np.argmax(likely.depth)))
 
-    def most(self, spans: Int64Array, ns: Int64Array) -> tuple[str | None, list[tuple[str, int]]]:
+    def most(self, rows: Int64Array, ns: Int64Array) -> tuple[str | None, list[tuple[str, int]]]:
         """What `innermost` gives; if that is None, few calls, none inside another, that together hold more than half of these times:
         each with its time in ns, largest first.
 
         Each holds a large part itself. It is the innermost one that holds nearly all of what the calls around it hold. Empty
         if there are no such calls.
         """
-        rows = self._rows_of(spans)
-        one = self._innermost(rows, ns)
+        one = self.innermost(rows, ns)
         return one, [] if one is not None else self._several(rows, ns, self._held(rows, ns), int(ns.sum()))
-
-    def _innermost(self, rows: Int64Array, ns: Int64Array) -> str | None:
-        caller = take(self.caller, rows)
-        own = np.bincount(caller + 1, weights=ns, minlength=self.calls.size + 1)[1:].astype(np.int64)
-        likely = self._likely(self._held(rows, ns), _MOSTLY * int(ns.sum()), own)
-        return None if likely is None else self._text(likely, int(np.argmax(likely.depth)))
 
     def _several(
         self, rows: Int64Array, ns: Int64Array, held: Int64Array, total: int
@@ -155,20 +151,17 @@ class Calls(msgspec.Struct, frozen=True, eq=False):
         calls, held = functions.of(number)
         return str(self.names[int(calls[held.argmax()])])
 
-    def _rows_of(self, spans: Int64Array) -> Int64Array:
-        return np.where(spans >= 0, np.searchsorted(self.rows, spans), -1)
-
     def _inside(self, rows: Int64Array) -> BoolArray:
         """Which rows lie in one of these, or are one of them."""
-        steps = np.bincount(rows, minlength=self.rows.size + 1)
-        steps -= np.bincount(self.after[rows], minlength=self.rows.size + 1)
+        steps = np.bincount(rows, minlength=self.after.size + 1)
+        steps -= np.bincount(self.after[rows], minlength=self.after.size + 1)
         inside: BoolArray = np.cumsum(steps[:-1]) > 0
         return inside
 
     def _held(self, rows: Int64Array, ns: Int64Array) -> Int64Array:
         """The time in each call, in ns."""
         within = rows >= 0
-        time = np.zeros(self.rows.size + 1, dtype=np.int64)
+        time = np.zeros(self.after.size + 1, dtype=np.int64)
         np.add.at(time, rows[within] + 1, ns[within])
         until = np.cumsum(time)
         held: Int64Array = until[self.after[self.calls]] - until[self.calls]

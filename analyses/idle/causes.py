@@ -19,14 +19,13 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.idle.calls import Calls
 from tracekit.analyses.idle.gaps import device_gaps
 from tracekit.analyses.idle.host_code import by_function, by_os_call, host_code, sampled_most
-from tracekit.analyses.idle.pieces import idle_pieces
+from tracekit.analyses.idle.pieces import PIECE_COLUMNS, idle_pieces
 from tracekit.analyses.idle.tables import (
     by_cause,
     grouped,
     longest_gaps,
     open_frames,
     open_ranges,
-    pooled,
     with_names,
     with_open_share,
 )
@@ -113,38 +112,38 @@ def _idle_causes(scope: Scope) -> IdleCauses:
     waits = host_code(trace, pieces)
     calls_ = Calls.of(owners.model.stack, or_none(pieces["span_id"]), scope.duration)
     sums, parts = by_cause(scope, pieces, calls_)
-    ranges = pooled(named)
+    ranges, frames = open_ranges(named), open_frames(owners.model.stack, named)
     calls, functions = by_os_call(trace, waits), by_function(trace, waits)
     scope.forget(device_gaps)  # as many as the activities, and not needed again
     return IdleCauses(
-        answer=_answer(scope, named) + _during(calls, functions),
+        answer=_answer(scope, sums, named) + _during(calls, functions),
         not_captured=_not_captured(scope, gaps),
         pieces=pieces,
         by_cause=sums,
         by_call=parts,
         by_layer=grouped(named, "layer"),
         by_operator=None if scope.on_cpu else grouped(named, "operator"),
-        by_frame=with_open_share(scope, grouped(named, "frame"), open_frames(owners.model.stack, named)),
-        by_range=with_open_share(scope, grouped(ranges, "range"), open_ranges(named)),
+        by_frame=with_open_share(scope, grouped(named, "frame"), frames) if frames.height else None,
+        by_range=with_open_share(scope, grouped(named, "range", ranges), ranges) if ranges.height else None,
         by_os_call=calls,
         by_function=functions,
         gaps=longest_gaps(scope, gaps, named, calls_),
         layers=owners.layers,
-        idle_ns=int(pieces["duration_ns"].sum()),
+        idle_ns=int(sums["total_ns"].sum()),
     )
 
 
 # -- in words --------------------------------------------------------------------------------------
 
 
-def _answer(scope: Scope, pieces: pl.DataFrame) -> str:
-    total = int(pieces["duration_ns"].sum())
+def _answer(scope: Scope, by_cause: pl.DataFrame, pieces: pl.DataFrame) -> str:
+    total = int(by_cause["total_ns"].sum())
     if not total:
         return "An operator ran at all times." if scope.on_cpu else "No device was idle."
     sums = (
-        pieces.group_by("cause")
-        .agg(pl.col("duration_ns").sum())
-        .sort("duration_ns", "cause", descending=[True, False])
+        by_cause.group_by(pl.col("cause").cast(PIECE_COLUMNS["cause"]))
+        .agg(pl.col("total_ns").sum())
+        .sort("total_ns", "cause", descending=[True, False])
     )
     parts = [
         f"{cause_name(cause)} {format_share(ns / total)}{_library(pieces, ns) if cause == 'library_call' else ''}"

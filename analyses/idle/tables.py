@@ -18,19 +18,20 @@ from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.stack_names import NOT_A_LAYER
 from tracekit.groups import (
+    any_known,
     at_rows,
-    codes_of,
     distinct,
     falling,
     groups,
     none_to_null,
     or_none,
+    runs,
     text_codes,
     with_series,
 )
 from tracekit.limits import LONGEST_NAME
 from tracekit.range_filter import RangeFilter
-from tracekit.spans import BoolArray, nest, take
+from tracekit.spans import BoolArray, Int64Array, nest, take
 from tracekit.trace import Schema, Trace, one_of
 
 __all__ = [
@@ -38,9 +39,9 @@ __all__ = [
     "by_cause",
     "grouped",
     "longest_gaps",
+    "longest_rows",
     "open_frames",
     "open_ranges",
-    "pooled",
     "with_names",
     "with_open_share",
 ]
@@ -58,7 +59,7 @@ def with_names(trace: Trace, owners: Attribution, pieces: pl.DataFrame) -> pl.Da
     named = {
         "range_id": range_id,
         "operator": at_rows(name, pieces["op_id"]),
-        "layer": at_rows(owners.layers["path"], pieces["layer_id"]),
+        "layer": at_rows(owners.layers["path"].cast(pl.Categorical), pieces["layer_id"]),
         "range": at_rows(name, range_id),
     }
     return pieces.hstack([column.alias(title) for title, column in named.items()])
@@ -95,21 +96,6 @@ def _chosen(stack: HostStack, named: BoolArray, chosen: RangeFilter) -> BoolArra
     return wanted
 
 
-def pooled(named: pl.DataFrame) -> pl.DataFrame:
-    """The pieces with the names of their ranges, without numbers, so that all iterations of a loop are one range."""
-    ranges = named["range"]
-    if ranges.null_count() == ranges.len():
-        return named["range", "cause", "duration_ns"]
-    labels = open_ranges(named)
-    return (
-        named.lazy()
-        .select("range", "cause", "duration_ns")
-        .join(labels.lazy(), left_on="range", right_on="name", how="left")
-        .select(pl.col("label").alias("range"), "cause", "duration_ns")
-        .collect()
-    )
-
-
 def open_ranges(named: pl.DataFrame) -> pl.DataFrame:
     """The names of the ranges of pieces, and the `label` of each: the name, or its pattern if several names have it."""
     names = distinct(named["range"])
@@ -122,6 +108,8 @@ def open_ranges(named: pl.DataFrame) -> pl.DataFrame:
 
 def open_frames(stack: HostStack, named: pl.DataFrame) -> pl.DataFrame:
     """The names of the frames of pieces, each its own label; of those that were open before the recording without the line."""
+    if not any_known(named["frame"]):
+        return pl.DataFrame(schema={"label": pl.String, "name": pl.Categorical})
     frames = distinct(named["frame"])
     before = distinct(stack.frame["name"].filter(pl.Series(open_before(stack)))).cast(pl.String)
     longer = pl.DataFrame({"label": without_line(before), "name": before})
@@ -129,12 +117,8 @@ def open_frames(stack: HostStack, named: pl.DataFrame) -> pl.DataFrame:
     return names.filter(pl.col("label").is_in(frames.implode())).cast({"name": pl.Categorical})
 
 
-def with_open_share(scope: Scope, table: pl.DataFrame, labels: pl.DataFrame) -> pl.DataFrame | None:
-    """A table by the labels of spans (`name`, `label`), with the part of the window in which one of the spans is open; None without
-    a label.
-    """
-    if not labels.height:
-        return None
+def with_open_share(scope: Scope, table: pl.DataFrame, labels: pl.DataFrame) -> pl.DataFrame:
+    """A table by the labels of spans (`name`, `label`), with the part of the window in which one of the spans is open."""
     end = pl.col("start") + pl.col("duration")
     before = pl.col("end").cum_max().shift(1).over("label")
     new = (pl.col("end") - pl.max_horizontal("start", "before")).clip(0)
@@ -158,15 +142,12 @@ def with_open_share(scope: Scope, table: pl.DataFrame, labels: pl.DataFrame) -> 
 def by_cause(scope: Scope, pieces: pl.DataFrame, calls: Calls) -> tuple[pl.DataFrame, pl.DataFrame | None]:
     """`IdleTables.by_cause` and `IdleTables.by_call`."""
     rows, parts = [], []
-    spans, ns, gap = (
-        or_none(pieces["span_id"]),
-        *(pieces[name].to_numpy() for name in ("duration_ns", "gap_id")),
-    )
+    ns, gap = (pieces[name].to_numpy() for name in ("duration_ns", "gap_id"))
     found = groups(pieces["device_id"].to_numpy(), pieces["cause"].to_physical().to_numpy())
     for device, cause, mine in zip(*(key.tolist() for key in found.keys), found.rows(), strict=True):
-        call, several = calls.most(spans[mine], ns[mine])
+        call, several = calls.most(calls.given[mine], ns[mine])
         total = int(ns[mine].sum())
-        rows.append((device, CAUSES[cause], total, codes_of(gap[mine])[1].size, call))
+        rows.append((device, CAUSES[cause], total, runs(gap[mine]).size, call))
         parts += [(device, CAUSES[cause], total, part, held, held / total) for part, held in several]
     place: Schema = {"device_id": pl.Int64, "cause": pl.String, "total_ns": pl.Int64}
     window = scope.duration
@@ -184,11 +165,16 @@ def by_cause(scope: Scope, pieces: pl.DataFrame, calls: Calls) -> tuple[pl.DataF
     return sums, several_.select("device_id", "cause", "call", pl.col("held").alias("total_ns"), "share")
 
 
-def grouped(named: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Idle time by one column and cause, with the names of the most idle time first."""
+def grouped(named: pl.DataFrame, by: str, labels: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Idle time by one column, or the `label` of its names, and cause, with the names of the most idle time first."""
     ns = named["duration_ns"].to_numpy()
     total = int(ns.sum())
     place, texts = text_codes(named[by])
+    if labels is not None:
+        label_of = dict(zip(labels["name"].cast(pl.String), labels["label"], strict=True))
+        number = {label: at for at, label in enumerate(dict.fromkeys(label_of.get(text) for text in texts))}
+        place = np.array([number[label_of.get(text)] for text in texts], dtype=np.int64)[place]
+        texts = list(number)
     found = groups(place, named["cause"].to_physical().to_numpy())
     sums = found.sums(ns)
     of_place = np.bincount(found.keys[0], weights=sums, minlength=len(texts)).tolist()
@@ -204,7 +190,7 @@ def grouped(named: pl.DataFrame, by: str) -> pl.DataFrame:
 def longest_gaps(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, calls: Calls) -> pl.DataFrame:
     """The longest gaps, each with its largest cause and the largest piece of that cause."""
     start, length = gaps["start"].to_numpy(), (gaps["end"] - gaps["start"]).to_numpy()
-    longest = falling(-length, start)[:LISTED_GAPS]  # gaps are numbered by their row
+    longest = longest_rows(length, start)  # gaps are numbered by their row
     rank = np.full(gaps.height, -1, dtype=np.int64)
     rank[longest] = np.arange(longest.size)
     gap, ns = rank[named["gap_id"].to_numpy()], named["duration_ns"].to_numpy()
@@ -219,9 +205,8 @@ def longest_gaps(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, calls: C
     chosen = np.full(longest.size, -1, dtype=np.int64)
     chosen[by_cause_.keys[0][main]] = rows[by_cause_.first[main]]
     largest = none_to_null(chosen)
-    spans = or_none(named["span_id"])[rows]
     placed = [
-        calls.innermost(spans[gap == each], ns[gap == each])
+        calls.innermost(calls.given[rows[gap == each]], ns[gap == each])
         for each in range(min(longest.size, _PLACED_GAPS))
     ]
     few = gaps[longest]
@@ -241,7 +226,7 @@ def longest_gaps(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, calls: C
             "cause": of_largest("cause").cast(pl.String),
             "cause_ns": none_to_null(cause_ns),
             "operator": of_largest("operator").cast(pl.String),
-            "layer": of_largest("layer"),
+            "layer": of_largest("layer").cast(pl.String),
             "frame": of_largest("frame"),
             "call": pl.Series([*placed, *[None] * (longest.size - len(placed))], dtype=pl.String),
             "range": of_largest("range").cast(pl.String),
@@ -250,6 +235,13 @@ def longest_gaps(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, calls: C
             "activity_id": few["ended_by"],
         }
     )
+
+
+def longest_rows(length: Int64Array, start: Int64Array) -> Int64Array:
+    """The rows of the `LISTED_GAPS` longest, those that begin first before others of their length."""
+    least = np.partition(length, -LISTED_GAPS)[-LISTED_GAPS] if length.size > LISTED_GAPS else 0
+    few = np.flatnonzero(length >= least)
+    return few[falling(-length[few], start[few])[:LISTED_GAPS]]
 
 
 def _names_of(activities: pl.DataFrame, ids: pl.Series) -> pl.Series:

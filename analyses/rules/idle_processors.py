@@ -13,7 +13,7 @@ from tracekit.analyses.attribution import attribution
 from tracekit.analyses.completeness import completeness
 from tracekit.analyses.idle import Idle
 from tracekit.analyses.idle.causes import idle_causes
-from tracekit.analyses.idle.tables import pooled, with_names
+from tracekit.analyses.idle.tables import grouped, open_ranges, with_names
 from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.processors import CPU_DEVICE
 from tracekit.analyses.rules.idle_time import Blocked, blocked_in, caused_idle
@@ -230,15 +230,12 @@ def _range(scope: Scope, wanted: pl.Expr) -> str | None:
     if found.by_range is None:
         return None
     pieces = found.pieces.filter(one_of("cause", *_CODE), wanted)
-    sums = (
-        pooled(with_names(scope.trace, attribution(scope), pieces))
-        .group_by("range")
-        .agg(pl.col("duration_ns").sum())
-    )
+    named = with_names(scope.trace, attribution(scope), pieces)
+    sums = grouped(named, "range", open_ranges(named)).group_by("range").agg(pl.col("total_ns").sum())
     whole = found.by_range.filter(pl.col("open_share") >= ENCLOSING)["range"]
     least = MOSTLY * int(pieces["duration_ns"].sum())
-    most = sums.filter(pl.col("duration_ns") >= least, ~pl.col("range").is_in(whole.implode())).sort(
-        "duration_ns", "range"
+    most = sums.filter(pl.col("total_ns") >= least, ~pl.col("range").is_in(whole.implode())).sort(
+        "total_ns", "range"
     )
     return shorten_name(most["range"][-1], LONGEST) if most.height else None
 
