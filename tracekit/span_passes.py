@@ -101,26 +101,27 @@ def depth(parent: NarrowArray) -> Int64Array:
     return _depth(parent) if native is None else _along(native.depth, parent)
 
 
-def _along(native_pass: Any, parent: NarrowArray, *more: npt.NDArray[Any]) -> Int64Array:
+def _along(native_pass: Any, parent: NarrowArray, *more: int) -> Int64Array:
     parent = _rows(parent)
     found = np.empty(parent.size, dtype=np.int64)
     if parent.size:
-        native_pass(address(parent), parent.itemsize, parent.size, *map(address, more), address(found))
+        native_pass(address(parent), parent.itemsize, parent.size, *more, address(found))
     return found
 
 
-def nearest(parent: NarrowArray, wanted: BoolArray) -> Int64Array:
-    """For each row itself if it is wanted, else the nearest wanted one around it, or −1.
+def nearest(parent: NarrowArray, wanted: BoolArray, *, include_self: bool = True) -> Int64Array:
+    """For each row itself if it is wanted (and counts), else the nearest wanted one around it, or −1.
 
     >>> nearest(np.array([-1, 0, 1, -1]), np.array([True, False, False, False])).tolist()
     [0, 0, 0, -1]
     """
     if native is None:
-        return _nearest(parent, wanted)
+        found = _nearest(parent, wanted)
+        return found if include_self else take(found, parent)
     flags = np.ascontiguousarray(wanted, dtype=np.bool_)
     if flags.size != parent.size:
         raise ValueError("arrays of different lengths")
-    return _along(native.nearest, parent, flags)
+    return _along(native.nearest, parent, address(flags), include_self)
 
 
 def _arrays(spans: Spans) -> Spans:

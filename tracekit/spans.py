@@ -172,9 +172,12 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
 
     def nearest_ancestor(self, wanted: npt.NDArray[np.bool_], *, include_self: bool = True) -> Int64Array:
         """For each span, the row of its nearest ancestor for which `wanted` is true, or −1."""
-        few = passes.by_numpy() and np.count_nonzero(wanted) * _SPARSE < self.parent.size
-        found = self._innermost_of(np.flatnonzero(wanted)) if few else passes.nearest(self.parent, wanted)
-        return found if include_self else take(found, self.parent)
+        if not wanted.any():
+            return np.full(self.parent.size, -1, dtype=np.int64)
+        if passes.by_numpy() and np.count_nonzero(wanted) * _SPARSE < self.parent.size:
+            found = self._innermost_of(np.flatnonzero(wanted))
+            return found if include_self else take(found, self.parent)
+        return passes.nearest(self.parent, wanted, include_self=include_self)
 
     def _innermost_of(self, rows: Int64Array) -> Int64Array:
         """For each span the innermost of these spans (in order) that is the span itself or lies around it, or −1.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.facts.launch_apis import SYNCHRONISATION
-from tracekit.groups import NameTable, at_rows, groups, or_none, text_codes
+from tracekit.groups import NameTable, at_rows, codes_of, groups, or_none, runs, text_codes
 from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, kept_nesting, narrow, nest, take
 from tracekit.trace import HOST_KINDS, Trace
 
@@ -82,7 +82,8 @@ class HostStack(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def code_of(self, process: npt.ArrayLike, thread: npt.ArrayLike) -> Int64Array:
         """The number of each thread (process, thread), −1 for one without spans."""
-        codes, first = np.unique(self.thread, return_index=True)
+        first = runs(self.thread)
+        codes = self.thread[first]
         owners = self.process[first].tolist(), self.frame["thread_id"].to_numpy()[first].tolist()
         numbers = dict(zip(zip(*owners, strict=True), codes.tolist(), strict=True))
         wanted = groups(np.asarray(process, np.int64), np.asarray(thread, np.int64))
@@ -106,20 +107,12 @@ def host_stack(trace: Trace) -> HostStack:
 
 def one_begins_in(spans: pl.DataFrame, process: Int64Array, at: Int64Array) -> BoolArray:
     """During which of the spans (`process`, `start`, `end`) one of the given times lies, of the same process."""
-    begins = pl.DataFrame({"process": process, "at": at}).sort("at")
-    intervals = spans[["process", "start", "end"]].with_row_index("row").sort("start")
-    met = intervals.join_asof(
-        begins,
-        left_on="start",
-        right_on="at",
-        by="process",
-        strategy="forward",
-        check_sortedness=False,
-        coalesce=False,
-    )
-    mask: BoolArray = (
-        met.sort("row").select((pl.col("at") < pl.col("end")).fill_null(value=False)).to_series().to_numpy()
-    )
+    of, start, end = (spans[name].to_numpy() for name in ("process", "start", "end"))
+    mask = np.zeros(spans.height, dtype=bool)
+    for each in codes_of(of)[1].tolist():
+        mine, begins = np.flatnonzero(of == each), np.sort(at[process == each], kind="stable")
+        after = np.searchsorted(begins, start[mine])
+        mask[mine] = np.append(begins, np.iinfo(np.int64).max)[after] < end[mine]
     return mask
 
 

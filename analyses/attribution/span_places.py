@@ -28,6 +28,7 @@ from tracekit.facts.stack_names import (
     SET_UP_LAYER,
     WHOLE_FORWARD,
 )
+from tracekit.groups import codes_of
 from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, narrow, nest, take
 from tracekit.trace import Trace
 
@@ -111,20 +112,22 @@ class StackModel(msgspec.Struct, frozen=True, eq=False):
         node = take(backward.node, spans)
         in_node = node >= 0
         # A layer inside a node runs the forward again; a node inside a layer is a backward pass of its own.
-        inside = in_node & (layer >= 0) & (since >= take(stack.start, node))
+        inside = in_node & (layer >= 0)
+        inside[inside] = since[inside] >= stack.start[node[inside]]
         method = np.where(layer >= 0, _methods_of(self.layers)[source], METHOD[UNATTRIBUTED])
         by_node = in_node & ~inside
         of_node, how = self._nodes(node[by_node])
         better = np.flatnonzero(by_node)[of_node >= 0]
         layer[better], method[better] = of_node[of_node >= 0], how[of_node >= 0]
-        phase = self.phases.at(spans, layer >= 0)
+        marker = take(self.phases.marker, spans)
+        phase, pseudo = self.phases.at(spans, marker, layer >= 0)
         # A range around a backward node says nothing about the node.
-        within = ~in_node | (take(stack.start, take(self.phases.marker, spans)) >= take(stack.start, node))
+        within = ~in_node
+        within[in_node] = take(stack.start, marker[in_node]) >= stack.start[node[in_node]]
         talks = within & (phase == PHASE["communication"])
         phase[in_node & ~talks] = PHASE["backward"]
         # Where the forward operator is not in the file, a range around the backward pass is still better than none.
         layer, method = self._by_time(spans, layer, method)
-        pseudo = self.phases.pseudo_at(spans)
         named = (pseudo >= 0) & within & ((layer < 0) | (phase == PHASE["optimizer"]) | talks)
         layer[named], method[named] = pseudo[named], METHOD["phase"]
         again = backward.recomputed[spans] | (inside & self._of_modules(source))
@@ -210,40 +213,34 @@ class Phases(msgspec.Struct, frozen=True, eq=False):
     trains: bool
     models: bool
 
-    def at(self, spans: Int64Array, in_layer: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Int64Array:
-        """The phase of host spans that are in no backward node, as numbers into PHASES."""
-        phase = take(self.marked_phase, take(self.marker, spans))
-        phase = np.where(self._of_buffers(spans), _P["communication"], phase)
-        on_engine = np.isin(self.stack.thread[spans], self.backward.engine_threads)
-        phase = np.where((phase < 0) & on_engine, _P["backward"], phase)
-        forward = self.in_numbered[spans]
+    def at(self, spans: Int64Array, marker: Int64Array, in_layer: BoolArray) -> tuple[Int64Array, Int64Array]:
+        """The phase of host spans that are in no backward node, as numbers into PHASES, and the layer that stands for the phase around
+        each, −1 for none; `marker` is the one around each.
+        """
+        phase, pseudo = take(self.marked_phase, marker), take(self.marked_layer, marker)
+        if self.synchronised.size:  # some lie in the part of a forward pass that sends buffers to all ranks
+            buffers = (marker >= 0) & (marker != spans)
+            buffers &= self.stack.start[spans] < take(self.synchronised, marker)
+            phase[buffers], pseudo[buffers] = _P["communication"], self.buffer_layer
+        untold = np.flatnonzero(phase < 0)
+        forward = self.in_numbered[spans[untold]]
         if not self.backward.hidden:
-            forward |= in_layer
+            forward |= in_layer[untold]
         if not self.trains:  # without a backward pass or an optimizer all work is inference
             forward |= True
         forward &= self.models
-        return np.where(phase >= 0, phase, np.where(forward, _P["forward"], _P["other"]))
-
-    def pseudo_at(self, spans: Int64Array) -> Int64Array:
-        """The layer that stands for the phase around each span; −1 for none."""
-        around = take(self.marked_layer, take(self.marker, spans))
-        return np.where(self._of_buffers(spans), self.buffer_layer, around)
+        on_engine = np.isin(self.stack.thread[spans[untold]], self.backward.engine_threads)
+        phase[untold] = np.where(on_engine, _P["backward"], np.where(forward, _P["forward"], _P["other"]))
+        return phase, pseudo
 
     def backward_of(self, spans: Int64Array) -> Int64Array:
         """The layer that stands for the backward pass of these forward operators; −1 for none."""
         return take(self.marked_backward, take(self.marker, spans))
 
-    def _of_buffers(self, spans: Int64Array) -> BoolArray:
-        """Which spans lie in the part of a forward pass that sends buffers to all ranks."""
-        marker = take(self.marker, spans)
-        mask: BoolArray = (marker >= 0) & (marker != spans)
-        mask &= take(self.stack.start, spans) < take(self.synchronised, marker)
-        return mask
-
     def main_thread(self, process: Int64Array) -> Int64Array:
         """The main thread of each process; −1 for none."""
-        codes, back = np.unique(process, return_inverse=True)
-        return np.array([self.main.get(int(code), -1) for code in codes], dtype=np.int64)[back]
+        back, processes = codes_of(process)
+        return np.array([self.main.get(each, -1) for each in processes.tolist()], dtype=np.int64)[back]
 
     def of_main_thread(self, spans: Int64Array) -> Int64Array:
         """The phase that the main thread of each span's process is in when the span starts; −1 when unknown."""
@@ -301,10 +298,11 @@ def _after_backward(stack: HostStack, backward: Backward, rows: Int64Array, upda
     tell that it belongs to a forward pass. Where numbers grow meanwhile, a model runs.
     """
     nodes, steps = np.flatnonzero(backward.is_node), np.flatnonzero(stack.of_kind("step"))
-    if np.unique(stack.process[nodes]).size != 1:
+    if codes_of(stack.process[nodes])[1].size != 1:
         return rows[:0]
-    had = np.unique(take(backward.forward, nodes))
-    forward, begin, never = stack.start[had[had >= 0]], stack.start[rows], np.iinfo(np.int64).max
+    had = np.zeros(stack.size, dtype=bool)
+    had[backward.forward[nodes[backward.forward[nodes] >= 0]]] = True
+    forward, begin, never = stack.start[had], stack.start[rows], np.iinfo(np.int64).max
     bounds, update = np.append(stack.start[steps], stack.end[steps]), stack.start[updates]
     # Without steps, only an update tells where one ends.
     parts = np.concatenate([stack.start[nodes], forward, bounds if steps.size else update])

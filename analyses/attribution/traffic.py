@@ -26,7 +26,7 @@ from tracekit.facts.stack_names import (
     REDUCTION,
     SET_UP_LAYER,
 )
-from tracekit.groups import NameTable, or_none
+from tracekit.groups import NameTable, codes_of, or_none
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import one_of
 
@@ -35,6 +35,7 @@ __all__ = ["Places", "of_collectives", "of_copies"]
 _INITIALISES = ("random", "copy")
 """Categories of kernels that may only prepare tensors."""
 
+_NO_STEP = np.iinfo(np.int64).min
 _OF_THE_MODEL = ("capture", "module")
 """Methods by which a copy in a layer is the layer's own."""
 
@@ -59,15 +60,19 @@ class Places(msgspec.Struct, frozen=True, eq=False):
 def of_collectives(scope: Scope, model: StackModel, places: Places) -> Places:
     """The same with the places of collectives."""
     span = _spans(scope)
-    talks = (scope.activities["class"] == "communication").to_numpy() | np.isin(
-        take(model.stack.thread, span), model.phases.collective_threads
-    )
+    talks = (scope.activities["class"] == "communication").to_numpy()
+    if model.phases.collective_threads.size:
+        talks = talks | np.isin(take(model.stack.thread, span), model.phases.collective_threads)
     if not talks.any():
         return places
-    away = model.phases.of_main_thread(span)
     unknown = talks & (places.phase == PHASE["other"])
-    during = np.where(unknown & (away >= 0), away, places.phase)
-    reducing = talks & (during == PHASE["backward"]) & _reduce_gradients(scope, model, span)
+    away = model.phases.of_main_thread(span[unknown])
+    during = places.phase.copy()
+    during[unknown] = np.where(away >= 0, away, PHASE["other"])
+    reducing = talks & (during == PHASE["backward"])
+    reducing[reducing] = _reduce_gradients(
+        scope.activities["name"].filter(pl.Series(reducing)), model, span[reducing]
+    )
     alone = talks & ~reducing & (places.layer < 0)
     phase = np.where(unknown, PHASE["communication"], places.phase)
     layer = np.where(alone, model.layers.id_of(COMMUNICATION_LAYER, "phase"), places.layer)
@@ -75,15 +80,15 @@ def of_collectives(scope: Scope, model: StackModel, places: Places) -> Places:
     return placed.moved(reducing, model.layers.id_of(GRADIENT_REDUCTION_LAYER, "phase"), "communication")
 
 
-def _reduce_gradients(scope: Scope, model: StackModel, span: Int64Array) -> BoolArray:
-    """Which collectives, launched in these spans during the backward pass, sum gradients of weights over the ranks.
+def _reduce_gradients(names: pl.Series, model: StackModel, span: Int64Array) -> BoolArray:
+    """Which collectives of these names, launched in these spans during the backward pass, sum gradients of weights over the ranks.
 
     The nearest range or operator with the name of a collective says which one it is; kernels may bear another's name.
     """
     stack = model.stack
     named = take(stack.nesting.nearest_ancestor(stack.named(COLLECTIVE, "annotation", "op")), span)
     by_span = stack.named(REDUCTION)[np.maximum(named, 0)] if stack.size else np.zeros(span.size, dtype=bool)
-    name = NameTable(scope.activities["name"])
+    name = NameTable(names)
     by_name = name.matching(REDUCTION) | ~name.matching(COLLECTIVE)
     reduces = np.where(named >= 0, by_span, by_name)
     node = take(model.backward.node, span)
@@ -107,11 +112,11 @@ def of_copies(scope: Scope, model: StackModel, places: Places) -> Places:
     rows = scope.activities
     if scope.on_cpu or not (rows["kind"] == "memcpy").any():
         return places
-    launch = or_none(rows["launch_id"])
-    marker = take(model.phases.marker, launch)
-    copies = NameTable(rows["name"]).matching(HOST_TO_DEVICE)
-    copies &= (rows["kind"] == "memcpy").to_numpy() & (launch >= 0)
-    copies &= places.phase != PHASE["backward"]
+    launch, copies = or_none(rows["launch_id"]), (rows["kind"] == "memcpy").to_numpy().copy()
+    copies[copies] = NameTable(rows["name"].filter(pl.Series(copies))).matching(HOST_TO_DEVICE)
+    copies &= (launch >= 0) & (places.phase != PHASE["backward"])
+    marker = np.full(launch.size, -1, dtype=np.int64)
+    marker[copies] = take(model.phases.marker, launch[copies])
     told = np.isin(take(model.phases.marked_phase, marker), [PHASE["data"], PHASE["optimizer"]])
     sets_up = copies & ~told & _before_all(scope, model, places)
     early = copies & ~told & ~sets_up & _before_forward(scope, places)
@@ -124,15 +129,13 @@ def _before_forward(scope: Scope, places: Places) -> BoolArray:
     """Which activities are launched in a step before its forward pass computes anything."""
     rows = scope.activities
     computes = (rows["class"] == "compute").to_numpy() & (places.phase == PHASE["forward"])
-    frame = rows.select(
-        "step",
-        pl.Series("at", launch_times(scope.trace, rows)),
-        pl.Series("computes", computes),
-    )
-    first = pl.col("at").filter("computes").min().over("step")
-    before = frame.select(pl.col("step").is_not_null() & (pl.col("at") < first).fill_null(value=False))
-    mask: BoolArray = before.to_series().to_numpy()
-    return mask
+    at, (of, steps) = launch_times(scope.trace, rows), codes_of(or_none(rows["step"], _NO_STEP))
+    first = np.full(steps.size, np.iinfo(np.int64).max)
+    np.minimum.at(first, of[computes], at[computes])
+    first[(steps == _NO_STEP) | (np.bincount(of[computes], minlength=steps.size) == 0)] = np.iinfo(
+        np.int64
+    ).min
+    return at < first[of]
 
 
 def _before_all(scope: Scope, model: StackModel, places: Places) -> BoolArray:

@@ -91,19 +91,21 @@ static PyObject *depth(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* For each row itself if it is wanted, else the nearest wanted one around it, or -1. */
+/* For each row itself if it is wanted (and `itself` counts), else the nearest wanted one around it, or -1. */
 static PyObject *nearest(PyObject *module, PyObject *args) {
     Parents parents;
     Address rows_at, wanted_at, out_at;
+    int itself;
     (void)module;
-    if (!PyArg_ParseTuple(args, "KinKK:nearest", &rows_at, &parents.width, &parents.count, &wanted_at, &out_at)) return NULL;
+    if (!PyArg_ParseTuple(args, "KinKiK:nearest", &rows_at, &parents.width, &parents.count, &wanted_at, &itself, &out_at)) return NULL;
     parents.rows = AT(const void, rows_at);
     if (!rise(&parents)) return NULL;
     const uint8_t *wanted = AT(const uint8_t, wanted_at);
     int64_t *out = AT(int64_t, out_at);
     for (Py_ssize_t row = 0; row < parents.count; row++) {
         int64_t parent = number_at(&parents, row);
-        out[row] = wanted[row] ? row : parent < 0 ? -1 : out[parent];
+        if (itself) out[row] = wanted[row] ? row : parent < 0 ? -1 : out[parent];
+        else out[row] = parent < 0 ? -1 : wanted[parent] ? parent : out[parent];
     }
     Py_RETURN_NONE;
 }
@@ -322,7 +324,7 @@ static PyMethodDef METHODS[] = {
     {"parents", parents_of, METH_VARARGS, "parents(thread, end, count, out)"},
     {"after", after, METH_VARARGS, "after(parents, width, count, out)"},
     {"depth", depth, METH_VARARGS, "depth(parents, width, count, out)"},
-    {"nearest", nearest, METH_VARARGS, "nearest(parents, width, count, wanted, out)"},
+    {"nearest", nearest, METH_VARARGS, "nearest(parents, width, count, wanted, itself, out)"},
     {"take", take, METH_VARARGS, "take(values, width, count, rows, number, out)"},
     {"innermost", innermost, METH_VARARGS, "innermost(thread, start, end, parents, width, count, places, times, number, out, patience)"},
     {"overlap", overlap, METH_VARARGS, "overlap(thread, start, end, parents, width, count)"},
