@@ -80,9 +80,7 @@ class Nesting(msgspec.Struct, frozen=True, dict=True):
         >>> nest([1, 1, 1], [0, 1, 5], [9, 4, 8]).in_same(np.array([3, 3, 0])).tolist()
         [False, True, False]
         """
-        # Of numbers of 16 bits NumPy counts how often each occurs, and need not compare them.
-        short = group.min(initial=0) >= 0 and group.max(initial=0) < 1 << 16
-        order = np.argsort(group.astype(np.uint16) if short else group, kind="stable")
+        order = np.argsort(narrow(group, int(group.max(initial=0)) + 1), kind="stable")
         apart = group[order] * (group.size + 1)
         reach = np.maximum.accumulate(apart + self.after[order])
         inside = np.zeros(group.size, dtype=bool)

@@ -156,7 +156,8 @@ def named_ranges(
     before = np.concatenate([[0], np.cumsum(work)])
     last = rows + _spans_below(stack, rows)
     encloses = before[last] > before[rows + 1]
-    away = np.flatnonzero(work & np.isin(stack.thread, engine))
+    away = np.flatnonzero(work)
+    away = away[np.isin(stack.thread[away], engine)]
     spans = pl.DataFrame({"process": stack.process[rows], "start": stack.start[rows], "end": stack.end[rows]})
     encloses |= one_begins_in(spans, stack.process[away], stack.start[away])
     kept: Int64Array = rows[encloses]

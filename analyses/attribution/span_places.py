@@ -331,7 +331,7 @@ def _synchronised(stack: HostStack) -> Int64Array:
     forwards = stack.named(REPLICATED_FORWARD, "annotation", "op")
     if not forwards.any():
         return until[:0]
-    around = take(stack.nesting.nearest_ancestor(forwards), stack.nesting.parent)
+    around = stack.nesting.nearest_ancestor(forwards, include_self=False)
     never = np.iinfo(np.int64).max
     begins, sent = np.full(stack.size, never), np.full(stack.size, never)
     of_model = stack.of_kind("module") | (stack.of_kind("op") & (stack.sequence >= 0))
@@ -346,10 +346,10 @@ def _synchronised(stack: HostStack) -> Int64Array:
 
 def _collective_threads(stack: HostStack, backward: Backward, main: dict[int, int]) -> Int64Array:
     """Threads that run only work of a backend for collectives."""
-    ranged = np.unique(stack.thread[stack.named(COLLECTIVE_RANGE, "annotation")])
+    ranged = codes_of(stack.thread[stack.named(COLLECTIVE_RANGE, "annotation")])[1]
     busy = np.array([*main.values(), *backward.engine_threads.tolist()], dtype=np.int64)
     # Without its name, a thread of the backward pass is known by its nodes.
-    threads: Int64Array = np.setdiff1d(ranged, np.append(busy, stack.thread[backward.is_node]))
+    threads: Int64Array = np.setdiff1d(ranged, np.append(busy, codes_of(stack.thread[backward.is_node])[1]))
     return threads
 
 

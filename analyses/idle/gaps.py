@@ -177,12 +177,9 @@ _STREAM_WAITS: Final[Schema] = dict.fromkeys(("activity_id", "ready", "start", "
 
 def _at_once(scope: Scope, rows: pl.DataFrame) -> pl.DataFrame:
     """`gap_id` and `source`: the activity of another stream of the device that ended last, at most 1.5 µs before `end`."""
-    ended = scope.overlapping.select(
-        "device_id",
-        pl.col("end").alias("done"),
-        pl.col("stream_id").alias("on"),
-        pl.col("activity_id").alias("source"),
-    ).sort("done", "source")
+    ended = scope.overlapping[["device_id", "end", "stream_id", "activity_id"]]
+    ended = ended[falling(ended["end"].to_numpy(), ended["activity_id"].to_numpy())]
+    ended = ended.rename({"end": "done", "stream_id": "on", "activity_id": "source"})
     parts = []
     for stream in distinct(rows["stream_id"]):
         mine = kept(rows, rows["stream_id"] == stream).sort("end")

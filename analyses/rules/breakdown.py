@@ -13,8 +13,9 @@ from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share, dense
 from tracekit.analyses.scope import Scope
 from tracekit.facts.stack_names import COMPILED_REGION, NOT_A_LAYER
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
+from tracekit.groups import any_matching, text_codes
 from tracekit.readers import format_named
-from tracekit.trace import Trace, one_of
+from tracekit.trace import Trace
 
 __all__ = ["DAMAGED_CAPTURE", "INCOMPLETE_CAPTURE", "LOW_UTILISATION"]
 
@@ -142,10 +143,11 @@ def _lacking(trace: Trace, scope: Scope) -> list[tuple[str, str, str]]:
 
 def _has_ranges(trace: Trace) -> bool:
     """Whether the trace has user ranges or regions of torch.compile, which can stand for layers."""
-    names = trace.host[["kind", "name"]].filter(one_of("kind", "annotation", "op")).unique()
-    text = pl.col("name").cast(pl.String)
-    ranges = (pl.col("kind") == "annotation") & ~text.str.contains(NOT_A_LAYER)
-    return bool(names.select((ranges | text.str.contains(COMPILED_REGION)).any()).item())
+    name, kind = trace.host["name"], trace.host["kind"]
+    ranges = text_codes(name.filter(kind == "annotation"))[1]
+    if (~pl.Series(ranges, dtype=pl.String).str.contains(NOT_A_LAYER)).any():
+        return True
+    return any_matching([*ranges, *text_codes(name.filter(kind == "op"))[1]], COMPILED_REGION)
 
 
 def _listed(items: list[str]) -> str:

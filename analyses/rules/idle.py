@@ -100,10 +100,13 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
     rows = scope.activities[["device_id", "stream_id", "launch_id", "start"]]
     rows = kept(rows, (rows["device_id"] == stream["device_id"]) & (rows["stream_id"] == stream["stream_id"]))
     copies = before_small_copies(scope)
-    others = None if copies is None else ~pl.col("gap_id").is_in(copies.pieces["gap_id"].implode())
+    others = (
+        None if copies is None else ~pl.col("gap_id").is_in(copies.columns("gap_id").to_series().implode())
+    )
     busy_elsewhere = while_launching_for_others(scope)
     idle = caused_idle(scope, *LAUNCHING, wanted=others, below=LONG_GAP_NS, or_in=busy_elsewhere)
-    elsewhere = int(idle.pieces.filter(pl.col("gap_id").is_in(busy_elsewhere))["duration_ns"].sum())
+    pieces = idle.columns("gap_id", "cause", "duration_ns")
+    elsewhere = int(pieces.filter(pl.col("gap_id").is_in(busy_elsewhere))["duration_ns"].sum())
     at_stake = idle.ns
     queue, share = _mean_queue(trace, rows), at_stake / scope.duration
     if queue is None or share < HOST_BOUND_LAUNCHES_LEAST_SHARE:
@@ -115,7 +118,7 @@ def host_bound_launches(scope: Scope, result: Idle) -> Evidence | None:
         if queue < QUEUE_EMPTY
         else f"although the host was ahead at other times (on average {queue:.1f} activities were queued)"
     )
-    sums = idle.pieces.group_by(pl.col("cause").cast(pl.String)).agg(pl.col("duration_ns").sum())
+    sums = pieces.group_by(pl.col("cause").cast(pl.String)).agg(pl.col("duration_ns").sum())
     by_cause = sums.sort("duration_ns", "cause", descending=True).rows()
     waits = waits_before_graphs(scope)
     slowed = (

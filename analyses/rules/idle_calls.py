@@ -59,9 +59,11 @@ def waiting_calls(scope: Scope) -> pl.DataFrame:
 
 
 def _waiting_calls(scope: Scope) -> pl.DataFrame:
-    pieces = caused_idle(scope, "operator_dispatch").pieces.drop_nulls("op_id")
-    sums = pieces.group_by(pl.col("op_id").alias("span_id")).agg(pl.col("duration_ns").sum().alias("idle_ns"))
-    sums = sums.filter(pl.col("idle_ns") >= COMPUTES_NS)
+    pieces = caused_idle(scope, "operator_dispatch").columns("op_id", "duration_ns")
+    pieces = kept(pieces, are_known(pieces["op_id"]))
+    of = groups(or_none(pieces["op_id"]))
+    idle = of.sums(pieces["duration_ns"].to_numpy())
+    sums = pl.DataFrame({"span_id": of.keys[0], "idle_ns": idle}).filter(idle >= COMPUTES_NS)
     host, stack = scope.trace.host, attribution(scope).model.stack
     called = at_rows(host["name"], sums["span_id"]).cast(pl.String).unique()
     names = {each for each in called if re.search(_OPERATOR, each) and not re.search(_NODE, each)}
@@ -206,8 +208,8 @@ def _after_inner(scope: Scope, calls: pl.DataFrame) -> str:
     inside = inside[stack.of_kind("op")[inside]]
     if calls.height > 1 or not inside.size:
         return ""
-    pieces = caused_idle(scope, "operator_dispatch", wanted=pl.col("op_id") == row).pieces
-    late = pieces.filter(pl.col("start") >= int(stack.end[inside].max()))
+    pieces = caused_idle(scope, "operator_dispatch", wanted=pl.col("op_id") == row)
+    late = pieces.columns("start", "duration_ns").filter(pl.col("start") >= int(stack.end[inside].max()))
     ns = int(late["duration_ns"].sum())
     if ns < NEARLY_ALL * int(calls["idle_ns"][0]):
         return ""

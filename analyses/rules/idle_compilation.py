@@ -80,8 +80,9 @@ def _compiling(scope: Scope) -> CausedIdle:
 def _by_step(scope: Scope, idle: CausedIdle) -> tuple[Int64Array, BoolArray]:
     """What compilation takes in each step, in ns, and in which steps that is more than nothing."""
     spans = step_spans(scope)
-    at = np.searchsorted(spans["span_start"].to_numpy(), idle.pieces["start"].to_numpy(), "right") - 1
-    ns = np.bincount(np.maximum(at, 0), idle.pieces["duration_ns"].to_numpy(), spans.height).astype(np.int64)
+    start, length = (each.to_numpy() for each in idle.columns("start", "duration_ns"))
+    at = np.searchsorted(spans["span_start"].to_numpy(), start, "right") - 1
+    ns = np.bincount(np.maximum(at, 0), length, spans.height).astype(np.int64)
     usual = float(str((spans["span_end"] - spans["span_start"]).median()))
     return ns, ns >= COMPILATION_IN_STEPS_LEAST_SHARE * usual
 

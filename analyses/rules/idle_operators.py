@@ -327,7 +327,7 @@ def processor_operators(scope: Scope, _result: Idle) -> Evidence | None:
     ]
     before = _copies_before(scope, calls["span_id"].to_numpy())
     copies, follow = np.unique(before[before >= 0]), int((before >= 0).sum())
-    copying = _only_copying(scope, int(idle.pieces["device_id"][0]), copies)
+    copying = _only_copying(scope, int(idle.columns("device_id").item(0, 0)), copies)
     text = (
         f"{count_of(calls.height, 'operator call launches nothing and takes', 'operator calls launch nothing and take')} "
         f"{format_ns(COMPUTES_NS)} or more; the device is idle for {format_ns(ns)} meanwhile{idle.where_in_code}, longest in "
@@ -345,7 +345,7 @@ def processor_operators(scope: Scope, _result: Idle) -> Evidence | None:
         text=text,
         ns_at_stake=at_stake,
         advice=_OPTIMIZER_ON_DEVICE
-        if 2 * _of_optimizer(idle.pieces) >= ns
+        if 2 * _of_optimizer(idle.columns("phase", "duration_ns")) >= ns
         else _KEEP_ON_DEVICE
         if 2 * follow >= calls.height
         else None,

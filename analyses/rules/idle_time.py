@@ -115,10 +115,9 @@ class CausedIdle(msgspec.Struct, frozen=True, eq=False, dict=True):
     rows: Int64Array
     """The pieces on that device, by row."""
 
-    @property
-    def pieces(self) -> pl.DataFrame:
-        """The pieces on that device, with the name of their `operator`."""
-        return self.of.pieces[self.rows]
+    def columns(self, *names: str) -> pl.DataFrame:
+        """These columns of the pieces on that device; `operator` has the names of operators."""
+        return self.of.pieces[list(names)][self.rows]
 
     @cached_property
     def frame(self) -> str | None:
@@ -193,7 +192,10 @@ def caused_idle(
     found = _Caused.of(scope)
     rows = np.flatnonzero(np.isin(found.cause, [CAUSES.index(cause) for cause in causes]))
     if wanted is not None and rows.size:
-        rows = rows[found.pieces[rows].select(wanted.fill_null(value=False)).to_series().to_numpy()]
+        asked = found.pieces[list(dict.fromkeys(wanted.meta.root_names()))][rows].select(
+            wanted.fill_null(value=False)
+        )
+        rows = rows[asked.to_series().to_numpy()]
     if below is not None:
         in_gap = np.bincount(found.gap[rows], weights=found.ns[rows])
         some = in_gap[found.gap[rows]] < below

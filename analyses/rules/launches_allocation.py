@@ -151,7 +151,7 @@ def _until_ahead(scope: Scope, calls: pl.DataFrame, emptied: Int64Array) -> int:
     """The idle time of allocation and late launches, in ns, from each time on that the cache was emptied up to the next, at most
     what the calls take of the host meanwhile.
     """
-    idle = caused_idle(scope, "allocation", *LAUNCHING).pieces[["start", "duration_ns"]]
+    idle = caused_idle(scope, "allocation", *LAUNCHING).columns("start", "duration_ns")
     lost, waited = (
         np.bincount(
             np.searchsorted(emptied, rows["start"].to_numpy(), side="right"),

@@ -84,7 +84,9 @@ def data_loading(scope: Scope, result: Steps) -> Evidence | None:
     """
     idle = caused_idle(scope, "data_loading")
     steps, total = result.table.height, scope.duration
-    each, once = split_start(scope, idle.pieces) if steps else (np.array([idle.ns]), 0)
+    each, once = (
+        split_start(scope, idle.columns("start", "duration_ns")) if steps else (np.array([idle.ns]), 0)
+    )
     loading = loader_ns(scope) if scope.on_cpu else int(each.sum())
     if not total or max(loading, once) / total < LEAST_SHARE:
         return None

@@ -124,7 +124,7 @@ def host_code_advice(code: HostCode, basis: int, scope: Scope) -> Advice:
     share, caused = format_share(code.ns / basis), caused_idle(scope, code.cause)
     places, once = caused.stretches, 0
     if scope.window == "steps" and caused.ns:
-        once = round(code.ns * split_start(scope, caused.pieces)[1] / caused.ns)
+        once = round(code.ns * split_start(scope, caused.columns("start", "duration_ns"))[1] / caused.ns)
     at_stake, least = code.ns - once, LEAST_CODE_SHARE * basis
     what = BLOCKED[code.blocked][0] if code.blocked else ""
     title = (

@@ -385,7 +385,8 @@ def _advice(
     # Where the work of several streams overlaps, a host that is never late saves more than the time in which none of them works.
     stake = 0 if late and parts.streams > 1 else worst.ns
     if worst.bound == "input-bound":  # the wait for the first batch is no cost of the steps
-        stake -= split_start(scope, caused_idle(scope, "data_loading").pieces)[1]
+        loading = caused_idle(scope, "data_loading").columns("start", "duration_ns")
+        stake -= split_start(scope, loading)[1]
     elif worst.bound == "host-bound":  # nor is what the first steps compile
         stake -= compiled_at_first(scope)
     no_host = about == "idle" and not has_host_work(scope.trace)
