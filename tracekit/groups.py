@@ -20,6 +20,7 @@ from tracekit.spans import BoolArray, Int64Array, narrow, take
 
 __all__ = [
     "Groups",
+    "Integers",
     "NameTable",
     "any_known",
     "any_matching",
