@@ -9,6 +9,7 @@ figures of all levels have the same sums.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -200,7 +201,7 @@ def levels(rows: pl.DataFrame, *wanted: tuple[list[str], str]) -> list[pl.DataFr
     ]
 
 
-class _Kinds(msgspec.Struct, frozen=True, eq=False):
+class _Kinds(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Pieces by what they are: those with equal keys, sources and units, of which the same is known, are one of the `rows`, with the sums
     of their figures. They are few, however many pieces there are, so levels add up these. `of` is the row of each piece.
 
@@ -215,15 +216,37 @@ class _Kinds(msgspec.Struct, frozen=True, eq=False):
         """The rows by these keys."""
         return groups(*(_number(self.rows[key]) for key in keys))
 
+    @cached_property
+    def added(self) -> dict[str, Int64Array]:
+        """What levels add up of the rows."""
+        sums = {name: or_none(self.rows[name], 0) for name in _ADDED}
+        return sums | {f"known {name}": are_known(self.rows[name]).astype(np.int64) for name in _KNOWN}
+
+    @cached_property
+    def words(self) -> dict[str, tuple[list[str], Int64Array]]:
+        """The distinct sources, and a bit for that of each row."""
+        found = {}
+        for column in self.rows["source", "bytes_source"]:
+            texts = sorted(distinct(column))
+            bits = {text: 1 << at for at, text in enumerate(texts)}
+            found[column.name] = texts, np.array([bits.get(text, 0) for text in column], dtype=np.int64)
+        return found
+
+    @cached_property
+    def works(self) -> tuple[list[tuple[str | None, str | None]], Int64Array]:
+        """The distinct pairs of precision and unit, and the number of that of each row."""
+        pairs = self.rows[["precision", "unit"]].rows()
+        works = sorted(set(pairs), key=lambda work: [(word is None, word) for word in work])
+        return works, np.array([works.index(pair) for pair in pairs], dtype=np.int64)
+
     def sums(self, by: Groups, call: Int64Array) -> pl.DataFrame:
         """The sums of a level, whose rows are these groups; `call` is the number of each piece's call."""
-        rows, level = self.rows, by.of[self.of]
+        level = by.of[self.of]
         found = [pl.Series("calls", distinct_counts(call, Groups(level, by.keys)))]
-        found += [pl.Series(name, by.sums(or_none(rows[name], 0))) for name in _ADDED]
+        found += [pl.Series(name, by.sums(values)) for name, values in self.added.items()]
         found += self._sums_of_each(level if self.each.height else level[:0], by.size)
-        found += [pl.Series(f"known {name}", by.sums(are_known(rows[name]))) for name in _KNOWN]
-        found += [_joined(rows[name], by) for name in ("source", "bytes_source")]
-        return pl.DataFrame([*found, *_main_work(rows, by)])
+        found += [_joined(name, texts, bits, by) for name, (texts, bits) in self.words.items()]
+        return pl.DataFrame([*found, *self._main_work(by)])
 
     def _sums_of_each(self, level: Int64Array, size: int) -> list[pl.Series]:
         """Polars carries on what it rounds when it adds fractions, and adds in the order of the pieces, unless sums are all it is asked for."""
@@ -239,6 +262,18 @@ class _Kinds(msgspec.Struct, frozen=True, eq=False):
             whole[sums["level"].to_numpy()] = values
             found.append(pl.Series(column.name, whole))
         return found
+
+    def _main_work(self, by: Groups) -> list[pl.Series]:
+        """The `precision` and `unit` of most of the FLOPs of each group, null without FLOPs."""
+        works, number = self.works
+        flops = np.zeros((by.size, max(len(works), 1)), dtype=np.int64)
+        np.add.at(flops, (by.of, number), self.added["flops"])
+        told = zip(flops.argmax(axis=1).tolist(), flops.max(axis=1).tolist(), strict=True)
+        most = [works[at] if largest > 0 else (None, None) for at, largest in told]
+        return [
+            pl.Series(name, [work[at] for work in most], dtype=pl.String)
+            for at, name in enumerate(("precision", "unit"))
+        ]
 
 
 def _kinds(rows: pl.DataFrame, keys: list[str]) -> _Kinds:
@@ -263,32 +298,15 @@ def _number(column: pl.Series) -> Int64Array:
     return or_none(column, min(least if isinstance(least, int) else 0, 0) - 1)
 
 
-def _joined(words: pl.Series, by: Groups) -> pl.Series:
+def _joined(name: str, texts: list[str], bits: Int64Array, by: Groups) -> pl.Series:
     """The distinct words of each group, joined by +; null without any."""
-    texts = sorted(distinct(words))
     found = np.zeros(by.size, dtype=np.int64)
-    for at, text in enumerate(texts):
-        found[by.of[(words == text).fill_null(value=False).to_numpy()]] |= 1 << at
+    np.bitwise_or.at(found, by.of, bits)
     joined = {
         each: "+".join(text for at, text in enumerate(texts) if each >> at & 1) or None
-        for each in np.unique(found).tolist()
+        for each in set(found.tolist())
     }
-    return pl.Series(words.name, [joined[each] for each in found.tolist()], dtype=pl.String)
-
-
-def _main_work(rows: pl.DataFrame, by: Groups) -> list[pl.Series]:
-    """The `precision` and `unit` of most of the FLOPs of each group, null without FLOPs."""
-    pairs = rows[["precision", "unit"]].rows()
-    works = sorted(set(pairs), key=lambda work: [(word is None, word) for word in work])
-    number = np.array([works.index(pair) for pair in pairs], dtype=np.int64)
-    flops = np.zeros((by.size, max(len(works), 1)), dtype=np.int64)
-    np.add.at(flops, (by.of, number), or_none(rows["flops"], 0))
-    told = zip(flops.argmax(axis=1).tolist(), flops.max(axis=1).tolist(), strict=True)
-    most = [works[at] if largest > 0 else (None, None) for at, largest in told]
-    return [
-        pl.Series(name, [work[at] for work in most], dtype=pl.String)
-        for at, name in enumerate(("precision", "unit"))
-    ]
+    return pl.Series(name, [joined[each] for each in found.tolist()], dtype=pl.String)
 
 
 def _ordered(keys: list[pl.Series], figures: pl.DataFrame) -> pl.DataFrame:
