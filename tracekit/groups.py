@@ -44,6 +44,8 @@ __all__ = [
 
 _ROOM = 1 << 10
 """So many possible keys are counted in a table; more, where there are more rows."""
+_LARGE = 1 << 21
+"""A table of so many keys takes some MB."""
 _FEW = 1 << 14
 """To make arrays of fewer numbers takes less time than a query."""
 _EXACT = 1 << 53
@@ -112,7 +114,7 @@ def groups(*keys: Integers) -> Groups:
     if len(keys) == 1:
         code, values = codes_of(keys[0])
         return Groups(code, (values,))
-    most = _ROOM + 4 * keys[0].size
+    most = _table_size(keys[0].size)
     code, room = np.zeros(1, dtype=np.int64), 1
     parts: list[Int64Array] = []
     digits: list[Int64Array] = []
@@ -128,6 +130,11 @@ def groups(*keys: Integers) -> Groups:
         digits.append(values)
     code, parts = _counted_off(code, parts, digits)
     return Groups(code, tuple(parts))
+
+
+def _table_size(rows: int) -> int:
+    """So many possible keys of rows are counted in a table; of more, the rows are sorted."""
+    return _ROOM + max(4 * rows, min(32 * rows, _LARGE))
 
 
 def _digits(key: Integers, most: int) -> tuple[Int64Array, Int64Array]:
@@ -161,7 +168,7 @@ def codes_of(key: Integers) -> tuple[Int64Array, Int64Array]:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     low, high = int(key.min()), int(key.max())
     numbers = key.astype(np.int64, copy=False)
-    if high - low >= _ROOM + 4 * key.size:
+    if high - low >= _table_size(key.size):
         return _codes_by_order(numbers)
     shifted = numbers - low if low else numbers
     occurs = np.zeros(high - low + 1, dtype=bool)
