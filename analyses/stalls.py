@@ -12,7 +12,7 @@ from tracekit.analyses.scope import Scope, once, step_spans
 from tracekit.facts.units import NS_PER_MS
 from tracekit.groups import any_known, are_known, at_rows, kept
 from tracekit.intervals import IntervalSet
-from tracekit.trace import one_of
+from tracekit.trace import Schema, empty, one_of
 
 __all__ = ["code_stalls", "longest_between", "stalled_ns", "stalled_within", "stalls"]
 
@@ -30,6 +30,13 @@ LONGEST: Final = 2
 LARGER: Final = 1.5
 """Without shapes, a step may have larger inputs if half of its operators' time, as it usually is, takes this many times as long."""
 _CODE: Final = ("python", "host_code")
+_STALLS: Final[Schema] = {
+    **dict.fromkeys(("activity_id", "call"), pl.Int64),
+    "name": pl.String,
+    **dict.fromkeys(("step", "start", "ns"), pl.Int64),
+    **dict.fromkeys(("usual", "more"), pl.Float64),
+}
+"""Columns of `stalls`."""
 
 
 def stalls(scope: Scope) -> pl.DataFrame:
@@ -70,9 +77,10 @@ def stalled_within(scope: Scope, region: IntervalSet) -> int:
 
 
 def _stalls(scope: Scope) -> pl.DataFrame:
+    if not scope.on_cpu or scope.window != "steps":
+        return empty(_STALLS)
     spans = step_spans(scope)
-    operators = _operators(scope)
-    compared = _compared(operators if scope.on_cpu and scope.window == "steps" else operators.clear(), spans)
+    compared = _compared(_operators(scope), spans)
     larger = _larger(compared)
     stalled = _longer(compared, spans).filter(~pl.col("step").is_in(larger))
     by_step = (
