@@ -6,17 +6,19 @@ from typing import Final
 
 import polars as pl
 
-from tracekit.analyses.attribution import attributed
+from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalls
 from tracekit.facts.kernel_rules import OPTIMIZER_UPDATE
 from tracekit.groups import NameTable, at_rows, kept
+from tracekit.spans import Int64Array
 
 __all__ = [
     "UNFUSED",
     "in_place_calls",
     "one_pass",
     "optimizer_ranges",
+    "ranges_named",
     "unfusable",
     "updates_groups",
     "usual_passes",
@@ -95,8 +97,16 @@ def _find_in_place(scope: Scope) -> pl.DataFrame:
 
 def optimizer_ranges(scope: Scope) -> pl.DataFrame:
     """The ranges in which an optimizer steps: `name`, `start`, `duration` in ns."""
-    rows = scope.host("annotation", "op", columns=["name", "start", "duration"])
-    return kept(rows, NameTable(rows["name"]).matching(OPTIMIZER_UPDATE))
+    return scope.once(
+        optimizer_ranges,
+        lambda: scope.trace.host[["name", "start", "duration"]][ranges_named(scope, OPTIMIZER_UPDATE)],
+    )
+
+
+def ranges_named(scope: Scope, pattern: str) -> Int64Array:
+    """The host spans of the scope's operators and ranges whose names match."""
+    spans: Int64Array = scope.host("op", "annotation", columns=["span_id"])["span_id"].to_numpy()
+    return spans[attribution(scope).model.stack.names.matching(pattern)[spans]]
 
 
 def unfusable(scope: Scope) -> list[str]:

@@ -13,11 +13,11 @@ import polars as pl
 from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.calls import calls_of
 from tracekit.analyses.collectives import collectives
-from tracekit.analyses.optimizer import optimizer_ranges
+from tracekit.analyses.optimizer import optimizer_ranges, ranges_named
 from tracekit.analyses.scope import Scope, launch_times, step_at
 from tracekit.facts.stack_names import CLEARS_GRADIENTS, GRADIENT_REDUCTION_LAYER
 from tracekit.facts.units import format_bytes, format_ns
-from tracekit.groups import NameTable, at_rows, kept
+from tracekit.groups import at_rows, kept
 from tracekit.spans import Int64Array
 
 __all__ = [
@@ -107,6 +107,10 @@ def accumulating(scope: Scope) -> str:
 
 def _passes(scope: Scope) -> tuple[int, int]:
     """The number of passes of DistributedDataParallel that reduce gradients, and of all."""
+    return scope.once(_passes, lambda: _counted_passes(scope))
+
+
+def _counted_passes(scope: Scope) -> tuple[int, int]:
     forward = np.sort(_starts(scope, _FORWARD))
     after = np.searchsorted(forward, launch_times(scope.trace, _reductions(scope)), side="right")
     return np.unique(after[after > 0]).size, forward.size
@@ -121,8 +125,7 @@ def _reductions(scope: Scope) -> pl.DataFrame:
 
 def _starts(scope: Scope, pattern: str) -> Int64Array:
     """The starts of the operators and ranges whose names match."""
-    spans = scope.host("op", "annotation", columns=["name", "start"])
-    starts: Int64Array = spans["start"].to_numpy()[NameTable(spans["name"]).matching(pattern)]
+    starts: Int64Array = attribution(scope).model.stack.start[ranges_named(scope, pattern)]
     return starts
 
 
