@@ -40,7 +40,6 @@ LEAST_APART: Final = 4
 APART_BYTES: Final = 256 << 20
 PAIR: Final = 2
 
-
 Only = Annotated[
     list[str] | None,
     typer.Option(
