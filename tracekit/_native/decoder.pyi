@@ -10,7 +10,7 @@ def plan(
     /,
 ) -> object: ...
 def decode(
-    plan: object, text: bytes, end: int, /
+    plan: object, text: bytes | bytearray, end: int, /
 ) -> (
     tuple[int, bool, bool, int, list[tuple[bytes, bytes | None, int, int, tuple[Column, ...], bytes]]] | None
 ): ...

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracekit.answers import Question
 from tracekit.cli.ceilings import kept_measurements, with_ceilings
+from tracekit.cli.libraries import is_file, suit_libraries
 from tracekit.cli.options import Reading, Selection
 from tracekit.cli.output import say
 from tracekit.errors import UnreadableTraceError, UsageError, nearest
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Sources",
     "attached",
-    "bytes_of",
     "expanded",
     "listed",
     "local",
@@ -45,13 +43,6 @@ __all__ = [
 
 _MOST_SAID: Final = 8
 
-_M_TRIM_THRESHOLD: Final = -1  # of malloc.h
-_M_MMAP_THRESHOLD: Final = -3
-_RETURNED_BYTES: Final = 32 << 20
-_LARGE_BYTES: Final = 128 << 20
-_SMALL_BYTES: Final = 64 << 20
-_PACKED: Final = 10
-"""About as many times as large is what a compressed file holds."""
 _LONG_HASH_BYTES: Final = 256 << 20
 """The digest of less than this is known before Polars could be imported."""
 
@@ -84,7 +75,7 @@ class Sources:
 
     @cached_property
     def _digests(self) -> list[str | None]:
-        _suit_libraries(self._paths)
+        suit_libraries(self._paths)
         return _digests_of(self._paths, no_cache=self._reading.no_cache)
 
     def question(self, *subject: object) -> Question:
@@ -335,19 +326,12 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False  # the reader says what is wrong with it
-
-
 def _digests_of(paths: Sequence[Path], *, no_cache: bool) -> list[str | None]:
     """The digest of each file's content, one after the other; None for what is not to be cached."""
     if no_cache:
         return [None] * len(paths)
     # A pipe cannot be read twice, and a device has no end.
-    files = [path if _is_file(path) else None for path in paths]
+    files = [path if is_file(path) else None for path in paths]
     if sum(file.stat().st_size for file in files if file) <= _LONG_HASH_BYTES:
         return [digest_of(file) if file else None for file in files]
     from concurrent.futures import ThreadPoolExecutor
@@ -358,38 +342,6 @@ def _digests_of(paths: Sequence[Path], *, no_cache: bool) -> list[str | None]:
         import tracekit.api  # noqa: F401
 
         return [it.result() if it else None for it in hashing]
-
-
-def bytes_of(files: Sequence[Path]) -> int:
-    """About how many bytes these files hold."""
-    return sum(path.stat().st_size * (_PACKED if path.suffix == ".gz" else 1) for path in files)
-
-
-def _suit_libraries(paths: Sequence[Path]) -> None:
-    """Let Polars and NumPy use threads and memory as suits files of this size; both read it when they are imported, and not later.
-
-    For small files threads cost more than they gain. Of large ones, both allocators give freed memory back to the system
-    soon. Any sooner costs far more: each array's pages are then given by the system again, at a third of a report's time.
-    The C library's, which NumPy uses, keeps blocks as large as the largest that was ever freed, unless it is told a size
-    (glibc; others have no such call).
-    """
-    files = [path for path in paths if _is_file(path)]
-    size = bytes_of(files)
-    if size > _LARGE_BYTES:
-        import ctypes
-
-        with suppress(AttributeError, OSError, TypeError):
-            library = ctypes.CDLL(None)
-            library.mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
-            library.mallopt(_M_TRIM_THRESHOLD, _RETURNED_BYTES // 2)
-    if "polars" in sys.modules:
-        return
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # they take longer to start than they ever work
-    if size > _LARGE_BYTES:
-        os.environ.setdefault("_RJEM_MALLOC_CONF", "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0")
-    # One file is read after the other. Of a pipe or an address the size is not known.
-    if max((bytes_of([path]) for path in files), default=0) <= _SMALL_BYTES and len(files) == len(paths):
-        os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 
 def _of_process(traces: list[Trace], process: int | None) -> list[Trace]:

@@ -14,8 +14,9 @@ from tracekit.analyses.registry import BUILT_IN
 from tracekit.classes import dataclass
 from tracekit.cli import options as flags
 from tracekit.cli import output as out
+from tracekit.cli.libraries import bytes_of
 from tracekit.cli.options import Reading, Selection, with_flags
-from tracekit.cli.sources import Sources, bytes_of, listed, local
+from tracekit.cli.sources import Sources, listed, local
 from tracekit.cli.workers import Workers
 from tracekit.errors import UsageError
 from tracekit.report import formats

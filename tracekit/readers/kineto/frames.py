@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import field
-from functools import lru_cache
-from math import prod
-from operator import mul
 from typing import Any, Final
 
 import msgspec
@@ -36,6 +32,7 @@ from tracekit.readers.kineto.groups import Arguments, Columns, Group, Key, Recor
 from tracekit.readers.kineto.native import Block
 from tracekit.readers.kineto.records import AnyEvent
 from tracekit.readers.kineto.salvage import Defects
+from tracekit.readers.kineto.strides import repeating
 from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA
 
 __all__ = ["RawFrames"]
@@ -45,9 +42,6 @@ _ALWAYS: Final = frozenset(
 )
 _MANY: Final = ("host", "device")
 _LONGEST_LABEL: Final = 200
-_ZERO: Final = re.compile(r"\b0\b")
-_NO_SHAPES: Final = (1 << 32) - 1
-_LISTS: Final = msgspec.json.Decoder(list[list[int]])
 _KNOWN_PHASES: Final = frozenset({"X", "M", "C", "s", "t", "f", "i", "I", "R"})
 _KNOWN_CATEGORIES: Final = frozenset(
     {
@@ -194,7 +188,7 @@ class RawFrames:
             base[key] = args.integers(key)
         for key in ("shapes", "dtypes", "concrete_inputs"):
             base[key] = args.raw_texts(key)
-        base["strides"] = _repeating(args.raw_texts("strides"), base["shapes"])
+        base["strides"] = repeating(args.raw_texts("strides"), base["shapes"])
         base["layer"] = args.labels("layer")
         base["module_type"] = args.labels("module")
         # Files before 2022 give operators their stacks; later ones have spans of Python functions.
@@ -380,38 +374,6 @@ def _numbers(args: dict[str, Any]) -> dict[str, float]:
     """The numeric entries of an args object."""
     numeric = {k: v for k, v in args.items() if isinstance(v, int | float) and not isinstance(v, bool)}
     return {k: float(v) for k, v in numeric.items() if abs(v) <= sys.float_info.max}
-
-
-def _repeating(strides: pl.Series, shapes: pl.Series) -> pl.Series:
-    """The strides of inputs of which one is 0, or of which windows overlap; null for the others, of which there are many."""
-    if not any_known(strides):
-        return strides
-    pairs = strides.to_physical().cast(pl.UInt64) * (1 << 32) + shapes.to_physical().fill_null(_NO_SHAPES)
-    first = pairs.arg_unique()
-    each = zip(strides[first].cast(pl.String), shapes[first].cast(pl.String), strict=True)
-    repeating = pairs[first].filter(pl.Series([_repeats(steps, sizes) for steps, sizes in each]))
-    if not repeating.len():
-        return columns.constant(None, pl.Categorical, strides.len())
-    return strides.set(~pairs.is_in(repeating.implode()), None)
-
-
-@lru_cache(maxsize=4096)
-def _repeats(strides: str | None, shapes: str | None) -> bool:
-    """Whether a stride is 0, or a tensor of the inputs has more elements than lie between its first and its last one."""
-    if not strides:
-        return False
-    if _ZERO.search(strides):
-        return True
-    try:
-        inputs = list(zip(_LISTS.decode(shapes or ""), _LISTS.decode(strides), strict=False))
-    except msgspec.DecodeError:
-        # Lists of tensors, or damaged text: nothing is known of overlaps, and all elements count.
-        return False
-    # A side of n elements takes n − 1 steps.
-    return any(
-        len(sizes) == len(steps) > 1 and sum(map(mul, sizes, steps)) - sum(steps) < prod(sizes) - 1
-        for sizes, steps in inputs
-    )
 
 
 def _list_text(lists: pl.Series) -> pl.Series:
