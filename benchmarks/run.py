@@ -2,6 +2,7 @@
 
     python benchmarks/run.py            50 MB and 470 MB (several minutes, most of them HTA's), and the report of 2.5 GB
     python benchmarks/run.py --short    8 MB, for CI: it shows that the benchmark works, and guards the limits loosely
+    python benchmarks/run.py --trace-processor PATH --tracelens CHECKOUT    beside Perfetto's trace processor and AMD's TraceLens as well
 
 Machines are shared and noisy, so the figures to compare are the ratios, and CPU time before wall time. Each
 command runs `--rounds` times, alternating, and the fastest run of each counts. The exit code is 1 when a limit
@@ -30,6 +31,9 @@ TRACEKIT = [sys.executable, "-c", "from tracekit.cli.entry import main; main()"]
 HUGE_MB = 1500
 """From here on only the report is measured, whose memory must not grow with the file."""
 BOUND_MB = 2000
+LOADED = "select count(*), sum(dur) from slice"
+"""What Perfetto's trace processor is asked, so that it loads the file; that is all it has for such a trace."""
+TRACELENS = "TraceLens.Reporting.generate_perf_report_pytorch"
 LOAD = "import sys, tracekit; tracekit.read(sys.argv[1])"
 
 
@@ -60,7 +64,25 @@ def best(costs: list[Cost]) -> Cost:
     return Cost(min(c.wall_s for c in costs), min(c.cpu_s for c in costs), min(c.peak_mb for c in costs))
 
 
-def compare(trace: Path, rounds: int, work: Path, *, with_hta: bool) -> dict[str, Cost]:
+def peers(
+    trace: Path, work: Path, options: argparse.Namespace
+) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """What other tools do with the file, where they are there: their commands, and what these need in the environment."""
+    found: dict[str, tuple[list[str], dict[str, str]]] = {}
+    if not options.no_hta:
+        found["hta"] = [sys.executable, str(HERE / "peer_hta.py"), str(trace)], {}
+    if options.trace_processor:
+        found["trace processor"] = [str(options.trace_processor), "-Q", LOADED, str(trace)], {}
+    if options.tracelens:
+        written = ["--profile_json_path", str(trace), "--output_csvs_dir", str(work / "tracelens")]
+        found["tracelens"] = (
+            [sys.executable, "-m", TRACELENS, *written],
+            {"PYTHONPATH": str(options.tracelens)},
+        )
+    return found
+
+
+def compare(trace: Path, rounds: int, work: Path, options: argparse.Namespace) -> dict[str, Cost]:
     """The costs of each command on one file, alternating between them."""
     fresh = {**os.environ, "TRACEKIT_CACHE_DIR": str(work / "cache")}
     commands: dict[str, list[str]] = {"report": [*TRACEKIT, "report", str(trace), "--no-cache"]}
@@ -73,8 +95,8 @@ def compare(trace: Path, rounds: int, work: Path, *, with_hta: bool) -> dict[str
             commands[name],
             {**fresh, SWITCH: "0"},
         )
-    if with_hta:
-        commands["hta"] = [sys.executable, str(HERE / "peer_hta.py"), str(trace)]
+    for name, (command, needed) in peers(trace, work, options).items():
+        commands[name], environments[name] = command, {**os.environ, **needed}
     costs: dict[str, list[Cost]] = {name: [] for name in [*commands, "first", "second"]}
     for _ in range(rounds):
         for name, command in commands.items():
@@ -88,12 +110,11 @@ def compare(trace: Path, rounds: int, work: Path, *, with_hta: bool) -> dict[str
 def table(megabytes: float, costs: dict[str, Cost]) -> str:
     lines = [f"\n{megabytes:,.0f} MB of JSON       wall      CPU     peak"]
     lines += [f"  {n:<16}{c.wall_s:8.2f} s{c.cpu_s:8.2f} s{c.peak_mb:7.0f} MB" for n, c in costs.items()]
-    if "hta" in costs:
-        hta, own = costs["hta"], costs["report"]
-        lines.append(
-            f"  HTA / report    {hta.wall_s / own.wall_s:7.1f} x {hta.cpu_s / own.cpu_s:7.1f} x "
-            f"{hta.peak_mb / own.peak_mb:6.1f} x"
-        )
+    own = costs["report"]
+    for name in ("hta", "trace processor", "tracelens"):
+        if (peer := costs.get(name)) is not None:
+            ratios = peer.wall_s / own.wall_s, peer.cpu_s / own.cpu_s, peer.peak_mb / own.peak_mb
+            lines.append("  {:<26}{:5.1f} x {:7.1f} x {:6.1f} x".format(f"{name} / report", *ratios))
     if "first" not in costs:
         return "\n".join(lines)
     first, second = costs["first"], costs["second"]
@@ -139,6 +160,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--megabytes", type=float, nargs="*")
     parser.add_argument("--no-hta", action="store_true")
+    parser.add_argument("--trace-processor", type=Path, help="Perfetto's trace_processor_shell")
+    parser.add_argument(
+        "--tracelens", type=Path, help="a checkout of TraceLens, what it needs being installed"
+    )
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
     sizes = options.megabytes or ([8.0] if options.short else [50.0, 470.0, 2500.0])
@@ -154,7 +179,7 @@ def main() -> None:
             # In a process of its own: a child's peak memory starts from that of the process that forked it.
             maker = [sys.executable, str(HERE / "make_trace.py"), str(source), str(trace), str(megabytes)]
             subprocess.run(maker, check=True)
-            costs = compare(trace, 1 if megabytes > 200 else rounds, work, with_hta=not options.no_hta)
+            costs = compare(trace, 1 if megabytes > 200 else rounds, work, options)
             print(table(trace.stat().st_size / 1e6, costs), flush=True)
             figures[f"{megabytes:.0f}"] = {name: vars(cost) for name, cost in costs.items()}
             problems += missed(megabytes, costs, strict=not options.short)
