@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracekit import interval_passes, span_passes
 from tracekit.intervals import EMPTY, IntervalSet, union
 
 pytestmark = pytest.mark.usefixtures("both_passes")
@@ -87,3 +88,14 @@ def test_arrays_of_different_length_are_refused() -> None:
         IntervalSet.of([1, 2], [3])
     with pytest.raises(ValueError, match="flat"):
         IntervalSet.of(np.zeros((2, 2), dtype=np.int64), np.ones((2, 2), dtype=np.int64))
+
+
+@pytest.mark.parametrize("how", ["joined", "common", "without", "covered"])
+def test_a_native_pass_is_not_given_arrays_of_different_length(how: str) -> None:
+    longer, shorter = np.arange(3), np.arange(1)
+    if span_passes.native is None:
+        return
+    pairs = longer, shorter
+    other = longer if how == "covered" else pairs
+    with pytest.raises(ValueError, match="different lengths"):
+        getattr(interval_passes, how)(pairs, other)

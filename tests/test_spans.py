@@ -159,6 +159,13 @@ def test_at_each_moment_of_a_thread_the_innermost_is_the_last_that_began(
     assert [found.tolist() for found in nesting.moments(thread)] == [times, open_]
 
 
+@pytest.mark.parametrize(("low", "high"), [(2, 1), (-1, 1), (0, 3)])
+def test_moments_of_rows_that_are_not_there_are_refused_before_a_native_pass(low: int, high: int) -> None:
+    rows = np.array([0, 1])
+    with pytest.raises(ValueError, match="not there"):
+        span_passes.moments((rows * 0, rows, rows + 5, rows - 1), low, high)
+
+
 def test_a_parent_behind_its_child_ends_a_native_pass() -> None:
     """Nothing else could lead beyond an array."""
     if span_passes.native is None:

@@ -51,6 +51,7 @@ def without(one: Pairs, other: Pairs) -> Pairs:
 def covered(within: Pairs, points: Int64Array) -> Int64Array:
     """How much of a normal set lies before each point."""
     starts, ends = map(whole, within)
+    _refuse_unlike(within)
     until = np.zeros(starts.size + 1, dtype=np.int64)
     np.cumsum(ends - starts, out=until[1:])
     if span_passes.native is not None:
@@ -63,8 +64,15 @@ def covered(within: Pairs, points: Int64Array) -> Int64Array:
     return until[index] - np.where(index > 0, overshoot, 0)
 
 
+def _refuse_unlike(*sets: Pairs) -> None:
+    """A native pass would read beyond the shorter array."""
+    if any(starts.size != ends.size for starts, ends in sets):
+        raise ValueError("arrays of different lengths")
+
+
 def _merged(how: str, one: Pairs, other: Pairs) -> Pairs | None:
     """What the native pass of this name makes of two lists; None where it finds one of them out of order."""
+    _refuse_unlike(one, other)
     lists = [whole(column) for column in (*one, *other)]
     size = one[0].size + other[0].size
     starts, ends = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)

@@ -179,6 +179,8 @@ def moments(spans: Spans, low: int, high: int) -> tuple[Int64Array, Int64Array]:
     then on, or −1. Spans of no length count as nothing.
     """
     thread, start, end, parent = _arrays(spans)
+    if not 0 <= low <= high <= parent.size:
+        raise ValueError("rows that are not there")
     lasting = low + np.flatnonzero(end[low:high] > start[low:high])
     ends = np.sort(end[lasting], kind="stable")  # in order nearly: so it takes a tenth of the time
     if native is None:
