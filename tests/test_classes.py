@@ -71,6 +71,18 @@ def test_values_are_compared_and_kept() -> None:
     assert repr(Below(kind="a", more=1)) == "Below(kind='a', made=(), more=1)"
 
 
+@pytest.mark.parametrize("dataclass", [classes.dataclass, dataclasses.dataclass], ids=["ours", "pythons"])
+def test_the_value_of_one_field_is_compared_in_a_tuple(dataclass: Callable[..., Any]) -> None:
+    @dataclass(frozen=True)
+    class Alone:
+        value: Any
+
+    odd = Alone(float("nan"))
+    assert odd == odd  # noqa: PLR0124 - as a list that holds it
+    assert hash(Alone(3)) == hash((3,))
+    assert Alone(3) == Alone(3) != Alone(4)
+
+
 @pytest.mark.parametrize("value", [Base("a", (1,)), Below(kind="a", more=1)], ids=["alone", "below"])
 def test_a_frozen_one_is_only_copied(value: Any) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'kind'"):

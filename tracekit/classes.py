@@ -116,4 +116,6 @@ def _hash(self: Any) -> int:
 def _values_of(cls: Any) -> Callable[[Any], Any]:
     """What gives the values that are compared."""
     names = [one.name for one in dataclasses.fields(cls) if one.compare]
-    return attrgetter(*names) if names else lambda _: ()
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda one: tuple(getattr(one, name) for name in names)
