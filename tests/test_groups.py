@@ -36,6 +36,13 @@ def test_groups_are_those_of_a_dictionary(rows: list[tuple[int, int, int]]) -> N
         assert made(values).tolist() == [fold(rows[at][2] for at in expected[key]) for key in keys]
 
 
+@pytest.mark.parametrize("last", [np.iinfo(np.int64).max, np.iinfo(np.int64).min + 2])
+def test_keys_may_be_the_greatest_and_the_least_there_are(last: int) -> None:
+    found = groups(last - np.array([2, 0, 2]), np.array([5, 5, 5]))
+    assert [key.tolist() for key in found.keys] == [[last - 2, last], [5, 5]]
+    assert (found.keys[0].dtype, found.of.tolist()) == (np.int64, [0, 1, 0])
+
+
 @given(st.lists(st.tuples(FEW, FEW), max_size=20))
 def test_rows_fall_by_one_key_and_rise_by_the_next(rows: list[tuple[int, int]]) -> None:
     one, two = (np.array([row[at] for row in rows], dtype=np.int64) for at in range(2))

@@ -143,7 +143,8 @@ def _digits(key: Integers, most: int) -> tuple[Int64Array, Int64Array]:
     if high - low >= most:
         return codes_of(key)
     numbers = key.astype(np.int64, copy=False)
-    return (numbers - low if low else numbers), np.arange(low, high + 1)
+    # There may be no number behind the last one.
+    return (numbers - low if low else numbers), low + np.arange(high - low + 1)
 
 
 def _counted_off(
