@@ -111,7 +111,7 @@ def copies_of(activities: pl.DataFrame) -> pl.DataFrame:
             .then(pl.lit("pinned"))
             .alias("host_memory"),
         )
-        .group_by("device_id", "kind", "direction", "host_memory")
+        .group_by(_PLACE)
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
             pl.col("duration").sum().alias("total_ns"),
@@ -125,9 +125,11 @@ def copies_of(activities: pl.DataFrame) -> pl.DataFrame:
             .then("bandwidth_gbps")
             .alias("bandwidth_gbps")
         )
-        .sort("total_ns", "kind", "direction", descending=[True, False, False])
+        .sort("total_ns", *_PLACE, descending=[True, *[False] * len(_PLACE)])
     )
 
+
+_PLACE: Final = ("kind", "direction", "host_memory", "device_id")
 
 _COPIES: Final[Schema] = {
     "device_id": pl.Int64,

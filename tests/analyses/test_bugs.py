@@ -14,7 +14,7 @@ import tracekit
 from tracekit.analyses.idle import idle
 from tracekit.analyses.idle.gaps import device_gaps
 from tracekit.analyses.launches import launches
-from tracekit.analyses.memory import memory
+from tracekit.analyses.memory import copies_of, memory
 from tracekit.analyses.scope import select
 from tracekit.analyses.steps import steps
 from tracekit.trace import Trace
@@ -123,3 +123,20 @@ def test_memory_that_was_freed_first_peaked_at_a_negative_amount(changes: list[i
     assert result.peaks["relative"].all()
     assert result.peaks["peak_bytes"].to_list() == [peak]
     assert result.timeline["allocated"].min() >= 0
+
+
+def test_copies_that_took_as_long_changed_places_from_run_to_run() -> None:
+    places = [(kind, device) for kind in ("pageable", "pinned", "device") for device in range(20)]
+    copies = pl.DataFrame(
+        {
+            "device_id": [device for _, device in places],
+            "kind": "memcpy",
+            "name": [f"Memcpy HtoD ({kind.title()} -> Device)" for kind, _ in places],
+            "duration": 5,
+            "bytes": 7,
+        }
+    )
+    found = copies_of(copies)
+    assert found["device_id"].to_list() == [device for _, device in [*places[40:], *places[:40]]]
+    for seed in range(3):
+        assert copies_of(copies.sample(fraction=1, shuffle=True, seed=seed)).equals(found)
