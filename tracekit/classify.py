@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -30,6 +30,8 @@ _DEEPEST_PARENTHESES: Final = 6
 _LONGEST: Final = 4_096
 """What a kernel does stands in so many characters of its name; each is looked at by dozens of rules."""
 
+_ROW_SCHEMA: Final = {"kind": pl.String, "name": pl.String, "operator": pl.String, "optimizer": pl.Boolean}
+
 ACTIVITY_CLASSES = ("compute", "communication", "memory")
 
 
@@ -39,66 +41,83 @@ def categorise(kind: pl.Series, name: pl.Series, operator: pl.Series, in_optimiz
     `operator` is the name of the innermost operator around the launch, null when unknown; `in_optimizer` says
     whether the launch lies in an `Optimizer.step` range.
     """
-    frame = pl.DataFrame(
-        {"kind": kind.cast(pl.String), "name": name, "operator": operator, "optimizer": in_optimizer}
-    )
-    alike = groups(
-        *(text_codes(column)[0] for column in frame[:, :3]), in_optimizer.to_numpy().astype(np.int64)
-    )
-    return at_rows(_labelled(frame[alike.first]), alike.of).alias("category")
+    encoded = [text_codes(column) for column in (kind, name, operator)]
+    optimizer = in_optimizer.to_numpy().astype(np.int64)
+    alike = groups(*(codes for codes, _ in encoded), optimizer)
+    texts = [[told[at] for at in key.tolist()] for key, (_, told) in zip(alike.keys, encoded, strict=False)]
+    rows = list(zip(*texts, alike.keys[3].astype(bool).tolist(), strict=True))
+    return at_rows(pl.Series("category", _labelled(rows), pl.Enum(CATEGORIES)), alike.of)
 
+
+_Row = tuple[str | None, str | None, str | None, bool]
+"""Kind, name, operator, and whether it lies in a step of an optimizer."""
 
 _MOST_REMEMBERED: Final = 4_096
-_categories: dict[tuple[Any, ...], str] = {}
+_categories: dict[_Row, str] = {}
 """What was categorised before in this process: compiling the rules takes longer than all else of reading a small trace."""
 
 
-def _labelled(distinct: pl.DataFrame) -> pl.Series:
+def _labelled(rows: list[_Row]) -> list[str]:
+    """The category of each of these distinct rows."""
+    if len(rows) > _MOST_REMEMBERED:
+        return _category(rows)
+    new = [row for row in rows if row not in _categories]
+    if new and len(_categories) + len(rows) > _MOST_REMEMBERED:
+        _categories.clear()
+        new = rows
+    if new:
+        _categories.update(zip(new, _category(new), strict=True))
+    return [_categories[row] for row in rows]
+
+
+def _category(rows: list[_Row]) -> list[str]:
     """The category of each row."""
-    if distinct.height > _MOST_REMEMBERED:
-        return _category(distinct)
-    rows = list(zip(*(column.to_list() for column in distinct), strict=True))
-    is_new = pl.Series([row not in _categories for row in rows], dtype=pl.Boolean)
-    if is_new.any():
-        if len(_categories) + distinct.height > _MOST_REMEMBERED:
-            _categories.clear()
-            is_new = pl.Series([True] * distinct.height, dtype=pl.Boolean)
-        new = [row for row, wanted in zip(rows, is_new, strict=True) if wanted]
-        _categories.update(zip(new, _category(distinct.filter(is_new)), strict=True))
-    return pl.Series([_categories[row] for row in rows], dtype=pl.Enum(CATEGORIES))
+    op, what = _texts(rows)
+    sent = _first_matches(what, (("communication", COMMUNICATION), ("memcpy", DMA)))
+    found = [_without_operator(row, sent.get(text)) for row, text in zip(rows, what, strict=True)]
+    for texts, rules in ((op, OPERATOR_RULES), (what, KERNEL_RULES)):
+        left = [text for text, category in zip(texts, found, strict=True) if category is None]
+        ruled = _first_matches(left, rules)
+        found = [category or ruled.get(text) for text, category in zip(texts, found, strict=True)]
+    return [category or "other" for category in found]
 
 
-def _category(distinct: pl.DataFrame) -> pl.Series:
-    """The `category` of each row of kind, name, operator and optimizer.
-
-    Rule after rule, each for the rows that are left: a rule that no row needs is never compiled, and none twice. As one
-    expression, each of Polars' threads compiled all of them.
-    """
-    left = _texts(distinct)
-    found = []
-
-    def take(rows: pl.Series, category: pl.Expr) -> None:
-        nonlocal left
-        rows = rows.fill_null(value=False)
-        if rows.any():
-            found.append(left.filter(rows).select("row", category=category.cast(pl.Enum(CATEGORIES))))
-            left = left.filter(~rows)
-
-    take(_matches(left["what"], COMMUNICATION), pl.lit("communication"))
-    take(left["kind"].is_in(["memcpy", "memset"]), pl.col("kind"))
-    take((left["kind"] == "kernel") & _matches(left["what"], DMA), pl.lit("memcpy"))
-    take(left["optimizer"], pl.lit("optimizer"))
-    for text, rules in (("op", OPERATOR_RULES), ("what", KERNEL_RULES)):
-        for category, pattern in rules:
-            if left.height:
-                take(_matches(left[text], pattern), pl.lit(category))
-    take(pl.repeat(True, left.height, dtype=pl.Boolean, eager=True), pl.lit("other"))
-    return pl.concat(found).sort("row")["category"]
+def _without_operator(row: _Row, sent: str | None) -> str | None:
+    """The category of what is no work of an operator's; `sent` is that of which the name tells."""
+    kind, _, _, in_optimizer = row
+    if sent == "communication" or (sent is not None and kind == "kernel"):
+        return sent
+    return kind if kind in ("memcpy", "memset") else "optimizer" if in_optimizer else None
 
 
-def _texts(distinct: pl.DataFrame) -> pl.DataFrame:
-    """The rows with their number `row` and what rules look at, in lower case: the operator `op`, and `what` runs."""
-    text, given = (pl.col(name).cast(pl.String).str.head(_LONGEST) for name in ("name", "operator"))
+_AT_ONCE: Final = 8
+"""A rule that no text needs is not compiled, but a query for each of them costs more than the rules."""
+
+
+def _first_matches(texts: Sequence[str | None], rules: Sequence[tuple[str, str]]) -> dict[str | None, str]:
+    """The category of the first rule that matches each of these texts, where one does."""
+    found: dict[str | None, str] = {}
+    left = pl.Series("text", [text for text in dict.fromkeys(texts) if text is not None], pl.String)
+    for at in range(0, len(rules), _AT_ONCE):
+        if not left.len():
+            break
+        tried = rules[at : at + _AT_ONCE]
+        told = (
+            left.to_frame()
+            .select(_matches(pattern).alias(category + pattern) for category, pattern in tried)
+            .to_numpy()
+        )
+        matched = told.any(axis=1)
+        first = told.argmax(axis=1)[matched].tolist()
+        found.update(zip(left.filter(pl.Series(matched)), (tried[each][0] for each in first), strict=True))
+        left = left.filter(pl.Series(~matched))
+    return found
+
+
+def _texts(rows: list[_Row]) -> tuple[list[str | None], list[str | None]]:
+    """What rules look at, in lower case: the operator of each row, and what it runs."""
+    distinct = pl.DataFrame(rows, schema=_ROW_SCHEMA, orient="row")
+    text, given = (pl.col(name).str.head(_LONGEST) for name in ("name", "operator"))
     op, what = given, text
     if (distinct["kind"] == "op").any():
         # Without a device autograd's nodes stand there themselves, each doing the work of its forward operator.
@@ -108,10 +127,11 @@ def _texts(distinct: pl.DataFrame) -> pl.DataFrame:
             .otherwise(given)
         )
     if (distinct["kind"] != "op").any():
-        what = pl.when(pl.col("kind") == "op").then(text).otherwise(_without_qualifiers(text))
-    return distinct.select(
-        "kind", "optimizer", op=op.str.to_lowercase(), what=what.str.to_lowercase()
-    ).with_row_index("row")
+        ascii_only = all(row[1] is None or row[1].isascii() for row in rows)
+        short = _without_qualifiers(text, ascii_only=ascii_only)
+        what = pl.when(pl.col("kind") == "op").then(text).otherwise(short)
+    told = distinct.select(op=op.str.to_lowercase(), what=what.str.to_lowercase())
+    return told["op"].to_list(), told["what"].to_list()
 
 
 def recategorise(trace: Trace, comm_patterns: Sequence[str]) -> Trace:
@@ -154,26 +174,31 @@ def activity_class() -> pl.Expr:
     )
 
 
-def _without_qualifiers(name: pl.Expr) -> pl.Expr:
+def _without_qualifiers(name: pl.Expr, *, ascii_only: bool) -> pl.Expr:
     """The name of a kernel without what stands in parentheses (parameters, casts) and without `QUALIFIERS`."""
     name = name.str.strip_prefix("void ")
     for _ in range(_DEEPEST_PARENTHESES):
         name = name.str.replace_all(r"\([^()]*\)", "")
     for pattern, kept in QUALIFIERS:
-        name = name.str.replace_all(pattern, kept)
+        name = name.str.replace_all(_CLASS.sub(_in_ascii, pattern) if ascii_only else pattern, kept)
     return name
 
 
+_CLASS: Final = re.compile(r"\\[wb]")
 _CAPITAL_OR_CLASS: Final = re.compile(r"\\?[A-Zwdb]")
 _ASCII_CLASSES: Final = {
-    r"\w": "[0-9a-z_]",
-    r"\W": "[^0-9a-z_]",
+    r"\w": "[0-9a-zA-Z_]",
+    r"\W": "[^0-9a-zA-Z_]",
     r"\d": "[0-9]",
     r"\b": r"(?-u:\b)",
 }
 
 
-def _matches(lower_case: pl.Series, pattern: str) -> pl.Series:
-    """Whether the pattern matches in any case. In lower case and ASCII a pattern compiles four times as fast."""
-    lower = _CAPITAL_OR_CLASS.sub(lambda m: _ASCII_CLASSES.get(m[0], m[0].lower()), pattern)
-    return lower_case.str.contains(lower)
+def _in_ascii(found: re.Match[str]) -> str:
+    """A class without letters of other scripts, which compiles four times as fast; a capital letter as a small one."""
+    return _ASCII_CLASSES.get(found[0], found[0].lower())
+
+
+def _matches(pattern: str) -> pl.Expr:
+    """Whether the pattern matches the `text`, which is in lower case, in any case."""
+    return pl.col("text").str.contains(_CAPITAL_OR_CLASS.sub(_in_ascii, pattern))
