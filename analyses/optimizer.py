@@ -10,7 +10,8 @@ from tracekit.analyses.attribution import attributed, attribution
 from tracekit.analyses.scope import Scope
 from tracekit.analyses.stalls import stalls
 from tracekit.facts.kernel_rules import OPTIMIZER_UPDATE
-from tracekit.groups import NameTable, at_rows, kept
+from tracekit.groups import at_rows, kept
+from tracekit.name_table import NameTable
 from tracekit.spans import Int64Array
 
 __all__ = [

@@ -9,7 +9,8 @@ from tracekit.classify import categorise
 from tracekit.facts.idle_names import COMPILING_SPAN, NODE_CALL, NOT_AN_OPERATOR
 from tracekit.facts.kernel_rules import OPTIMIZER_UPDATE
 from tracekit.facts.units import NS_PER_US
-from tracekit.groups import NameTable, kept
+from tracekit.groups import kept
+from tracekit.name_table import NameTable
 from tracekit.spans import Nesting, kept_nesting, nesting_of
 from tracekit.trace import DEVICE_SCHEMA, Trace, one_of
 

@@ -10,7 +10,8 @@ import msgspec
 import polars as pl
 
 from tracekit.facts.program_names import PYTHON_FUNCTION, PYTHON_KERNEL, PYTORCH_KERNEL, PYTORCH_RANGE
-from tracekit.groups import any_known, any_matching, distinct
+from tracekit.groups import any_known, distinct
+from tracekit.name_table import any_matching
 from tracekit.readers import format_named
 from tracekit.trace import Trace
 

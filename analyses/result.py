@@ -15,7 +15,8 @@ from tracekit.facts.launch_apis import LAUNCH
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import count_of
 from tracekit.findings import Finding
-from tracekit.groups import any_known, any_matching, distinct
+from tracekit.groups import any_known, distinct
+from tracekit.name_table import any_matching
 from tracekit.names import clean, clean_frame
 from tracekit.notebook import ROWS, block, heading, items, paragraph
 from tracekit.readers import how_to_record

@@ -18,8 +18,9 @@ from tracekit.analyses.result import Result, TableView
 from tracekit.analyses.scope import Scope, once, step_spans
 from tracekit.classes import dataclass
 from tracekit.facts.units import format_ns, format_share
-from tracekit.groups import NameTable, kept
+from tracekit.groups import kept
 from tracekit.intervals import EMPTY, IntervalSet
+from tracekit.name_table import NameTable
 from tracekit.readers import flag_for
 from tracekit.statistics import outliers, trimmed_mean
 from tracekit.trace import Trace

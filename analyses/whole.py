@@ -17,7 +17,8 @@ from tracekit.analyses.completeness import completeness
 from tracekit.analyses.scope import Scope, launch_times, window_label
 from tracekit.errors import InconclusiveError
 from tracekit.facts.stack_names import ENGINE_PREFIX
-from tracekit.groups import NameTable, are_known, groups, or_none
+from tracekit.groups import are_known, groups, or_none
+from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray
 from tracekit.trace import one_of
 

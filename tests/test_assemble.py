@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.groups import NameTable
 from tracekit.health import HealthLog
+from tracekit.name_table import NameTable
 from tracekit.readers.assemble import assemble
 from tracekit.trace import DEVICE_SCHEMA, HOST_SCHEMA, empty
 

@@ -13,7 +13,8 @@ from paths import ROOT
 
 import tracekit
 from tracekit.analyses.attribution.host_stack import host_stack
-from tracekit.groups import NameTable, falling, groups, text_codes
+from tracekit.groups import falling, groups, text_codes
+from tracekit.name_table import NameTable
 
 FEW = st.integers(-3, 3)
 FAR = st.sampled_from([-(2**62), -1, 0, 1, 2**62])

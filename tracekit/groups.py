@@ -6,9 +6,7 @@ rows, or by few keys; there these functions are faster.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -21,9 +19,7 @@ from tracekit.spans import BoolArray, Int64Array, narrow, take
 __all__ = [
     "Groups",
     "Integers",
-    "NameTable",
     "any_known",
-    "any_matching",
     "are_known",
     "at_rows",
     "codes_of",
@@ -34,6 +30,7 @@ __all__ = [
     "in_order",
     "kept",
     "none_to_null",
+    "numbered",
     "or_none",
     "rows_of",
     "runs",
@@ -274,7 +271,7 @@ def distinct(values: pl.Series) -> pl.Series:
     ['b']
     """
     if values.len() > _FEW and values.dtype in (pl.Categorical, pl.Enum):
-        _, numbers, rows = _numbered(values)
+        _, numbers, rows = numbered(values)
         return at_rows(values, rows[numbers > 0])
     found = values.alias("value").value_counts()["value"]
     return found.drop_nulls() if found.null_count() else found
@@ -365,7 +362,7 @@ def text_codes(column: pl.Series) -> tuple[Int64Array, list[str | None]]:
     >>> [texts[code] for code in codes.tolist()]
     ['b', None, 'b']
     """
-    numbers, values, rows = _numbered(column)
+    numbers, values, rows = numbered(column)
     number = np.zeros(int(values.max(initial=-1)) + 1, dtype=np.int64)
     number[values] = np.arange(values.size)
     return number.take(numbers), at_rows(column, rows).cast(pl.String).to_list()
@@ -388,7 +385,7 @@ def text_numbers(column: pl.Series) -> Int64Array:
     return (physical.cast(pl.UInt32).fill_null(_LAST).to_numpy() + np.uint32(1)).astype(np.int64)
 
 
-def _numbered(column: pl.Series) -> tuple[Int64Array, Int64Array, Int64Array]:
+def numbered(column: pl.Series) -> tuple[Int64Array, Int64Array, Int64Array]:
     """The numbers of the texts of a column, those that occur, in order, and a row of each."""
     numbers = text_numbers(column)
     high = int(numbers.max(initial=-1))
@@ -399,81 +396,3 @@ def _numbered(column: pl.Series) -> tuple[Int64Array, Int64Array, Int64Array]:
     row[numbers] = np.arange(numbers.size)
     values = np.flatnonzero(row >= 0)
     return numbers, values, row[values]
-
-
-# -- names of rows ----------------------------------------------------------------------------------
-#
-# Which rows of a categorical column bear a name that a pattern matches: each distinct name is looked at once.
-
-_MOST_REMEMBERED: Final = 4_096
-_remembered: dict[str, dict[str | None, bool]] = {}
-"""For each pattern, the names that were looked at before in this process: the ranks of a job have the same ones, and Polars, which
-keeps 32 compiled patterns, takes longer to compile one than to look at the names of a small trace."""
-
-
-def _which_match(texts: list[str | None], pattern: str) -> list[bool]:
-    """For each of these texts whether the pattern matches it."""
-    if len(texts) > _MOST_REMEMBERED:
-        return pl.Series(texts, dtype=pl.String).str.contains(pattern).fill_null(value=False).to_list()
-    known = _remembered.get(pattern, {None: False})
-    if len(known) + len(texts) > _MOST_REMEMBERED:
-        known = {None: False}
-    new = [text for text in texts if text is not None and text not in known]
-    if new:
-        begins = _begins(pattern)
-        known.update(dict.fromkeys(new, False))
-        if likely := [text for text in new if text.startswith(begins)]:
-            known.update(zip(likely, pl.Series(likely, dtype=pl.String).str.contains(pattern), strict=True))
-        _remembered[pattern] = known
-    return [known[text] for text in texts]
-
-
-_BEGINNING: Final = re.compile(
-    r"\^((?:[\w:/ #]|\\[.#])+)(?![?*{])"  # plain letters, the last one not repeated
-    r"(?:[^|()\[\]\\]|\\[\w.#$]|\((?:[^()\[\]\\]|\\[\w.#$]|\[[^\[\]()]*\])*\)|\[[^\[\]()|]*\])*"  # no `|` outside of brackets
-)
-
-
-@cache
-def _begins(pattern: str) -> str:
-    r"""What every text begins with that the pattern matches, as far as that is plain to see: most patterns fit no text.
-
-    >>> _begins(r"^Optimizer\.(step|zero_grad)#"), _begins("^aten::_?embedding"), _begins("^a|^b")
-    ('Optimizer.', 'aten::', '')
-    """
-    found = _BEGINNING.fullmatch(pattern)
-    return found[1].replace("\\", "") if found else ""
-
-
-def any_matching(texts: list[str | None], pattern: str) -> bool:
-    """Whether the pattern matches one of these texts."""
-    return any(_which_match(texts, pattern))
-
-
-class NameTable:
-    """The distinct names of a categorical column.
-
-    >>> names = NameTable(pl.Series(["aten::mm", None, "cudaLaunchKernel", "aten::mm"], dtype=pl.Categorical))
-    >>> names.matching("^aten::").tolist()
-    [True, False, False, True]
-    """
-
-    def __init__(self, names: pl.Series) -> None:
-        numbers, self._distinct, rows = _numbered(names)
-        self._texts: list[str | None] = at_rows(names, rows).cast(pl.String).to_list()
-        self.numbers = narrow(numbers, int(numbers.max(initial=0)) + 1)
-        """One per row, equal for equal names."""
-
-    def matching(self, pattern: str) -> BoolArray:
-        """A truth value per row; a row without a name matches nothing."""
-        return self._at(np.array(_which_match(self._texts, pattern), dtype=bool))
-
-    def which(self, told: Callable[[str], bool]) -> BoolArray:
-        """Whether this is told of the name of each row; of a row without a name it is not."""
-        return self._at(np.array([text is not None and told(text) for text in self._texts], dtype=bool))
-
-    def _at(self, wanted: BoolArray) -> BoolArray:
-        found = np.zeros(int(self._distinct.max(initial=-1)) + 1, dtype=bool)
-        found[self._distinct] = wanted
-        # Most patterns match no name; and to index by narrow numbers takes three times as long.
-        return found.take(self.numbers, mode="clip") if wanted.any() else np.zeros(self.numbers.size, bool)

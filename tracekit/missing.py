@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 
 from tracekit.facts.launch_apis import CAPTURE_BEGIN, CAPTURE_END, GRAPH_LAUNCH, KERNEL_LAUNCH
-from tracekit.groups import NameTable, groups, kept, or_none, runs
+from tracekit.groups import groups, kept, or_none, runs
+from tracekit.name_table import NameTable
 from tracekit.trace import one_of
 
 __all__ = [

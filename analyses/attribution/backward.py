@@ -17,7 +17,8 @@ from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.attribution.recomputed import recomputed_spans
 from tracekit.facts.program_names import TRAINING_KERNEL
 from tracekit.facts.stack_names import BACKWARD_NODE, ENGINE_THREAD
-from tracekit.groups import NameTable, any_matching, codes_of, distinct, falling, groups, kept, or_none
+from tracekit.groups import codes_of, distinct, falling, groups, kept, or_none
+from tracekit.name_table import NameTable, any_matching
 from tracekit.spans import BoolArray, Int64Array, NarrowArray, narrow, ranges, take
 from tracekit.trace import Trace
 

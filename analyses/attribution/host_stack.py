@@ -10,7 +10,8 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.facts.launch_apis import SYNCHRONISATION
-from tracekit.groups import NameTable, at_rows, codes_of, groups, or_none, runs, text_codes
+from tracekit.groups import at_rows, codes_of, groups, or_none, runs, text_codes
+from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, kept_nesting, narrow, nest, take
 from tracekit.trace import HOST_KINDS, Trace
 
@@ -69,12 +70,14 @@ class HostStack(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def named(self, pattern: str, *kinds: str) -> BoolArray:
         """Which spans of these kinds (of all, when none is given) have a name that matches."""
-        if not kinds:
-            return self.names.matching(pattern)
-        those = self.of_kind(*kinds)
-        return (
-            those & self.names.matching(pattern) if those.any() else those
-        )  # a pattern takes long to compile
+        if kinds and self._occurring.isdisjoint(kinds):  # a pattern takes long to compile
+            return np.zeros(self.size, dtype=bool)
+        named = self.names.matching(pattern)
+        return named & self.of_kind(*kinds) if kinds and named.any() else named
+
+    @cached_property
+    def _occurring(self) -> frozenset[str]:
+        return frozenset(HOST_KINDS[kind] for kind in codes_of(self.kind)[1].tolist())
 
     def inside(self, pattern: str, spans: Int64Array, *kinds: str) -> BoolArray:
         """Which of these spans (by row, −1 for none) are, or lie in, one of these kinds whose name matches."""

@@ -12,7 +12,8 @@ import polars as pl
 from tracekit.analyses.attribution.host_stack import HostStack, one_begins_in
 from tracekit.errors import UsageError, not_a_pattern
 from tracekit.facts.stack_names import FSDP_FORWARD, LIBRARY_DOMAINS, NOT_A_LAYER, WRAPPER_PART
-from tracekit.groups import NameTable, kept, or_none
+from tracekit.groups import kept, or_none
+from tracekit.name_table import NameTable
 from tracekit.range_filter import DEFAULT_DOMAIN, RangeFilter
 from tracekit.spans import BoolArray, Int64Array, Nesting, nest, take
 from tracekit.trace import Trace

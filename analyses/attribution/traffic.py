@@ -26,7 +26,8 @@ from tracekit.facts.stack_names import (
     REDUCTION,
     SET_UP_LAYER,
 )
-from tracekit.groups import NameTable, codes_of, or_none
+from tracekit.groups import codes_of, or_none
+from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import one_of
 

@@ -16,16 +16,8 @@ from tracekit.analyses.flops.distinct_calls import KEYS, Calls
 from tracekit.analyses.flops.long_lists import with_long_lists
 from tracekit.analyses.flops.tensors import LIST
 from tracekit.analyses.flops.work import operator_named
-from tracekit.groups import (
-    NameTable,
-    are_known,
-    at_rows,
-    groups,
-    or_none,
-    text_codes,
-    text_numbers,
-    with_series,
-)
+from tracekit.groups import are_known, at_rows, groups, or_none, text_codes, text_numbers, with_series
+from tracekit.name_table import NameTable
 from tracekit.spans import take
 
 __all__ = ["is_composite", "modelled_calls"]

@@ -27,7 +27,8 @@ from tracekit.analyses.flops.pointwise import with_squares
 from tracekit.analyses.flops.tangents import tangents
 from tracekit.analyses.flops.work import DTYPES, Operator, operator_named, read_inputs, work_of
 from tracekit.analyses.scope import Scope, once
-from tracekit.groups import NameTable, distinct
+from tracekit.groups import distinct
+from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, narrow, take
 from tracekit.trace import Trace
 

@@ -20,7 +20,8 @@ from tracekit.analyses.flops.distinct_calls import Calls
 from tracekit.analyses.flops.passed_on import around
 from tracekit.analyses.flops.work import operator_named
 from tracekit.facts.stack_names import ENGINE_PREFIX
-from tracekit.groups import NameTable, groups, or_none, text_codes
+from tracekit.groups import groups, or_none, text_codes
+from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray, Int64Array, Nesting
 
 __all__ = ["idle"]

@@ -17,7 +17,8 @@ import polars as pl
 from tracekit.analyses.flops.distinct_calls import Calls
 from tracekit.analyses.flops.tensors import INDEX, bytes_of, is_tensor, made, of_sums
 from tracekit.analyses.flops.work import Family, Inputs, Work
-from tracekit.groups import NameTable, at_rows
+from tracekit.groups import at_rows
+from tracekit.name_table import NameTable
 from tracekit.spans import Nesting
 
 __all__ = ["FAMILY", "SPARSE_SUM", "with_sparse_sums"]

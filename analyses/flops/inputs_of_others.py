@@ -9,7 +9,8 @@ import polars as pl
 
 from tracekit.analyses.flops.distinct_calls import INPUTS, KEYS, Calls
 from tracekit.analyses.flops.work import Operator
-from tracekit.groups import NameTable, are_known, at_rows, groups, text_numbers
+from tracekit.groups import are_known, at_rows, groups, text_numbers
+from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray, Int64Array, Nesting, take
 
 __all__ = ["with_inputs_of_others"]

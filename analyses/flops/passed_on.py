@@ -19,7 +19,8 @@ import polars as pl
 
 from tracekit.analyses.flops.distinct_calls import INPUTS, Calls
 from tracekit.analyses.flops.work import DTYPES, is_shape, json_list
-from tracekit.groups import NameTable, are_known, at_rows, groups, text_numbers, with_series
+from tracekit.groups import are_known, at_rows, groups, text_numbers, with_series
+from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray, Int64Array, Nesting, take
 
 __all__ = ["around", "passed_on"]

@@ -38,7 +38,7 @@ from tracekit.analyses.flops.tensors import (
     tensors,
 )
 from tracekit.analyses.flops.work import Family, Inputs, Model, Work
-from tracekit.groups import NameTable
+from tracekit.name_table import NameTable
 from tracekit.spans import Nesting
 
 __all__ = ["BACKWARD", "COMPARISONS", "FAMILY", "POINTWISE", "with_squares"]

@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.groups import NameTable, or_none
+from tracekit.groups import or_none
+from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray, Nesting
 
 __all__ = ["tangents"]

@@ -38,7 +38,8 @@ from tracekit.facts.idle_names import (
 from tracekit.facts.launch_apis import ALLOCATION, LAUNCH, SYNCHRONISATION
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import NS_PER_US
-from tracekit.groups import NameTable, at_rows, or_none, text_codes
+from tracekit.groups import at_rows, or_none, text_codes
+from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray, Int64Array, NarrowArray, narrow, take
 from tracekit.trace import Trace
 

@@ -20,7 +20,8 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.nsys_stats.rows import Rows, stacked
-from tracekit.groups import NameTable, at_rows
+from tracekit.groups import at_rows
+from tracekit.name_table import NameTable
 from tracekit.readers import format_named
 from tracekit.spans import Nesting, nesting_of, take
 from tracekit.trace import RANGE_SCHEMA, Trace, empty, one_of

@@ -22,7 +22,8 @@ from tracekit.analyses.scope import Scope
 from tracekit.facts.ceilings import Ceilings
 from tracekit.facts.units import format_ns, format_share
 from tracekit.findings import SHOWN_SHARE
-from tracekit.groups import any_matching, distinct, kept
+from tracekit.groups import distinct, kept
+from tracekit.name_table import any_matching
 from tracekit.names import shorten_name
 from tracekit.readers import how_to_record
 from tracekit.trace import empty

@@ -32,7 +32,8 @@ from tracekit.analyses.flops.count import WIDENED
 from tracekit.analyses.scope import Scope, launch_times, step_at
 from tracekit.classify import categorise
 from tracekit.facts.kernel_rules import TF32
-from tracekit.groups import Groups, NameTable, any_known, are_known, at_rows, groups, none_to_null, or_none
+from tracekit.groups import Groups, any_known, are_known, at_rows, groups, none_to_null, or_none
+from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Schema
 

@@ -13,7 +13,8 @@ from tracekit.analyses.rules.rule import Advice, Evidence, Rule, by_share, dense
 from tracekit.analyses.scope import Scope
 from tracekit.facts.stack_names import COMPILED_REGION, NOT_A_LAYER
 from tracekit.facts.units import count_of, format_count, format_ns, format_share
-from tracekit.groups import any_matching, text_codes
+from tracekit.groups import text_codes
+from tracekit.name_table import any_matching
 from tracekit.readers import format_named
 from tracekit.trace import Trace
 

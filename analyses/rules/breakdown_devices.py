@@ -13,8 +13,9 @@ from tracekit.analyses.scope import Scope, launch_times
 from tracekit.facts.launch_apis import SYNCHRONISATION
 from tracekit.facts.stack_names import PEER_COPY
 from tracekit.facts.units import count_of, format_share, listed
-from tracekit.groups import NameTable, kept
+from tracekit.groups import kept
 from tracekit.intervals import EMPTY
+from tracekit.name_table import NameTable
 
 __all__ = ["DEVICES_TAKE_TURNS"]
 

@@ -13,7 +13,8 @@ from tracekit.analyses.rules.idle_time import idle_of_spans
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns, times
-from tracekit.groups import NameTable, kept
+from tracekit.groups import kept
+from tracekit.name_table import NameTable
 
 __all__ = ["UNUSED_PARAMETER_SEARCH"]
 

@@ -32,8 +32,9 @@ from tracekit.analyses.stalls import stalled_ns, stalled_within
 from tracekit.facts.idle_names import VALUE_OPERATOR
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import NS_PER_US, count_of, format_count, format_ns, format_share, listed, times
-from tracekit.groups import NameTable, at_rows, or_none
+from tracekit.groups import at_rows, or_none
 from tracekit.intervals import IntervalSet
+from tracekit.name_table import NameTable
 from tracekit.names import short_frame
 from tracekit.spans import Int64Array, take
 from tracekit.trace import one_of

@@ -21,9 +21,10 @@ from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH, SYNCHRONISAT
 from tracekit.facts.stack_names import ENGINE_PREFIX, PARTS_OF_STEP
 from tracekit.facts.units import NS_PER_MS, format_count, listed
 from tracekit.findings import Stretches
-from tracekit.groups import NameTable, at_rows, codes_of, falling, groups, or_none, text_codes
+from tracekit.groups import at_rows, codes_of, falling, groups, or_none, text_codes
 from tracekit.intervals import IntervalSet
 from tracekit.missing import endless_calls
+from tracekit.name_table import NameTable
 from tracekit.names import called_from
 from tracekit.spans import BoolArray, Int64Array, take
 

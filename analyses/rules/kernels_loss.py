@@ -12,7 +12,8 @@ from tracekit.analyses.kernels import Kernels
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, bounded, longest, of_time
 from tracekit.analyses.scope import Scope
 from tracekit.facts.units import count_of, format_ns
-from tracekit.groups import NameTable, at_rows, kept
+from tracekit.groups import at_rows, kept
+from tracekit.name_table import NameTable
 
 __all__ = ["UNFUSED_LOSS"]
 

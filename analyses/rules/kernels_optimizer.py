@@ -19,8 +19,9 @@ from tracekit.analyses.stalls import stalled_within
 from tracekit.analyses.traits import traits
 from tracekit.facts.stack_names import CLEARS_GRADIENTS
 from tracekit.facts.units import count_of, format_count, format_ns, listed
-from tracekit.groups import NameTable, at_rows, kept, with_series
+from tracekit.groups import at_rows, kept, with_series
 from tracekit.intervals import IntervalSet
+from tracekit.name_table import NameTable
 from tracekit.trace import one_of
 
 __all__ = ["OPTIMIZER_IN_PASSES", "OPTIMIZER_NOT_FUSED", "UPDATES_ONE_BY_ONE"]

@@ -23,8 +23,9 @@ from tracekit.analyses.scope import Scope, launch_times
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, RETURNED_MEMORY
 from tracekit.facts.stack_names import HOST_TO_DEVICE, PHASES
 from tracekit.facts.units import NS_PER_MS, NS_PER_US, count_of, format_count, format_ns, format_share, times
-from tracekit.groups import NameTable, at_rows, kept, or_none
+from tracekit.groups import at_rows, kept, or_none
 from tracekit.intervals import IntervalSet
+from tracekit.name_table import NameTable
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
 

@@ -11,8 +11,9 @@ from tracekit.analyses.rules.rule import WARNING_SHARE, Advice, Evidence, Rule, 
 from tracekit.analyses.scope import Scope
 from tracekit.facts.stack_names import DEVICE_TO_HOST, HOST_TO_DEVICE
 from tracekit.facts.units import count_of, format_bytes, format_ns
-from tracekit.groups import NameTable, kept
+from tracekit.groups import kept
 from tracekit.intervals import IntervalSet
+from tracekit.name_table import NameTable
 
 __all__ = ["RETURNED_COPIES"]
 

@@ -34,8 +34,9 @@ from tracekit.analyses.start import split_start
 from tracekit.analyses.steps import DATA_LOADER, Steps
 from tracekit.facts.idle_names import DATA_OPERATOR
 from tracekit.facts.units import count_of, format_ns, format_share
-from tracekit.groups import NameTable, kept
+from tracekit.groups import kept
 from tracekit.intervals import IntervalSet
+from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray, Int64Array
 
 __all__ = ["DATA_LOADING", "LOW_PART_OF_STEP"]

@@ -22,7 +22,8 @@ import polars as pl
 from tracekit.analyses.steps_inferred.sequence import passes
 from tracekit.analyses.steps_inferred.stretches import FEWEST
 from tracekit.facts.step_names import STEP_RANGE
-from tracekit.groups import NameTable, at_rows, kept, text_codes
+from tracekit.groups import at_rows, kept, text_codes
+from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray, Int64Array
 from tracekit.trace import Trace
 

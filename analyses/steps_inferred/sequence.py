@@ -11,7 +11,8 @@ import polars as pl
 from tracekit.analyses.program import program
 from tracekit.facts.kernel_rules import OPTIMIZER_RANGE
 from tracekit.facts.stack_names import DEVICE_TO_HOST, HOST_TO_DEVICE, PHASE_MARKERS
-from tracekit.groups import NameTable, groups, kept, or_none, text_codes
+from tracekit.groups import groups, kept, or_none, text_codes
+from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray, Int64Array, take
 from tracekit.trace import Trace
 

@@ -18,7 +18,6 @@ from tracekit.facts.kernel_rules import OPTIMIZER_UPDATE
 from tracekit.facts.launch_apis import LAUNCH
 from tracekit.groups import (
     Integers,
-    NameTable,
     any_known,
     are_known,
     at_rows,
@@ -31,6 +30,7 @@ from tracekit.groups import (
 )
 from tracekit.health import HealthLog
 from tracekit.missing import ABSURD_NS
+from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray, Int64Array, Nesting, nesting_of, take
 from tracekit.trace import DEVICE_SCHEMA, Schema
 

@@ -15,9 +15,10 @@ from tracekit.errors import UnreadableTraceError
 from tracekit.facts.capture_names import LAYER_METADATA_KEY, MERGED_KEY
 from tracekit.facts.stack_names import MODULE_PREFIX
 from tracekit.facts.step_names import STEP_PREFIX
-from tracekit.groups import NameTable, are_known, distinct, kept
+from tracekit.groups import are_known, distinct, kept
 from tracekit.health import MEANINGS, HealthLog
 from tracekit.limits import LONGEST_NAME, Limits
+from tracekit.name_table import NameTable
 from tracekit.readers.assemble import at_work, conform
 from tracekit.readers.common.excerpt import take_excerpt
 from tracekit.readers.common.store import FrameStore
