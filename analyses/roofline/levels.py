@@ -82,15 +82,14 @@ def under_roofs(rows: pl.DataFrame, ceilings: Mapping[int, Ceilings]) -> pl.Data
     `ceilings` are those of each device by its number. Beside them `compute_ns` and `memory_ns`: how long each alone would take.
     """
     kinds = ["device_id", "precision", "unit"]
-    peaks = rows[kinds].unique()
-    of = peaks.rows()
+    alike = groups(*(_number(rows[name]) for name in kinds))
+    of = rows[kinds][alike.first].rows()
     found = {"peak": [_peak(ceilings.get(device), *work) for device, *work in of]}
     for name in ("DRAM", "L2", "L1"):
         found[name] = [_bandwidth(ceilings.get(device), name, unit) for device, _, unit in of]
-    peaks = peaks.hstack([pl.Series(name, values, dtype=pl.Float64) for name, values in found.items()])
-    timed = rows.join(peaks, on=kinds, how="left", nulls_equal=True, maintain_order="left")
-    timed = timed.with_columns(_ALONE).with_columns(_AT_ROOF)
-    return timed[[*rows.columns, "compute_ns", "memory_ns", "least_ns", "bound"]]
+    peaks = pl.DataFrame(found, schema=dict.fromkeys(found, pl.Float64))[alike.of]
+    timed = rows[_RATED].hstack(peaks.get_columns()).with_columns(_ALONE).select(*_KEPT, *_AT_ROOF)
+    return rows.hstack(timed.get_columns())  # the pieces themselves are not copied
 
 
 def with_parts(rows: pl.DataFrame, names: Collection[str]) -> pl.DataFrame:
@@ -121,6 +120,8 @@ _ALONE: Final = [
     (pl.col("l1_bytes") / pl.col("L1") * 1e9).alias("l1_ns"),
 ]
 _AT_ROOF: Final = _at_roof()
+_RATED: Final = ["flops", "bytes", "l2_bytes", "l1_bytes", "piece_ns"]
+_KEPT: Final = ("compute_ns", "memory_ns")
 
 
 def _peak(ceilings: Ceilings | None, precision: str | None, unit: str | None) -> float | None:

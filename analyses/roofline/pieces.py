@@ -202,8 +202,10 @@ def _in_pieces(rows: pl.DataFrame, *, timed: bool) -> pl.DataFrame:
     # Slice by slice: what is worked out between takes as much as all else there is of the rows.
     parts = [part.select(_figures(timed=timed)) for part in figures.iter_slices(_SLICE)]
     del figures, sums
+    told, places = pl.concat(parts or [pl.DataFrame(schema=PIECE_SCHEMA)]), none_to_null(at)
+    # Nulls that are made, unlike those that are gathered, take no memory.
     found = rows[list(_PLACE)].hstack(
-        pl.concat(parts or [pl.DataFrame(schema=PIECE_SCHEMA)])[none_to_null(at)]
+        [at_rows(column, places) if any_known(column) else column.clear(rows.height) for column in told]
     )
     return found if timed else found.with_columns(pl.lit(None, pl.Int64).alias("duration"))
 
