@@ -215,12 +215,14 @@ def _inputs(stack: HostStack, op: Int64Array) -> tuple[Int64Array, list[_Inputs]
 
 def _inputs_of(shapes: str, dtypes: str) -> _Inputs:
     tensors = [
-        shape for shape in json_list(shapes) if isinstance(shape, list) and elements_in(shape) is not None
+        (elements, shape)
+        for shape in json_list(shapes)
+        if isinstance(shape, list) and shape and type(shape[0]) is int  # and no list of tensors
+        if (elements := elements_in(shape)) is not None
     ]
-    tensors = [shape for shape in tensors if type(shape[0]) is int]  # and no list of tensors
     types = json_list(dtypes)
-    every = tuple(elements_in(shape) or 0 for shape in tensors)
-    largest = max(tensors, key=lambda shape: elements_in(shape) or 0, default=[])
+    every = tuple(elements for elements, _ in tensors)
+    _, largest = max(tensors, key=lambda one: one[0], default=(0, []))
     return _Inputs(
         max(every, default=0),
         largest[-1] if largest else 0,
