@@ -33,7 +33,7 @@ from tracekit.groups import at_rows, kept, or_none, text_codes
 from tracekit.readers import how_to_record
 from tracekit.trace import Schema, Trace
 
-__all__ = ["TABLES", "Roofline", "roofline"]
+__all__ = ["TABLES", "Roofline", "roofline", "roofline_levels"]
 
 _LEVELS: Final = {
     "operators": ("By operator", "operator", "", " rated_share"),
@@ -121,15 +121,35 @@ def roofline(scope: Scope | Trace) -> Roofline:
     return once(scope, _roofline)
 
 
-def _roofline(scope: Scope) -> Roofline:
+def roofline_levels(scope: Scope) -> dict[str, pl.DataFrame]:
+    """The pieces by operator, layer, type of layer, kernel, and as one row of the `window`; by operator with the shapes and types of its
+    inputs (`shapes`), where these were recorded.
+    """
     rows = _with_layers(rated_pieces(scope), scope)
     label = pl.Series("label", [scope.label], dtype=pl.Categorical).new_from_index(0, rows.height)
     rows = rows.with_columns(pl.coalesce("op_id", -1 - pl.col("call")).alias("operator call"), label)
-    operators, layers, types, kernels, window = levels(
-        rows,
-        (["operator"], "operator call"),
-        *((keys, "call") for keys in (["layer", "type"], ["type"], ["name", "category", "kind"], ["label"])),
-    )
+    keys = {
+        "operators": ["operator"],
+        "layers": ["layer", "type"],
+        "types": ["type"],
+        "kernels": ["name", "category", "kind"],
+        "window": ["label"],
+    }
+    if "shapes" in scope.trace.meta.captured:
+        inputs = scope.trace.host[["shapes", "dtypes"]]
+        rows = rows.hstack([at_rows(column, rows["op_id"]) for column in inputs])
+        keys["shapes"] = ["operator", "shapes", "dtypes"]
+    calls = {"operators": "operator call"}
+    found = levels(rows, *((names, calls.get(level, "call")) for level, names in keys.items()))
+    tables = dict(zip(keys, found, strict=True))
+    return tables | {
+        "types": tables["types"].with_columns(pl.col("type").cast(pl.String).fill_null(_NO_TYPE))
+    }
+
+
+def _roofline(scope: Scope) -> Roofline:
+    rows, tables = rated_pieces(scope), once(scope, roofline_levels)
+    operators, kernels, window = (tables[name] for name in ("operators", "kernels", "window"))
     model = _model(scope, window)
     row = model.row(0, named=True)
     measured = ((rows["source"] != RECORDED) | (rows["bytes_source"] != RECORDED)).any()
@@ -149,8 +169,8 @@ def _roofline(scope: Scope) -> Roofline:
         answer=answer(scope, row, operators, unmodelled, measured=measured),
         not_captured=None if measured else lacking,
         operators=operators,
-        layers=layers,
-        types=types.with_columns(pl.col("type").cast(pl.String).fill_null(_NO_TYPE)),
+        layers=tables["layers"],
+        types=tables["types"],
         # Figures stand at the longest kernel over the time of all of its operator, so they have no share of its own.
         kernels=kernels.with_columns(pl.lit(None, pl.Float64).alias("rated_share")),
         model=model,

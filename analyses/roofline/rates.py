@@ -7,11 +7,10 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from tracekit.analyses.roofline.analysis import roofline
-from tracekit.analyses.roofline.levels import BOUND_OF_SUMS, BOUNDS, FIGURES, LEVEL_SCHEMA, level, with_parts
+from tracekit.analyses.roofline.analysis import roofline_levels
+from tracekit.analyses.roofline.levels import BOUND_OF_SUMS, BOUNDS, FIGURES, LEVEL_SCHEMA, with_parts
 from tracekit.analyses.roofline.rated import rated_pieces
-from tracekit.analyses.scope import Scope
-from tracekit.groups import at_rows
+from tracekit.analyses.scope import Scope, once
 from tracekit.spans import Int64Array
 from tracekit.trees import rolled_up
 
@@ -21,21 +20,12 @@ RATES: Final = "flops_per_s intensity bound"
 """The columns that these functions add (`levels.LEVEL_SCHEMA`), null where they are not known."""
 
 _COLUMNS: Final = RATES.split()
-_BY_SHAPE: Final = ["operator", "shapes", "dtypes"]
 
 
 def with_rates(table: pl.DataFrame, scope: Scope, of: str, keys: list[str]) -> pl.DataFrame:
-    """The table, whose rows have these keys, with the rates of their work; `of` is a level of `roofline`, or `shapes`: operators with
-    the shapes and types of their inputs.
-    """
-    found = _by_shape(scope) if of == "shapes" else getattr(roofline(scope), of)
+    """The table, whose rows have these keys, with the rates of their work; `of` is one of the `roofline_levels`."""
+    found = once(scope, roofline_levels)[of]
     return table.join(found[[*keys, *_COLUMNS]], on=keys, how="left", nulls_equal=True, maintain_order="left")
-
-
-def _by_shape(scope: Scope) -> pl.DataFrame:
-    rows = rated_pieces(scope)
-    inputs = scope.trace.host[["shapes", "dtypes"]]
-    return level(rows.hstack([at_rows(inputs[name], rows["op_id"]) for name in inputs.columns]), _BY_SHAPE)
 
 
 _COUNTS: Final = ["duration", "flops", "flops_ns", "flops with bytes", "bytes with flops"]
