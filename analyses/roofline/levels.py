@@ -89,7 +89,8 @@ def under_roofs(rows: pl.DataFrame, ceilings: Mapping[int, Ceilings]) -> pl.Data
         found[name] = [_bandwidth(ceilings.get(device), name, unit) for device, _, unit in of]
     peaks = pl.DataFrame(found, schema=dict.fromkeys(found, pl.Float64))[alike.of]
     timed = rows[_RATED].hstack(peaks.get_columns()).with_columns(_ALONE).select(*_KEPT, *_AT_ROOF)
-    return rows.hstack(timed.get_columns())  # the pieces themselves are not copied
+    # The pieces themselves are not copied, and nulls that are made, unlike those of a query, take no memory.
+    return rows.hstack([column if any_known(column) else column.clear(rows.height) for column in timed])
 
 
 def with_parts(rows: pl.DataFrame, names: Collection[str]) -> pl.DataFrame:
