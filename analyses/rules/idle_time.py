@@ -21,7 +21,7 @@ from tracekit.facts.launch_apis import GRAPH_LAUNCH, KERNEL_LAUNCH, SYNCHRONISAT
 from tracekit.facts.stack_names import ENGINE_PREFIX, PARTS_OF_STEP
 from tracekit.facts.units import NS_PER_MS, format_count, listed
 from tracekit.findings import Stretches
-from tracekit.groups import at_rows, codes_of, falling, groups, or_none, text_codes
+from tracekit.groups import at_rows, codes_of, falling, groups, or_none, text_codes, with_series
 from tracekit.intervals import IntervalSet
 from tracekit.missing import endless_calls
 from tracekit.name_table import NameTable
@@ -312,7 +312,7 @@ CONTEXT_CREATION_NS: Final = 100 * NS_PER_MS
 
 
 def calls_with_roles(scope: Scope, result: Launches) -> pl.DataFrame:
-    """One row per API call of the scope: `span_id`, `name`, `role`, `start`, `duration`, `end` in ns.
+    """One row per API call of the scope, by thread and time: `span_id`, `name`, `start`, `duration`, `end` in ns, `role`.
 
     Calls that last longer than all the rest of the trace are left out, since their times are wrong.
     """
@@ -322,16 +322,9 @@ def calls_with_roles(scope: Scope, result: Launches) -> pl.DataFrame:
         rows = rows.join(endless, on=["name", "start", "duration"], how="anti", maintain_order="left")
     names, calls = text_codes(rows["name"])
     roles = dict(result.calls[["name", "role"]].rows())
-    return pl.DataFrame(
-        [
-            rows["span_id"],
-            at_rows(pl.Series("name", calls, dtype=pl.String), names),
-            rows["start"],
-            rows["duration"],
-            (rows["start"] + rows["duration"]).alias("end"),
-            at_rows(pl.Series("role", [roles.get(call) for call in calls], dtype=pl.String), names),
-        ]
-    )
+    role = pl.Series("role", [roles.get(call or "") for call in calls], dtype=pl.Categorical)
+    end = (rows["start"] + rows["duration"]).alias("end")
+    return with_series(rows, end, at_rows(role, names))
 
 
 def outermost_operators(scope: Scope, span_ids: pl.Series) -> pl.Series:

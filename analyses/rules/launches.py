@@ -20,6 +20,7 @@ from tracekit.analyses.rules.idle_time import (
 )
 from tracekit.analyses.rules.rule import Advice, Evidence, Rule, all_idle, densest, longest
 from tracekit.analyses.scope import Scope, launch_times
+from tracekit.facts.idle_names import CAUSES
 from tracekit.facts.launch_apis import GRAPH_LAUNCH, RETURNED_MEMORY
 from tracekit.facts.stack_names import HOST_TO_DEVICE, PHASES
 from tracekit.facts.units import NS_PER_MS, NS_PER_US, count_of, format_count, format_ns, format_share, times
@@ -171,7 +172,7 @@ _READ_BY_LAYERS: Final = Advice(
 )
 LAYERS: Final = 4
 """A loss or a metric is read once or twice a step."""
-_QUEUED: Final = ("kernel_gap", "dependency")
+_QUEUED: Final = [CAUSES.index(cause) for cause in ("kernel_gap", "dependency")]
 """Causes of gaps after which a kernel starts that was queued before."""
 
 
@@ -217,7 +218,7 @@ def blocking_synchronisation(scope: Scope, result: Launches) -> Evidence | None:
         .agg(
             pl.len().alias("count"),
             pl.col("duration").sum(),
-            pl.col("name").mode().sort().first(),
+            pl.col("name").cast(pl.String).mode().sort().first(),
             pl.col("sent").all(),
         )
         .sort("duration", "operator", descending=[True, False], nulls_last=True)
@@ -299,13 +300,10 @@ def _inside_steps(waits: pl.DataFrame, calls: pl.DataFrame, scope: Scope) -> pl.
 
 def _before_frees(waits: pl.DataFrame, calls: pl.DataFrame, scope: Scope) -> pl.DataFrame:
     """The waits without those after which their thread frees memory: a cache that gives memory back waits until nothing uses it."""
-    stack, span = attribution(scope).model.stack, calls["span_id"].to_numpy()
-    order = np.lexsort((calls["start"].to_numpy(), stack.thread[span]))
-    frees = calls["name"].str.contains(RETURNED_MEMORY).to_numpy()[order]
-    thread = stack.thread[span[order]]
-    next_frees = np.zeros(frees.size, dtype=bool)
-    next_frees[:-1] = frees[1:] & (thread[1:] == thread[:-1])
-    return kept(waits, ~np.isin(waits["span_id"].to_numpy(), span[order][next_frees]))
+    frees, span = NameTable(calls["name"]).matching(RETURNED_MEMORY), calls["span_id"].to_numpy()
+    thread, freeing = attribution(scope).model.stack.thread, np.flatnonzero(frees[1:])
+    before = span[freeing][thread[span[freeing]] == thread[span[freeing + 1]]]
+    return kept(waits, ~np.isin(waits["span_id"].to_numpy(), before))
 
 
 def _idle_after(waits: pl.DataFrame, scope: Scope) -> int:
@@ -314,8 +312,8 @@ def _idle_after(waits: pl.DataFrame, scope: Scope) -> int:
     if not idle:
         return 0
     # A queued kernel starts no sooner if the host does not wait: BERT's waits were said to cost five times what they did.
-    pieces = idle_causes(scope).pieces
-    pieces = kept(pieces, ~pieces["cause"].cast(pl.String).is_in(_QUEUED))
+    pieces = idle_causes(scope).pieces[["cause", "start", "duration_ns"]]
+    pieces = kept(pieces, ~np.isin(pieces["cause"].to_physical().to_numpy(), _QUEUED))
     start = pieces["start"].to_numpy()
     caused = IntervalSet.of(start, start + pieces["duration_ns"].to_numpy())
     inside = idle & caused & IntervalSet.of(waits["start"].to_numpy(), end)

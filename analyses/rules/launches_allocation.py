@@ -21,7 +21,7 @@ from tracekit.analyses.rules.rule import Advice, Evidence, Rule
 from tracekit.analyses.scope import Scope
 from tracekit.facts.launch_apis import RETURNED_MEMORY
 from tracekit.facts.units import count_of, format_count, format_ns, format_share, times
-from tracekit.groups import kept
+from tracekit.groups import kept, with_series
 from tracekit.spans import Int64Array, take
 
 __all__ = ["ALLOCATION_CALLS"]
@@ -66,6 +66,7 @@ def allocation_calls(scope: Scope, result: Launches) -> Evidence | None:
     )
     if not calls.height:
         return None
+    calls = with_series(calls, calls["name"].cast(pl.String))
     short = pl.col("span_ns").is_null() | (pl.col("span_ns") < CONTEXT_CREATION_NS)
     idle = caused_idle(scope, "allocation", wanted=short)
     emptied = _emptied(scope, every, calls)

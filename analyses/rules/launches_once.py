@@ -48,7 +48,7 @@ def cold_start(scope: Scope, result: Launches) -> Evidence | None:
     calls = kept(calls, calls["duration"] >= LONG_CALL_NS)
     if not calls.height:
         return None
-    calls = calls.filter(first_time)
+    calls = with_series(calls, calls["name"].cast(pl.String)).filter(first_time)
     taken = idle.coverage(calls["start"].to_numpy(), calls["end"].to_numpy())
     calls = kept(with_series(calls, pl.Series("idle", taken, dtype=pl.Int64)), taken > 0)
     calls = calls.sort("idle", "name", descending=[True, False])
