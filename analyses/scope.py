@@ -109,7 +109,22 @@ class Scope:
 
     def intervals(self, device_id: int | None = None, *classes: str) -> IntervalSet:
         """The union of the activities of these classes (all when none is named), clipped to the window."""
-        return self.once(("intervals", device_id, classes), lambda: self._union(device_id, classes))
+        if self.device_ids == [device_id]:
+            device_id = None  # each union takes as much memory as two columns of the activities
+        some = tuple(name for name in self._classes if name in classes) or classes
+        key = device_id, () if some == self._classes else some
+        return self.once(("intervals", *key), lambda: self._union(*key))
+
+    @property
+    def _classes(self) -> tuple[str, ...]:
+        """The classes of the activities that reach into the window."""
+        return self.once(
+            "classes",
+            lambda: tuple(ACTIVITY_CLASSES[at] for at in np.flatnonzero(np.bincount(self._class_numbers()))),
+        )
+
+    def _class_numbers(self) -> npt.NDArray[np.unsignedinteger]:
+        return self.overlapping["class"].to_physical().to_numpy()
 
     def _union(self, device_id: int | None, classes: tuple[str, ...]) -> IntervalSet:
         rows = self.overlapping
@@ -118,8 +133,7 @@ class Scope:
         if device_id is not None:
             wanted &= rows["device_id"].to_numpy() == device_id
         if classes:
-            kind = self.once("classes", lambda: rows["class"].to_physical().to_numpy())
-            wanted &= _is_one_of(kind, classes, ACTIVITY_CLASSES)
+            wanted &= _is_one_of(self._class_numbers(), classes, ACTIVITY_CLASSES)
         if not wanted.all():
             starts, ends = starts[wanted], ends[wanted]
         return IntervalSet.of(np.clip(starts, self.start, self.end), np.clip(ends, self.start, self.end))
