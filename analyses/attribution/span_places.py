@@ -192,8 +192,8 @@ def pseudo_layers() -> list[tuple[str, str]]:
 class Phases(msgspec.Struct, frozen=True, eq=False):
     """`marker` is the nearest range around each span that tells a phase (−1 for none); `marked_phase` and
     `marked_layer` are what such ranges tell, `marked_backward` the layer of the backward pass of what runs in them. `main` maps a process to the thread that runs its steps; `collective_threads` run
-    nothing but collectives. `synchronised` is the time until which a forward pass of DistributedDataParallel (a marker) sends its buffers
-    to all ranks. `in_numbered`: which spans are an operator with a sequence number, or lie in one, unless it comes after the backward pass. `trains`: there is a backward pass or an optimizer, or there may be; `models`: there may be a forward pass, since the
+    nothing but collectives. `sends_until` has the forward passes of DistributedDataParallel (markers, by row) that send their buffers to all
+    ranks, and the time until which each does. `in_numbered`: which spans are an operator with a sequence number, or lie in one, unless it comes after the backward pass. `trains`: there is a backward pass or an optimizer, or there may be; `models`: there may be a forward pass, since the
     program shows PyTorch or trains.
     """
 
@@ -207,7 +207,7 @@ class Phases(msgspec.Struct, frozen=True, eq=False):
     marker_rows: Int64Array
     main: dict[int, int]
     collective_threads: Int64Array
-    synchronised: Int64Array
+    sends_until: tuple[Int64Array, Int64Array]
     in_numbered: BoolArray
     buffer_layer: int
     trains: bool
@@ -218,9 +218,10 @@ class Phases(msgspec.Struct, frozen=True, eq=False):
         each, −1 for none; `marker` is the one around each.
         """
         phase, pseudo = take(self.marked_phase, marker), take(self.marked_layer, marker)
-        if self.synchronised.size:  # some lie in the part of a forward pass that sends buffers to all ranks
-            buffers = (marker >= 0) & (marker != spans)
-            buffers &= self.stack.start[spans] < take(self.synchronised, marker)
+        forwards, until = self.sends_until
+        if forwards.size:  # some lie in the part of a forward pass that sends buffers to all ranks
+            at = np.minimum(np.searchsorted(forwards, marker), forwards.size - 1)
+            buffers = (forwards[at] == marker) & (marker != spans) & (self.stack.start[spans] < until[at])
             phase[buffers], pseudo[buffers] = _P["communication"], self.buffer_layer
         untold = np.flatnonzero(phase < 0)
         forward = self.in_numbered[spans[untold]]
@@ -256,8 +257,8 @@ class Phases(msgspec.Struct, frozen=True, eq=False):
 
 def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Program, *, thin: bool) -> Phases:
     """The phases of a trace. If most operators are missing from it (`thin`), nothing shows that there was no backward pass."""
-    phase = np.full(stack.size, -1, dtype=np.int64)
-    layer, back = phase.copy(), phase.copy()
+    phase = narrow(np.full(stack.size, -1), len(PHASES))
+    layer, back = (narrow(phase, layers.table.height) for _ in range(2))
     for pattern, name, pseudo in PHASE_MARKERS:
         rows = np.flatnonzero(stack.named(pattern, "annotation", "op", "step"))
         rows = rows[phase[rows] < 0]
@@ -276,14 +277,14 @@ def phases_of(stack: HostStack, backward: Backward, layers: Layers, shown: Progr
         stack=stack,
         backward=backward,
         marker=narrow(stack.nesting.nearest_ancestor(phase >= 0), stack.size),
-        marked_phase=narrow(phase, len(PHASES)),
-        marked_layer=narrow(layer, layers.table.height),
-        marked_backward=narrow(back, layers.table.height),
+        marked_phase=phase,
+        marked_layer=layer,
+        marked_backward=back,
         markers=nesting,
         marker_rows=marks,
         main=main,
         collective_threads=_collective_threads(stack, backward, main),
-        synchronised=_synchronised(stack),
+        sends_until=_sends_until(stack),
         in_numbered=stack.nesting.nearest_ancestor(numbered) >= 0,
         buffer_layer=layers.id_of(BUFFER_LAYER, "phase"),
         trains=trains or thin,
@@ -321,16 +322,15 @@ def _after_backward(stack: HostStack, backward: Backward, rows: Int64Array, upda
     return late_rows
 
 
-def _synchronised(stack: HostStack) -> Int64Array:
-    """For each forward pass of DistributedDataParallel the time until which it sends its buffers to all ranks, in ns; else −1.
+def _sends_until(stack: HostStack) -> tuple[Int64Array, Int64Array]:
+    """The forward passes of DistributedDataParallel that send their buffers to all ranks, and the time until which each does, in ns.
 
-    It does so before the model runs, by broadcasts with copies around them. Where no call of the model is recorded, or no
-    broadcast before it, there is no such time, and without any forward pass no array.
+    They do so before the model runs, by broadcasts with copies around them. Where no call of the model is recorded, or no
+    broadcast before it, there is no such time.
     """
-    until = np.full(stack.size, -1, dtype=np.int64)
     forwards = stack.named(REPLICATED_FORWARD, "annotation", "op")
     if not forwards.any():
-        return until[:0]
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     around = stack.nesting.nearest_ancestor(forwards, include_self=False)
     never = np.iinfo(np.int64).max
     begins, sent = np.full(stack.size, never), np.full(stack.size, never)
@@ -339,9 +339,8 @@ def _synchronised(stack: HostStack) -> Int64Array:
     np.minimum.at(begins, around[model], stack.start[model])
     broadcasts = np.flatnonzero(stack.named(BROADCAST, "annotation", "op") & (around >= 0))
     np.minimum.at(sent, around[broadcasts], stack.start[broadcasts])
-    synchronises = (sent < begins) & (begins < never)
-    until[synchronises] = begins[synchronises]
-    return until
+    rows = np.flatnonzero((sent < begins) & (begins < never))
+    return rows, begins[rows]
 
 
 def _collective_threads(stack: HostStack, backward: Backward, main: dict[int, int]) -> Int64Array:
