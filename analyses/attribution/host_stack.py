@@ -10,12 +10,12 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.facts.launch_apis import SYNCHRONISATION
-from tracekit.groups import at_rows, codes_of, groups, or_none, runs, text_codes
+from tracekit.groups import codes_of, groups, or_none, runs
 from tracekit.name_table import NameTable
 from tracekit.spans import BoolArray, Int64Array, NarrowArray, Nesting, kept_nesting, narrow, nest, take
 from tracekit.trace import HOST_KINDS, Trace
 
-__all__ = ["HostStack", "host_stack", "one_begins_in", "texts"]
+__all__ = ["HostStack", "host_stack", "one_begins_in"]
 
 
 class HostStack(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -117,13 +117,3 @@ def one_begins_in(spans: pl.DataFrame, process: Int64Array, at: Int64Array) -> B
         after = np.searchsorted(begins, start[mine])
         mask[mine] = np.append(begins, np.iinfo(np.int64).max)[after] < end[mine]
     return mask
-
-
-def texts(names: pl.Series) -> pl.Series:
-    """A categorical column as text. Each distinct text is stored once, which a cast would do for every row.
-
-    >>> texts(pl.Series(["a", None, "a"], dtype=pl.Categorical)).to_list()
-    ['a', None, 'a']
-    """
-    codes, distinct = text_codes(names)
-    return at_rows(pl.Series(names.name, distinct, dtype=pl.String), codes)

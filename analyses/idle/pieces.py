@@ -10,14 +10,14 @@ import numpy as np
 import polars as pl
 
 from tracekit.analyses.attribution import Attribution, attribution
-from tracekit.analyses.attribution.host_stack import HostStack, texts
+from tracekit.analyses.attribution.host_stack import HostStack
 from tracekit.analyses.idle.gaps import KERNEL_GAP_NS, device_gaps, waits_for
 from tracekit.analyses.idle.host_code import Pieces, timeline
 from tracekit.analyses.idle.span_causes import CAUSE_NUMBER, SpanCauses, span_causes
 from tracekit.analyses.scope import Scope
 from tracekit.facts.idle_names import CAUSES, ENGINE_CALL
 from tracekit.facts.stack_names import PHASES
-from tracekit.groups import are_known, at_rows, kept, none_to_null, or_none, rows_of, with_series
+from tracekit.groups import are_known, at_rows, kept, none_to_null, or_none, rows_of, text_codes, with_series
 from tracekit.limits import LONGEST_NAME
 from tracekit.spans import Int64Array, distinct_rows, take
 from tracekit.trace import Schema
@@ -40,8 +40,8 @@ PIECE_COLUMNS: Schema = {
     "layer_id": pl.Int64,
     "op_id": pl.Int64,
     "phase": pl.Enum(PHASES),
-    "frame": pl.String,
-    "dependency": pl.String,
+    "frame": pl.Categorical(),
+    "dependency": pl.Categorical(),
 }
 
 
@@ -110,8 +110,9 @@ _PHASES: Final = pl.Series(PHASES, dtype=PIECE_COLUMNS["phase"])
 def _frame_texts(causes: SpanCauses, frame: Int64Array) -> pl.Series:
     """The frames that these spans show; null for none."""
     if not (frame >= 0).any():
-        return pl.Series([None], dtype=pl.String).new_from_index(0, frame.size)
-    return texts(at_rows(causes.names, frame)).str.slice(0, LONGEST_NAME)
+        return pl.Series([None], dtype=pl.Categorical).new_from_index(0, frame.size)
+    codes, names = text_codes(at_rows(causes.names, frame))
+    return at_rows(pl.Series([name and name[:LONGEST_NAME] for name in names], dtype=pl.Categorical), codes)
 
 
 def _columns(parts: Sequence[_Rows | _Places]) -> dict[str, list[Int64Array]]:
@@ -234,10 +235,9 @@ def _rest(scope: Scope, gaps: pl.DataFrame, latency: int) -> tuple[_Rows, pl.Ser
 
     Up to a launch latency after the begin of the call it is that; the rest has another cause.
     """
-    none = pl.Series([None], dtype=pl.String).new_from_index(0, gaps.height)
     if scope.on_cpu or not gaps.height:
         nothing = np.zeros(0, dtype=np.int64)
-        return _Rows(nothing, nothing, nothing, nothing, nothing), none
+        return _Rows(nothing, nothing, nothing, nothing, nothing), _no_sources(gaps)
     start, end = gaps["start"].to_numpy(), gaps["end"].to_numpy()
     linked = are_known(gaps["launched"])
     launched = or_none(gaps["launched"], _NEVER)
@@ -266,7 +266,7 @@ def _rest(scope: Scope, gaps: pl.DataFrame, latency: int) -> tuple[_Rows, pl.Ser
 def _named_sources(scope: Scope, gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.Series:
     """`kernel (stream 20)`, with the device if it is another one; null for gaps without a dependency."""
     if not waits.height:
-        return pl.Series([None], dtype=pl.String).new_from_index(0, gaps.height)
+        return _no_sources(gaps)
     device, gap = scope.trace.device, waits["gap_id"].to_numpy()
     # Names as text only of what was waited for: those of all kernels would take more than all else.
     sources = pl.DataFrame(
@@ -279,10 +279,14 @@ def _named_sources(scope: Scope, gaps: pl.DataFrame, waits: pl.DataFrame) -> pl.
     )
     other = pl.format("device {}, ", "device_id")
     where = pl.when(pl.col("device_id") != pl.col("here")).then(other).otherwise(pl.lit(""))
-    named = sources.select(pl.format("{} ({}stream {})", "name", where, "stream_id").alias("text"))
+    text = pl.format("{} ({}stream {})", "name", where, "stream_id").cast(pl.Categorical)
     place = np.full(gaps.height, -1, dtype=np.int64)
     place[gap] = np.arange(gap.size)
-    return at_rows(named["text"], place)
+    return at_rows(sources.select(text.alias("text"))["text"], place)
+
+
+def _no_sources(gaps: pl.DataFrame) -> pl.Series:
+    return pl.Series([None], dtype=pl.Categorical).new_from_index(0, gaps.height)
 
 
 # -- where it lies ---------------------------------------------------------------------------------

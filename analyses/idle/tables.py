@@ -110,7 +110,7 @@ def open_frames(stack: HostStack, named: pl.DataFrame) -> pl.DataFrame:
     """The names of the frames of pieces, each its own label; of those that were open before the recording without the line."""
     if not any_known(named["frame"]):
         return pl.DataFrame(schema={"label": pl.String, "name": pl.Categorical})
-    frames = distinct(named["frame"])
+    frames = distinct(named["frame"]).cast(pl.String)
     before = distinct(stack.frame["name"].filter(pl.Series(open_before(stack)))).cast(pl.String)
     longer = pl.DataFrame({"label": without_line(before), "name": before})
     names = pl.concat([pl.DataFrame({"label": frames, "name": frames}), longer])
@@ -227,10 +227,10 @@ def longest_gaps(scope: Scope, gaps: pl.DataFrame, named: pl.DataFrame, calls: C
             "cause_ns": none_to_null(cause_ns),
             "operator": of_largest("operator").cast(pl.String),
             "layer": of_largest("layer").cast(pl.String),
-            "frame": of_largest("frame"),
+            "frame": of_largest("frame").cast(pl.String),
             "call": pl.Series([*placed, *[None] * (longest.size - len(placed))], dtype=pl.String),
             "range": of_largest("range").cast(pl.String),
-            "dependency": of_largest("dependency"),
+            "dependency": of_largest("dependency").cast(pl.String),
             "name": _names_of(activities, few["ended_by"]),
             "activity_id": few["ended_by"],
         }

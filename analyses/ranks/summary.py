@@ -270,7 +270,7 @@ def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
         )
     )
     step = rows.select(pl.col("activity_id").alias("ended_by"), "step")
-    pieces = idle_causes(scope).pieces
+    pieces, frame = idle_causes(scope).pieces, pl.col("frame").cast(pl.String)
     host = scope.trace.host
     named = at_rows(host["kind"], pieces["span_id"]).cast(pl.String).is_in(["op", "annotation"])
     ranges = at_rows(host["name"], pieces["span_id"]).cast(pl.String)
@@ -282,7 +282,7 @@ def _work(scope: Scope, starts: pl.Series) -> pl.DataFrame:
             "step",
             pl.lit("idle").alias("kind"),
             pl.col("cause").cast(pl.String).alias("what"),
-            pl.coalesce(pl.format("{} at {}", "path", "frame"), "frame", "path", "range").alias("where"),
+            pl.coalesce(pl.format("{} at {}", "path", frame), frame, "path", "range").alias("where"),
             "start",
             pl.col("duration_ns").alias("ns"),
             pl.lit(0, dtype=pl.Int64).alias("flops"),

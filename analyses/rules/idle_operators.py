@@ -129,7 +129,8 @@ def _by_place(scope: Scope, operators: pl.DataFrame, near: pl.Expr) -> pl.DataFr
         "duration",
     )
     pieces = idle_causes(scope).pieces.filter(pl.col("cause") == "python").filter(near)
-    between = pieces.select("frame", pl.col("phase").cast(pl.String), pl.col("duration_ns").alias("duration"))
+    places = pl.col("frame", "phase").cast(pl.String)
+    between = pieces.select(places, pl.col("duration_ns").alias("duration"))
     return pl.concat([inside, between])
 
 

@@ -210,8 +210,7 @@ def _gaps(scope: Scope, wanted: pl.Expr | None = None) -> pl.DataFrame:
         .agg(
             pl.col("start").min(),
             (pl.col("start") + pl.col("duration_ns")).max().alias("end"),
-            pl.col("cause").cast(pl.String).get(longest),
-            pl.col("frame").get(longest),
+            pl.col("cause", "frame").cast(pl.String).get(longest),
             pl.col("ended_by").first(),
             pl.col("duration_ns").sum().alias("ns"),
         )

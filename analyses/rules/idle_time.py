@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -67,9 +68,10 @@ _COVERED_CAUSES: Final = ("synchronisation", "data_loading", "allocation", "comp
 
 
 class _Caused(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """The pieces of idle time of a scope with what `caused_idle` says of them, and some of their columns as arrays."""
+    """The pieces of idle time of a scope, and some of their columns as arrays."""
 
     pieces: pl.DataFrame
+    host: pl.DataFrame
     layers: pl.DataFrame
     device: Int64Array
     cause: Int64Array
@@ -84,26 +86,38 @@ class _Caused(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @classmethod
     def _of(cls, scope: Scope) -> _Caused:
-        found, host = idle_causes(scope), scope.trace.host
+        found = idle_causes(scope)
         rows = found.pieces
-        gathered = {
-            "operator": ("name", "op_id"),
-            "span_ns": ("duration", "span_id"),
-            "span_kind": ("kind", "span_id"),
-        }
-        named = [at_rows(host[column], rows[by]).alias(name) for name, (column, by) in gathered.items()]
         device, gap, start, ns = (
             rows[name].to_numpy() for name in ("device_id", "gap_id", "start", "duration_ns")
         )
         cause = rows["cause"].to_physical().to_numpy()
-        return cls(rows.hstack(named), found.layers, device, cause, gap, start, ns)
+        return cls(rows, scope.trace.host, found.layers, device, cause, gap, start, ns)
+
+    def columns(self, names: Iterable[str], rows: Int64Array) -> pl.DataFrame:
+        """These columns of some pieces, and what `caused_idle` says that there is besides."""
+        return pl.DataFrame([self._column(name, rows) for name in names])
+
+    def _column(self, name: str, rows: Int64Array | slice) -> pl.Series:
+        column, by = _OF_SPANS.get(name, (None, name))
+        own = self.pieces[by][rows]
+        return own if column is None else at_rows(self.host[column], own).alias(name)
 
     @cached_property
     def places(self) -> dict[str, tuple[Int64Array, list[str | None]]]:
         """For each piece the number of its place, and the names of these, by what the places are."""
         layers, distinct = codes_of(or_none(self.pieces["layer_id"]))
         paths = [None if one < 0 else str(self.layers["path"][one]) for one in distinct.tolist()]
-        return {"layer": (layers, paths), **{by: text_codes(self.pieces[by]) for by in ("frame", "operator")}}
+        named = {by: text_codes(self._column(by, slice(None))) for by in ("frame", "operator")}
+        return {"layer": (layers, paths), **named}
+
+
+_OF_SPANS: Final = {
+    "operator": ("name", "op_id"),
+    "span_ns": ("duration", "span_id"),
+    "span_kind": ("kind", "span_id"),
+}
+"""What `caused_idle` says of a piece besides its columns: a column of the host's spans, and where the piece names its span."""
 
 
 class CausedIdle(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -118,7 +132,7 @@ class CausedIdle(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def columns(self, *names: str) -> pl.DataFrame:
         """These columns of the pieces on that device; `operator` has the names of operators."""
-        return self.of.pieces[list(names)][self.rows]
+        return self.of.columns(names, self.rows)
 
     @cached_property
     def frame(self) -> str | None:
@@ -193,9 +207,8 @@ def caused_idle(
     found = _Caused.of(scope)
     rows = np.flatnonzero(np.isin(found.cause, [CAUSES.index(cause) for cause in causes]))
     if wanted is not None and rows.size:
-        asked = found.pieces[list(dict.fromkeys(wanted.meta.root_names()))][rows].select(
-            wanted.fill_null(value=False)
-        )
+        asked = found.columns(dict.fromkeys(wanted.meta.root_names()), rows)
+        asked = asked.select(wanted.fill_null(value=False))
         rows = rows[asked.to_series().to_numpy()]
     if below is not None:
         in_gap = np.bincount(found.gap[rows], weights=found.ns[rows])

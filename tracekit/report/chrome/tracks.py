@@ -90,8 +90,8 @@ def _idle(scope: Scope) -> pl.DataFrame:
         .join(paths, on="layer_id", how="left", maintain_order="left")
     )
     names = {cause: cause_name(cause) for cause in CAUSES}
-    cause, phase = pl.col("cause").cast(pl.String), pl.col("phase").cast(pl.String)
-    details = pl.struct(cause, "host", "layer", phase, "frame", "dependency")
+    cause, phase, *places = (pl.col(of).cast(pl.String) for of in ("cause", "phase", "frame", "dependency"))
+    details = pl.struct(cause, "host", "layer", phase, *places)
     return rows.select(
         pl.col("device_id").alias("pid"),
         pl.lit("idle, by cause").alias("label"),
