@@ -111,7 +111,7 @@ def copies_of(activities: pl.DataFrame) -> pl.DataFrame:
             .then(pl.lit("pinned"))
             .alias("host_memory"),
         )
-        .group_by(_PLACE)
+        .group_by("device_id", "kind", "direction", "host_memory")
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
             pl.col("duration").sum().alias("total_ns"),
@@ -125,11 +125,9 @@ def copies_of(activities: pl.DataFrame) -> pl.DataFrame:
             .then("bandwidth_gbps")
             .alias("bandwidth_gbps")
         )
-        .sort("total_ns", *_PLACE, descending=[True, *[False] * len(_PLACE)])
+        .sort(pl.col("total_ns") * -1, "kind", "direction", "host_memory", "device_id")
     )
 
-
-_PLACE: Final = ("kind", "direction", "host_memory", "device_id")
 
 _COPIES: Final[Schema] = {
     "device_id": pl.Int64,

@@ -137,6 +137,7 @@ def test_copies_that_took_as_long_changed_places_from_run_to_run() -> None:
         }
     )
     found = copies_of(copies)
+    assert found.columns == copies_of(copies.clear()).columns
     assert found["device_id"].to_list() == [device for _, device in [*places[40:], *places[:40]]]
     for seed in range(3):
         assert copies_of(copies.sample(fraction=1, shuffle=True, seed=seed)).equals(found)
