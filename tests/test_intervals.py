@@ -93,8 +93,8 @@ def test_arrays_of_different_length_are_refused() -> None:
 @pytest.mark.parametrize("how", ["joined", "common", "without", "covered"])
 def test_a_native_pass_is_not_given_arrays_of_different_length(how: str) -> None:
     longer, shorter = np.arange(3), np.arange(1)
-    if span_passes.native is None:
-        return
+    if span_passes.by_numpy():
+        pytest.skip("NumPy looks after that itself")
     pairs = longer, shorter
     other = longer if how == "covered" else pairs
     with pytest.raises(ValueError, match="different lengths"):
