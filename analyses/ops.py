@@ -25,7 +25,7 @@ from tracekit.analyses.scope import Scope, once
 from tracekit.classes import dataclass
 from tracekit.facts.stack_names import PHASES
 from tracekit.facts.units import count_of, format_ns, format_share
-from tracekit.groups import Groups, distinct, groups, kept, or_none, text_numbers
+from tracekit.groups import Groups, at_rows, distinct, groups, kept, or_none, text_numbers
 from tracekit.readers import how_to_record
 from tracekit.spans import Int64Array
 from tracekit.trace import Trace
@@ -127,9 +127,10 @@ def _calls(scope: Scope) -> pl.DataFrame:
     host, stack = scope.trace.host, attribution(scope).model.stack
     spans = np.flatnonzero(stack.of_kind("op"))
     nesting = stack.nesting_of(spans)
-    inputs = host["name", "shapes", "dtypes"][spans]
-    names, *others = (text_numbers(column) for column in inputs)
-    outer, shape = ~nesting.in_same(names), groups(names, *others)
+    inputs = ("name", "shapes", "dtypes")
+    texts = [text_numbers(at_rows(host[name], spans)) for name in inputs]
+    outer, shape = ~nesting.in_same(texts[0]), groups(*texts)
+    del texts
     counted = np.zeros(host.height, dtype=bool)
     counted[scope.host("op", columns=["span_id"])["span_id"].to_numpy()] = True
     counted = counted[spans]
@@ -152,7 +153,7 @@ def _calls(scope: Scope) -> pl.DataFrame:
             columns[name] = shape.sums(inside * outer)
         worked = (columns["calls"] > 0) | (shape.sums(inside) > 0)
     columns |= {f"{phase}_ns": sums for phase, sums in zip(PHASES, found, strict=True)}
-    frame = inputs[shape.first].rename({"name": "operator"})
+    frame = host[list(inputs)][spans[shape.first]].rename({"name": "operator"})
     frame = frame.with_columns(pl.Series(name, sums) for name, sums in columns.items()).filter(
         pl.Series(worked)
     )

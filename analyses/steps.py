@@ -157,21 +157,21 @@ def _composition(scope: Scope, low: int, high: int) -> dict[str, IntervalSet]:
     def touching(frame: pl.DataFrame) -> pl.DataFrame:
         return kept(frame, (frame["start"] < high) & (frame["start"] + frame["duration"] > low))
 
-    def of_kind(frame: pl.DataFrame, kind: str) -> pl.DataFrame:
-        return kept(frame, frame["kind"] == kind)
+    def of_kind(frame: pl.DataFrame, kind: str) -> IntervalSet:
+        return _union(kept(frame[["start", "duration"]], frame["kind"] == kind))
 
     host = touching(scope.trace.host[["kind", "name", "start", "duration"]])
     device = touching(scope.trace.device[["kind", "start", "duration"]])
-    annotations = of_kind(host, "annotation")
+    annotations = kept(host, host["kind"] == "annotation")
     named = NameTable(annotations["name"])
     candidates = {
-        "kernel": _union(of_kind(device, "kernel")) | _union(of_kind(device, "graph")),
-        "memcpy": _union(of_kind(device, "memcpy")),
-        "memset": _union(of_kind(device, "memset")),
+        "kernel": of_kind(device, "kernel") | of_kind(device, "graph"),
+        "memcpy": of_kind(device, "memcpy"),
+        "memset": of_kind(device, "memset"),
         "communication": _union(kept(annotations, named.matching(_HOST_COMMUNICATION))),
-        "runtime": _union(of_kind(host, "runtime")),
+        "runtime": of_kind(host, "runtime"),
         "data_loader": _union(kept(annotations, named.matching(DATA_LOADER))),
-        "operator": _union(of_kind(host, "op")),
+        "operator": of_kind(host, "op"),
         "other": IntervalSet.window(low, high),
     }
     taken, parts = EMPTY, {}

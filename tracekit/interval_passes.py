@@ -80,7 +80,10 @@ def _merged(how: str, one: Pairs, other: Pairs) -> Pairs | None:
     count = getattr(span_passes.native, how)(*at[:2], one[0].size, *at[2:4], other[0].size, *at[4:])
     if count == one[0].size == size:  # all of them, as they were
         return one
-    return (starts[:count], ends[:count]) if count >= 0 else None
+    if count < 0:
+        return None
+    few = 2 * count < size  # else they would keep the room for many
+    return (starts[:count].copy(), ends[:count].copy()) if few else (starts[:count], ends[:count])
 
 
 # -- by NumPy ---------------------------------------------------------------------------------------
