@@ -136,7 +136,7 @@ def missed(megabytes: float, costs: dict[str, Cost], *, strict: bool) -> list[st
         found.append(f"{megabytes:.0f} MB: loading takes more than twice the JSON")
     if "hta" in costs:
         hta, own = costs["hta"], costs["report"]
-        wall, cpu, memory = (15, 12, 2.5) if megabytes > 200 else (4, 4, 0) if strict else (0, 0.5, 0)
+        wall, cpu, memory = (25, 25, 3.5) if megabytes > 200 else (5, 5, 1.5) if strict else (0, 0.5, 0)
         if (
             hta.wall_s < wall * own.wall_s
             or hta.cpu_s < cpu * own.cpu_s
