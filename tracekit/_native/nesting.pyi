@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 def parents(thread: int, end: int, count: int, out: int, /) -> None: ...
 def after(parents: int, width: int, count: int, out: int, /) -> None: ...
 def depth(parents: int, width: int, count: int, out: int, /) -> None: ...
@@ -32,39 +34,13 @@ def moments(
     out: int,
     /,
 ) -> int: ...
-def joined(
-    starts: int,
-    ends: int,
-    count: int,
-    others_starts: int,
-    others_ends: int,
-    others: int,
-    out_starts: int,
-    out_ends: int,
-    /,
-) -> int: ...
-def common(
-    starts: int,
-    ends: int,
-    count: int,
-    others_starts: int,
-    others_ends: int,
-    others: int,
-    out_starts: int,
-    out_ends: int,
-    /,
-) -> int: ...
-def without(
-    starts: int,
-    ends: int,
-    count: int,
-    others_starts: int,
-    others_ends: int,
-    others: int,
-    out_starts: int,
-    out_ends: int,
-    /,
-) -> int: ...
+
+# Starts, ends and number of two lists of intervals, and where starts and ends of the answer go; how many there are.
+_Merge = Callable[[int, int, int, int, int, int, int, int], int]
+joined: _Merge
+common: _Merge
+without: _Merge
+
 def covered(
     starts: int, ends: int, until: int, count: int, points: int, number: int, out: int, /
 ) -> None: ...

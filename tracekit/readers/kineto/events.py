@@ -79,11 +79,8 @@ class EventStream:
             return
         under_way: deque[_UnderWay] = deque()
         spare: list[bytearray] = []
-        text, size, fresh = (
-            bytearray(rest),
-            len(rest),
-            0,
-        )  # so many bytes at its end were read since the last cut
+        text, size = bytearray(rest), len(rest)
+        fresh = 0  # so many bytes at its end were read since the last cut
         while size:
             cut = self._last_cut(text, size)
             if cut is None:

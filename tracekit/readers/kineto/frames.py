@@ -347,12 +347,12 @@ class RawFrames:
 
     def _keep(self, name: str, series: dict[str, pl.Series], only: pl.Series | None = None) -> None:
         # What a block does not tell of its many rows needs no memory, nor time to be put in order.
-        lacks = (
-            ()
-            if name not in _MANY
-            else {key for key in series if key not in _ALWAYS and not any_known(series[key])}
-        )
-        frame = pl.DataFrame([column.alias(key) for key, column in series.items() if key not in lacks])
+        told = {
+            key: column
+            for key, column in series.items()
+            if name not in _MANY or key in _ALWAYS or any_known(column)
+        }
+        frame = pl.DataFrame([column.alias(key) for key, column in told.items()])
         self.store.add(name, frame if only is None else frame.filter(only))
 
 
